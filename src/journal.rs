@@ -29,8 +29,9 @@ use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, pri
 
 /// The environment variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
-/// The libraries log at `info` what putexd itself logs better.
-const DEFAULT_FILTER: &str = "info,async_nats=warn,zbus=warn";
+/// The libraries log what putexd itself logs better. That of NATS tells an administrator of each failed attempt to connect as
+/// "max reconnection attempts reached".
+const DEFAULT_FILTER: &str = "info,async_nats=off,zbus=warn";
 
 /// The most services of one entry: the journal takes 1024 fields, and each service needs two.
 const SERVICES_LIMIT: usize = 256;
@@ -293,7 +294,7 @@ messages! {
         /// The store gives no answer. An active host goes on until its lease ends.
         StoreLost = "the store is lost", "07d21fdefdff481f9acc84901398a646", WARN;
         /// The store answers again.
-        StoreFound = "the store is found", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
+        StoreFound = "the store answers again", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
         /// Two hosts with one name (K7): a record with this node's name changes without a write of this node.
         SharedName = "two hosts use one name", "2c82915d2ada43ff86e7dc5d99ece7e4", ERROR;
         /// Regression (K6): the store has gone back to an earlier revision.

@@ -7,7 +7,7 @@
 //! | common types | [`types`], [`command_line`], [`task`] |
 //! | the protocol, the kernel | [`election`], [`host`] |
 //! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`journal`] |
-//! | what hosts tell each other, the served interfaces | [`cluster`], [`dbus`], [`metrics`] |
+//! | what hosts tell each other, the served interfaces, what PID 1 says of the units | [`cluster`], [`dbus`], [`metrics`], [`audit`] |
 //! | programs | [`daemon`], [`ctl`], [`generator`], [`guard`] |
 //!
 //! # Glossary
@@ -35,6 +35,7 @@
 //!
 //! **Architecture invariant:** nothing in [`election`] reads a clock, draws randomness, logs, or does I/O.
 
+pub mod audit;
 pub mod cluster;
 pub mod command_line;
 pub mod config;

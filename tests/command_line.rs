@@ -204,3 +204,18 @@ fn what_cannot_be_undone_is_asked_twice_or_said() {
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("--yes"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn without_putexd_the_grants_still_tell_which_leases_there_are() {
+    let root = root("unit = \"database.service\"\n");
+    grant(&root, FOR_EVER);
+    let mut status_command = Command::new(PROGRAMS[1]);
+    status_command.args(["status", "--root"]).arg(root.path());
+    // A bus that nobody serves.
+    status_command.env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", root.path().join("bus").display()));
+    let output = status_command.output().expect("the program starts");
+    assert_eq!(status(&output), 69);
+    assert!(text(&output.stderr).contains("system bus"), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("db: this host has its lease, with the token 1795000042"), "{shown}");
+}

@@ -661,7 +661,17 @@ fn a_missing_host_file_is_an_error() {
     let root = root(&[]);
     let loaded = load(&root);
     assert_eq!(loaded.settings, None);
-    assert!(loaded.to_string().contains("putexd.toml: error: cannot be read"), "{loaded}");
+    assert!(loaded.to_string().contains("write it after the sample /usr/share/doc/putexd/putexd.toml: "), "{loaded}");
+    assert!(loaded.to_string().ends_with("etc/putex/putexd.toml is mended"), "{loaded}");
+}
+
+#[test]
+fn a_link_to_a_file_that_does_not_exist_says_so() {
+    let root = with_services(&[]);
+    fs::create_dir(root.path().join("etc/putex.d")).expect("made");
+    symlink("/nowhere/db.toml", root.path().join("etc/putex.d/db.toml")).expect("made");
+    let said = load(&root).to_string();
+    assert!(said.contains("db.toml: error: make /nowhere/db.toml, or remove this link to it"), "{said}");
 }
 
 #[test]
@@ -694,9 +704,9 @@ fn units_whose_stop_cannot_be_proven_are_refused_by_their_type() {
 #[test]
 fn bound_units_are_checked_like_the_unit() {
     let cases = [
-        ("\"x.service\"", "expected a list of units, such as [\"billing.service\"]"),
+        ("\"x.service\"", "write here a list of units, such as [\"billing.service\"]"),
         ("[\"x\"]", "2:16: error: the unit \"x\" is not a full unit name"),
-        ("[\"x.service\", 3]", "2:29: error: invalid type: integer `3`"),
+        ("[\"x.service\", 3]", "2:29: error: write here "),
         ("[\"x.target\"]", "2:16: error: x.target cannot be supervised"),
         ("[\"x.mount\"]", "2:16: error: x.mount needs on-stop-failure"),
         ("[\"putexd.service\"]", "part of putexd itself"),
@@ -757,7 +767,7 @@ fn what_is_contained_is_a_slice_or_scope_of_the_services_own() {
         ("[\"db\"]", "2:13: error: the unit \"db\" is not a full unit name"),
         ("[\"db.slice\", \"db.slice\"]", "2:25: error: db.slice and db.slice are not apart"),
         ("[\"db-a.slice\", \"db.slice\"]", "2:27: error: db.slice and db-a.slice are not apart: list the outer one"),
-        ("\"db.slice\"", "expected a list of units"),
+        ("\"db.slice\"", "write here a list of units"),
     ] {
         refused(&format!("unit = \"a.service\"\ncontains = {list}\n"), part);
     }
@@ -851,7 +861,7 @@ fn checks_of_the_health_are_checked() {
     for (lines, part) in cases {
         refused(&format!("unit = \"x.service\"\n[health]\n{lines}\n"), part);
     }
-    refused("unit = \"x.service\"\nhealth = 3\n", "invalid type");
+    refused("unit = \"x.service\"\nhealth = 3\n", "write here a table");
     warned("unit = \"x.service\"\n[health]\ntcp = \"[::1]:80\"\nfall = 6\n", "fall + timeout");
     warned(
         "unit = \"x.service\"\n[health]\ncommand = \"/bin/true\"\n",
@@ -904,8 +914,13 @@ fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
     assert_eq!(warnings(HOST, short), Vec::<String>::new());
     let directory = "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv\"\n";
     assert_eq!(warnings(directory, short), Vec::<String>::new());
-    for enough in ["", "failures = 3\n", "renew-interval = \"1s\"\n"] {
+    for enough in ["", "failures = 5\n", "renew-interval = \"1s\"\nfailures = 11\n"] {
         assert_eq!(warnings(&several, &format!("unit = \"x.service\"\n{enough}")), Vec::<String>::new(), "{enough}");
+    }
+    // These ride through a short election alone.
+    for between in ["failures = 3\n", "renew-interval = \"1s\"\n"] {
+        let said = warnings(&several, &format!("unit = \"x.service\"\n{between}"));
+        assert!(said.len() == 1 && said[0].contains(" does not always ride through an election "), "{said:?}");
     }
     let defaults = format!("{several}[defaults]\nrenew-interval = \"500ms\"\nfailures = 4\n");
     assert!(warnings(&defaults, "unit = \"x.service\"\n")[0].starts_with("a lease of 2.0s "));
@@ -994,7 +1009,7 @@ fn a_seal_key_is_a_secret_of_a_certain_length() {
     let root = root(&[("etc/putex/putexd.toml", HOST)]);
     let said = load(&root).to_string();
     assert!(said.contains("putexd.toml:5:12: error: /etc/putex/seal.key cannot be used"), "{said}");
-    for (length, is_good) in [(0, false), (31, false), (32, true), (4097, true), (4098, false)] {
+    for (length, is_good) in [(0, false), (31, false), (32, true), (4096, true), (4097, false)] {
         write_secret(root.path(), "etc/putex/seal.key", &"x".repeat(length));
         let loaded = load(&root);
         let seal_key = loaded.settings.as_ref().and_then(|settings| settings.seal_key.as_deref());

@@ -21,6 +21,7 @@ const PROGRAMS: Layers = &[
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),
     ("cluster", &["types", "store"]),
+    ("audit", &["types", "election", "config", "systemd"]),
     ("dbus", &["types", "cluster"]),
     ("metrics", &["types", "election", "host", "guard_client", "journal"]),
     (
@@ -39,6 +40,7 @@ const PROGRAMS: Layers = &[
             "cluster",
             "dbus",
             "metrics",
+            "audit",
         ],
     ),
     (
@@ -55,6 +57,7 @@ const PROGRAMS: Layers = &[
             "journal",
             "cluster",
             "dbus",
+            "audit",
         ],
     ),
     ("generator", &["types", "systemd", "guard_client"]),

@@ -27,6 +27,8 @@ pub struct HostReport {
     pub version: String,
     /// The boot id of the host.
     pub boot: String,
+    /// The machine id of the host.
+    pub machine: String,
     /// When putexd was started there, in seconds since 1970.
     pub since: u64,
     /// When this report was written, by the host's own clock, in seconds since 1970. Another host's clock may differ.
@@ -41,6 +43,8 @@ pub struct HostReport {
     pub alarms: Vec<String>,
     /// The number of pages with services.
     pub pages: u32,
+    /// A [sum](super::wire::sum) of each page, which tells a reader which pages have changed.
+    pub sums: Vec<String>,
 }
 
 /// What a host tells of one of its services. What is ordinary is left empty.

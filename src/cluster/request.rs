@@ -97,3 +97,32 @@ pub struct Request {
     #[serde(flatten)]
     pub verb: Verb,
 }
+
+/// How many requests may wait for one host.
+pub const OPEN_LIMIT: usize = 32;
+/// How many results are kept for those who have asked.
+pub const RESULTS_LIMIT: usize = 32;
+
+/// What is under [`Key::of_requests`](crate::types::Key::of_requests).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mailbox {
+    /// The requests that wait for the host; each is a [`Request`], maybe of a version that this one does not know.
+    pub open: Vec<serde_json::Value>,
+    /// What came of the requests that the host has taken, the latest last.
+    pub results: Vec<Outcome>,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcome {
+    /// The id of the request.
+    pub id: String,
+    /// Whether it was carried out or refused; otherwise the host has taken it, and nothing more is known.
+    pub is_done: bool,
+    /// Whether it was carried out.
+    pub is_ok: bool,
+    /// What was begun, or why nothing was.
+    pub text: String,
+}

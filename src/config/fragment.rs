@@ -37,7 +37,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match T::deserialize(deserializer) {
             Ok(value) => Self::Good(value),
-            Err(error) => Self::Bad(error.to_string().trim_end().to_owned()),
+            Err(error) => Self::Bad(type_in_words(&error.to_string())),
         })
     }
 }
@@ -73,14 +73,41 @@ pub(super) fn parse<T: Fragment>(report: &mut Report) -> Option<T> {
     let (mut table, errors) = DeTable::parse_recoverable(&text);
     if !errors.is_empty() {
         for error in errors {
-            report.error(&error.span().unwrap_or(0..0), error.message());
+            report.error(&error.span().unwrap_or(0..0), syntax_in_words(error.message()));
         }
         return None;
     }
     remove_unknown::<T>(table.get_mut(), report);
     T::deserialize(toml::de::Deserializer::from(table))
-        .inspect_err(|error| report.error(&error.span().unwrap_or(0..0), error.message()))
+        .inspect_err(|error| report.error(&error.span().unwrap_or(0..0), type_in_words(error.message())))
         .ok()
+}
+
+/// What the parser says of text that is not TOML, with what to do about it.
+fn syntax_in_words(message: &str) -> String {
+    let remedy = if message.contains("duplicate key") {
+        "remove one of the two lines: the key or the table is there twice"
+    } else if message.contains("quote") || message.contains("string") {
+        "put the text between two quotes, in one line, as in key = \"value\""
+    } else if message.contains("array") || message.contains('[') || message.contains(']') {
+        "close each bracket, and put commas between the values, as in key = [\"a\", \"b\"]"
+    } else {
+        "write each line like key = \"value\", a number without quotes, or [table]"
+    };
+    format!("{remedy} (the parser says: {})", message.trim_end())
+}
+
+/// What serde says of a value of a wrong type, with what to do first.
+fn type_in_words(message: &str) -> String {
+    let parts = message.trim_end().strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "));
+    match parts {
+        // The name of a struct is one of this program's own.
+        Some((found, wanted)) if wanted.starts_with("struct ") => {
+            format!("write here a table, its name in brackets and its keys in the lines below, and not the {found}")
+        }
+        Some((found, wanted)) => format!("write here {wanted}, and not the {found}"),
+        None => message.trim_end().to_owned(),
+    }
 }
 
 /// `putexd.toml`.
@@ -522,7 +549,10 @@ fn remove_unknown<T: Fragment>(root: &mut DeTable<'_>, report: &mut Report) {
         if let Some((_, value)) = table
             && let DeValue::Table(inner) = value.get_mut()
         {
-            remove_unknown_from(inner, keys, report, |key| {
+            let kind = inner.get("type").and_then(|kind| kind.get_ref().as_str()).unwrap_or_default().to_owned();
+            let keys: Vec<&'static str> = keys.iter().copied().filter(|key| is_of_store(key, &kind)).collect();
+            let others = tables[name];
+            remove_unknown_from(inner, &keys, others, report, |key| {
                 if top.contains(&key) {
                     return Some("it belongs at the top of the file, before the first [table]".to_owned());
                 }
@@ -530,22 +560,54 @@ fn remove_unknown<T: Fragment>(root: &mut DeTable<'_>, report: &mut Report) {
             });
         }
     }
-    remove_unknown_from(root, top, report, |key| other_table(&tables, key));
+    remove_unknown_from(root, top, top, report, |key| other_table(&tables, key));
 }
 
 fn other_table(tables: &BTreeMap<&str, &[&str]>, key: &str) -> Option<String> {
     tables.iter().find(|(_, keys)| keys.contains(&key)).map(|(name, _)| format!("it belongs under [{name}]"))
 }
 
+/// The keys of `[store]` that only some types of stores have, with these types.
+const OF_STORES: [(&str, &[&str]); 19] = [
+    ("allow-plaintext", &["nats", "etcd", "postgres"]),
+    ("bucket", &["nats"]),
+    ("connection", &["postgres"]),
+    ("create-bucket", &["nats"]),
+    ("creds", &["nats"]),
+    ("endpoints", &["etcd"]),
+    ("nkey-seed", &["nats"]),
+    ("owner", &["directory"]),
+    ("password-file", &["nats", "etcd", "postgres"]),
+    ("path", &["directory"]),
+    ("prefix", &["etcd"]),
+    ("replicas", &["nats"]),
+    ("servers", &["nats"]),
+    ("table", &["postgres"]),
+    ("tls-ca", &["nats", "etcd", "postgres"]),
+    ("tls-cert", &["nats", "etcd", "postgres"]),
+    ("tls-key", &["nats", "etcd", "postgres"]),
+    ("tls-required", &["nats"]),
+    ("user", &["nats", "etcd"]),
+];
+
+/// Whether a key may be meant in a `[store]` of type `kind`, or in another table.
+fn is_of_store(key: &str, kind: &str) -> bool {
+    let kinds = OF_STORES.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds);
+    let is_known = OF_STORES.iter().any(|(_, kinds)| kinds.contains(&kind));
+    kinds.is_none_or(|kinds| !is_known || kinds.contains(&kind))
+}
+
+/// Removes the keys that are not in `accepted`, and reports each. Only those in `known` are suggested.
 fn remove_unknown_from(
     table: &mut DeTable<'_>,
     known: &[&'static str],
+    accepted: &[&'static str],
     report: &mut Report,
     elsewhere: impl Fn(&str) -> Option<String>,
 ) {
     for (key, value) in std::mem::take(table) {
         let name: &str = key.get_ref();
-        if known.contains(&name) {
+        if accepted.contains(&name) {
             table.insert(key, value);
             continue;
         }
@@ -609,7 +671,32 @@ mod tests {
     #[test]
     fn keys_come_from_serde() {
         assert_eq!(keys_of::<FenceFragment>(), ["others", "hosts", "required", "unfence", "timeout"]);
-        assert_eq!(keys_of::<ServiceFragment>().len(), 18);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 19);
+    }
+
+    #[test]
+    fn the_keys_of_other_stores_are_not_suggested() {
+        let keys = keys_of::<StoreFragment>();
+        assert!(OF_STORES.iter().all(|(key, _)| keys.contains(key)));
+        let of = |kind| keys.iter().copied().filter(|key| is_of_store(key, kind)).collect::<Vec<_>>();
+        assert_eq!(of("directory"), ["type", "path", "owner", "seal-key"]);
+        assert_eq!(of("unknown").len(), keys.len());
+    }
+
+    #[test]
+    fn what_the_parser_says_is_said_with_a_remedy() {
+        let told = syntax_in_words("string values must be quoted, expected literal string");
+        assert!(
+            told.starts_with("put the text between two quotes") && told.ends_with("expected literal string)"),
+            "{told}"
+        );
+        assert!(syntax_in_words("duplicate key").starts_with("remove one of the two lines"));
+        let told = type_in_words("invalid type: integer `3`, expected a list of units");
+        assert_eq!(told, "write here a list of units, and not the integer `3`");
+        assert!(
+            type_in_words("invalid type: integer `3`, expected struct StoreFragment").starts_with("write here a table")
+        );
+        assert_eq!(type_in_words("it is odd\n"), "it is odd");
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
 
 /// The path of the host's own file, relative to the root.
 const HOST_FILE: &str = "etc/putex/putexd.toml";
+/// The sample of that file, which the package brings.
+const SAMPLE: &str = "/usr/share/doc/putexd/putexd.toml";
 /// The directories of the services' files, relative to the root. A file in an earlier directory hides those of its name
 /// in later ones.
 const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/lib/putex.d"];
@@ -71,14 +73,20 @@ impl fmt::Display for Loaded {
             writeln!(f, "{diagnostic}\n")?;
         }
         let count = |severity| self.diagnostics.iter().filter(|found| found.severity == severity).count();
-        let services = self.settings.as_ref().map_or(0, |settings| settings.services.len());
-        write!(
-            f,
-            "{}, {}, {}",
-            plural(services, "good service"),
-            plural(count(Severity::Error), "error"),
-            plural(count(Severity::Warning), "warning"),
-        )
+        let found =
+            format!("{}, {}", plural(count(Severity::Error), "error"), plural(count(Severity::Warning), "warning"));
+        let is_refused =
+            |file: &Path| self.diagnostics.iter().any(|found| found.severity == Severity::Error && found.path == *file);
+        match (&self.settings, &self.for_all) {
+            (Some(settings), _) => {
+                let good = settings.services.iter().filter(|service| !is_refused(&service.source)).count();
+                write!(f, "{}, {found}", plural(good, "good service"))
+            }
+            (None, Some(error)) => {
+                write!(f, "{found}; no service can be run before {} is mended", error.path.display())
+            }
+            (None, None) => f.write_str(&found),
+        }
     }
 }
 
@@ -229,7 +237,13 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
         Ok(text) => check_host(root, host_name, Report::new(path, text)),
         Err(error) => {
             let mut report = Report::new(path, String::new());
-            report.file_error(format!("{error}; it names the store and is needed"));
+            let remedy = match fs::symlink_metadata(report.path()) {
+                Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                    format!("write it after the sample {SAMPLE}: ")
+                }
+                Ok(_) | Err(_) => String::new(),
+            };
+            report.file_error(format!("{remedy}{error}; it names the store and is needed"));
             HostFile { host: None, common: unknown_common(root), text: None, diagnostics: report.diagnostics() }
         }
     }
@@ -401,7 +415,14 @@ fn list(directory: &Path) -> io::Result<Vec<String>> {
 /// because a pipe would block the daemon for ever.
 fn read(path: &Path) -> Result<String, String> {
     let unreadable = |error: &dyn fmt::Display| format!("cannot be read: {error}");
-    if !fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
+    let found = fs::metadata(path).map_err(|error| match fs::read_link(path) {
+        Ok(target) if error.kind() == io::ErrorKind::NotFound => format!(
+            "make {}, or remove this link to it: it is a symbolic link to a file that does not exist",
+            target.display()
+        ),
+        Ok(_) | Err(_) => unreadable(&error),
+    })?;
+    if !found.is_file() {
         return Err(unreadable(&"it is not a regular file"));
     }
     let file = fs::File::open(path).map_err(|error| unreadable(&error))?;

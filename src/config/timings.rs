@@ -89,13 +89,18 @@ pub(super) fn check_timings(
         report.warning(&blame(&["failures", "renew-interval"]), warning);
     }
     if let Some(election) = own.election.as_ref().or(defaults.election.as_ref())
-        && timings.rides_through() < *election.start()
+        && timings.rides_through() < *election.end()
     {
+        let (never, when) = if timings.rides_through() < *election.start() {
+            ("does not", "each time a server is updated")
+        } else {
+            ("does not always", "each time such an election takes longer")
+        };
         report.warning(
             &blame(&["failures", "renew-interval"]),
             format!(
-                "a lease of {:.1?} does not ride through an election of the NATS servers, {} to {} s: the unit is stopped \
-                 each time a server is updated; failures = {} does",
+                "a lease of {:.1?} {never} ride through an election of the NATS servers, {} to {} s: the unit is stopped \
+                 {when}; failures = {} does",
                 timings.lease(),
                 election.start().as_secs(),
                 election.end().as_secs(),
@@ -109,7 +114,7 @@ pub(super) fn check_timings(
 /// The keys that can correct the error, the likeliest first.
 fn responsible(error: &TimingsError) -> &'static [&'static str] {
     match error {
-        TimingsError::Zero { name } | TimingsError::TooLarge { name, .. } => match *name {
+        TimingsError::Zero { name, .. } | TimingsError::TooLarge { name, .. } => match *name {
             "renew-interval" => &["renew-interval"],
             "failures" => &["failures"],
             "confirmations" => &["confirmations"],

@@ -11,7 +11,7 @@ use super::output::Failure;
 use crate::cluster::history::Happened;
 use crate::command_line::exit;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
-use crate::dbus::{self, ClusterStatus, ServiceStatus, StoreStatus};
+use crate::dbus::{self, Begun, ClusterStatus, ServiceStatus, StoreStatus};
 use crate::guard_client::{alternating, grant};
 use crate::host::clock;
 use crate::types::span::rounded;
@@ -92,11 +92,6 @@ impl Bus {
             Some(subject) => self.call("Manager", method, &(subject, options)).await?,
             None => self.call("Manager", method, &(options,)).await?,
         };
-        #[derive(Default, serde::Deserialize)]
-        #[serde(default)]
-        struct Begun {
-            begun: String,
-        }
         Ok(read::<Begun>(told)?.begun)
     }
 

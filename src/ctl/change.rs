@@ -168,7 +168,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let subject = change.subject().unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
     let began_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
-    let begun = bus.order(method, change.subject(), options.into()).await?;
+    let answer = bus.order(method, change.subject(), options.into()).await?;
     let goal = change.goal(&before).filter(|_| !waiting.no_wait);
     let took_ms = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Some(goal) = goal else {
@@ -177,7 +177,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
                 verb,
                 subject: &subject,
                 outcome: "begun",
-                text: &begun,
+                text: &answer,
                 holder: "",
                 took_ms: took_ms(),
                 gap_ms: None,
@@ -185,11 +185,11 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
             return print_json(&told);
         }
         let next = change.subject().map_or_else(|| "putexctl status".to_owned(), |_| status_of(&change));
-        return print(&format!("{subject}: {begun}; \"{next}\" shows what follows\n"));
+        return print(&format!("{subject}: {answer}; \"{next}\" shows what follows\n"));
     };
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
     let mut progress = Progress::new();
-    progress.show(&format!("{subject}: {begun}"), "");
+    progress.show(&format!("{subject}: {answer}"), "");
     let (verdict, after) = wait(&bus, &goal, &subject, begin, limit, &mut progress).await;
     progress.clear();
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
@@ -212,7 +212,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
         }
     };
     if let Some(gap) = gap_ms {
-        text.push_str(&format!("; nobody ran it for {}", rounded(Duration::from_millis(gap))));
+        text = format!("{text}; nobody ran it for {}", rounded(Duration::from_millis(gap)));
     }
     if waiting.json {
         print_json(&Told { verb, subject: &subject, outcome, text: &text, holder: &holder, took_ms: took, gap_ms })?;
@@ -228,7 +228,12 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
 fn status_of(change: &Change) -> String {
     match change {
         Change::Drain | Change::Undrain | Change::ConfirmDead(_) => "putexctl status".to_owned(),
-        _ => format!("putexctl status {}", change.subject().unwrap_or_default()),
+        Change::Stop(service)
+        | Change::Start(service)
+        | Change::StepDown(service, _)
+        | Change::Pause(service)
+        | Change::Resume(service)
+        | Change::Adopt(service) => format!("putexctl status {service}"),
     }
 }
 

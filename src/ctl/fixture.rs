@@ -205,7 +205,7 @@ fn compare(root: &Json, schema: &Json, value: &Json, place: &str, wrong: &mut Ve
     let fits = match &schema["type"] {
         Json::String(name) => is(name),
         Json::Array(names) => names.iter().filter_map(Json::as_str).any(is),
-        _ => false,
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => false,
     };
     if !fits {
         wrong.push(format!("{place}: {value} is not of the type {}", schema["type"]));

@@ -81,15 +81,15 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
     let services = bus.services().await?;
     let names: Vec<String> = services.into_iter().map(|status| status.service).collect();
-    unknown_is_refused(&arguments.services, names.iter().map(String::as_str))?;
-    let named: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
+    unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
+    let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
     let now_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
     let from_ms = arguments.since.map(|since| since.in_ms(now_ms));
     let mut pasts = Vec::new();
     let mut progress = Progress::new();
-    for (number, service) in named.iter().enumerate() {
-        if named.len() > 20 {
-            progress.show("reading the histories", &format!(": {number} of {}", named.len()));
+    for (number, service) in wanted.iter().enumerate() {
+        if wanted.len() > 20 {
+            progress.show("reading the histories", &format!(": {number} of {}", wanted.len()));
         }
         let events = bus.history(service).await.inspect_err(|_| progress.clear())?;
         pasts.push(past(service, events, from_ms));

@@ -6,12 +6,14 @@ mod bounds;
 mod canary;
 mod change;
 mod clear;
+mod doctor;
 mod explain;
 #[cfg(test)]
 mod fixture;
 mod history;
 mod holdings;
 mod local;
+mod locks;
 mod outcome;
 mod output;
 mod script;
@@ -38,7 +40,7 @@ use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::Options;
 use crate::guard_client::grant::{self, GrantError};
-use crate::host::clock;
+use crate::host::{clock, identity};
 use crate::types::{Key, NodeId, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -210,6 +212,8 @@ enum Command {
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
+    /// Show the locks in the store, with their age, their holder, and which service of this host's configuration each is
+    Locks(locks::Arguments),
     /// Clear the lock of a holder that is gone for good, or a lock that cannot be read any more, and print its holder
     ///
     /// The lock is watched for the time of its lease first. If it changes meanwhile, it is not stale and is left alone.
@@ -288,9 +292,19 @@ async fn run(command: Command) -> Result<(), Failure> {
             change::run(Change::ConfirmDead(node), Options::default(), waiting).await
         }
         Command::Token { service, root } => token(&root, &service),
-        Command::Init { root } => store::init(&root).await,
-        Command::Doctor { root } => store::doctor(&root).await,
-        Command::Clear { service, key, root } => store::clear(&root, service, key).await,
+        Command::Init { root } => {
+            only_root(&root)?;
+            store::init(&root).await
+        }
+        Command::Doctor { root } => {
+            only_root(&root)?;
+            store::doctor(&root).await
+        }
+        Command::Locks(arguments) => locks::run(arguments).await,
+        Command::Clear { service, key, root } => {
+            only_root(&root)?;
+            store::clear(&root, service, key).await
+        }
     }
 }
 
@@ -303,6 +317,17 @@ async fn hand_over(
     let reason = reason.unwrap_or_else(|| "an operator asked for it".to_owned());
     let options = Options { to: to.as_ref().map(ToString::to_string), ..because(Some(reason)) };
     change::run(Change::StepDown(service, to), options, waiting).await
+}
+
+/// Refuses another user than root, who may not read what this host's configuration names.
+fn only_root(root: &Path) -> Result<(), Failure> {
+    if identity::user() == 0 || root != Path::new("/") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::REFUSED,
+        "only root may do that, because it uses the secrets of the store: run it with sudo",
+    ))
 }
 
 fn because(reason: Option<String>) -> Options {

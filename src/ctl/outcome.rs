@@ -203,11 +203,11 @@ fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
         .collect();
     let mut text = "it runs nothing and takes nothing; \"putexctl undrain\" there ends this".to_owned();
     if !taken.is_empty() {
-        text.push_str(&format!("; what it ran runs elsewhere now: {}", super::view::enumerated(&taken, 8)));
+        text = format!("{text}; what it ran runs elsewhere now: {}", super::view::enumerated(&taken, 8));
     }
     if !left.is_empty() {
         let names: Vec<String> = left.iter().map(|service| service.service.clone()).collect();
-        text.push_str(&format!("; nobody runs {}, because no other host may", super::view::enumerated(&names, 8)));
+        text = format!("{text}; nobody runs {}, because no other host may", super::view::enumerated(&names, 8));
     }
     Verdict::Done(text)
 }

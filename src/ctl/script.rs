@@ -57,7 +57,7 @@ pub(super) async fn complete(words: &[String]) -> Result<(), Failure> {
     // A name with a character that a shell might take for something else is not offered.
     let plain = |each: char| each.is_ascii_alphanumeric() || "-_.:@".contains(each);
     let fits = |line: &&String| line.starts_with(last) && line.chars().all(plain);
-    print(&lines.iter().filter(fits).map(|line| format!("{line}\n")).collect::<String>())
+    lines.iter().filter(fits).try_for_each(|line| print(&format!("{line}\n")))
 }
 
 /// What stands at a place of the command line.
@@ -126,14 +126,12 @@ async fn names(of_view: impl Fn(&View) -> Vec<String>) -> Vec<String> {
         picture(&bus, services).await
     };
     // Whoever types must not be kept waiting.
-    match tokio::time::timeout(std::time::Duration::from_secs(1), asked).await {
-        Ok(Ok(view)) => of_view(&view),
-        Ok(Err(_)) | Err(_) => {
-            let loaded = config::load(std::path::Path::new("/"));
-            let services = loaded.settings.map(|settings| settings.services).unwrap_or_default();
-            services.into_iter().map(|service| service.name.to_string()).collect()
-        }
+    if let Ok(Ok(view)) = tokio::time::timeout(std::time::Duration::from_secs(1), asked).await {
+        return of_view(&view);
     }
+    let loaded = config::load(std::path::Path::new("/"));
+    let services = loaded.settings.map(|settings| settings.services).unwrap_or_default();
+    services.into_iter().map(|service| service.name.to_string()).collect()
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     let mut unit = service.unit.clone();
     for (units, words) in [(&here.bound_units, "with it"), (&here.contains, "in")] {
         if !units.is_empty() {
-            unit.push_str(&format!("; {words} {}", units.join(", ")));
+            unit = format!("{unit}; {words} {}", units.join(", "));
         }
     }
     facts.push(("Unit", unit));

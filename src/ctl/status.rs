@@ -22,6 +22,7 @@ const FEW: usize = 30;
 
 /// What `putexctl status` is called with.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(super) struct Arguments {
     /// Only these services: names, or patterns with * and ?. One name shows that service in full
     #[arg(value_name = "SERVICE")]
@@ -86,7 +87,7 @@ async fn look(arguments: &Arguments) -> Result<(), Failure> {
     let mut services = bus.services().await?;
     if arguments.local {
         services.retain(|status| is_named(&arguments.services, &status.service));
-        unknown_is_refused(&arguments.services, services.iter().map(|status| status.service.as_str()))?;
+        unknown_is_refused(&arguments.services, &services.iter().map(|status| status.service.as_str()))?;
         if arguments.json {
             return print_json(&services);
         }
@@ -95,7 +96,7 @@ async fn look(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut view = picture(&bus, services).await?;
     view.services.retain(|service| is_named(&arguments.services, &service.service));
-    unknown_is_refused(&arguments.services, view.services.iter().map(|service| service.service.as_str()))?;
+    unknown_is_refused(&arguments.services, &view.services.iter().map(|service| service.service.as_str()))?;
     let one = matches!(&arguments.services[..], [name] if !is_pattern(name));
     if one && let Some(service) = view.services.first() {
         return service_screen::show(&bus, &view, service, arguments.json, may_page).await;
@@ -168,7 +169,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 /// An error for the first name that no service has.
 pub(super) fn unknown_is_refused<'a>(
     names: &[String],
-    known: impl Iterator<Item = &'a str> + Clone,
+    known: &(impl Iterator<Item = &'a str> + Clone),
 ) -> Result<(), Failure> {
     let is_unknown = |name: &&String| !known.clone().any(|service| matches(name.as_bytes(), service.as_bytes()));
     let Some(name) = names.iter().find(is_unknown) else { return Ok(()) };
@@ -391,8 +392,8 @@ mod tests {
             assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
         }
         let known = ["db", "web"];
-        assert!(unknown_is_refused(&["w*".to_owned()], known.iter().copied()).is_ok());
-        let refused = unknown_is_refused(&["dbb".to_owned()], known.iter().copied()).expect_err("there is no dbb");
+        assert!(unknown_is_refused(&["w*".to_owned()], &known.iter().copied()).is_ok());
+        let refused = unknown_is_refused(&["dbb".to_owned()], &known.iter().copied()).expect_err("there is no dbb");
         assert!(refused.message.contains("dbb"), "{}", refused.message);
     }
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::canary;
 use super::clear::{self, Subject};
+use super::doctor;
 use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
@@ -17,7 +19,7 @@ use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Odd, Record, Registration, Timings};
 use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
-use crate::types::span::date;
+use crate::types::span::{date, rounded};
 use crate::types::store::StoreSettings;
 use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
 
@@ -83,11 +85,17 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let of_store = found.facts.into_iter();
     let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
     let lines = of_silences.into_iter().map(|text| ("warning", text));
-    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics);
+    let (of_host, is_found) = doctor::host(root, &settings).await.lines();
+    let lines =
+        lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics).chain(of_host);
     for (name, text) in lines {
         print(&format!("{name:<12} {text}\n"))?;
     }
-    fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
+    match fault {
+        Some(fault) => Err(Failure::new(fault.status, "")),
+        None if is_found => Err(Failure::new(exit::REFUSED, "")),
+        None => Ok(()),
+    }
 }
 
 /// The services that this host only observes.
@@ -102,7 +110,7 @@ fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
 
 /// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together
 /// together, and one after another each would wait for its turn.
-async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result<Snapshot, StoreError>> {
+pub(super) async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result<Snapshot, StoreError>> {
     stream::iter(keys).map(|key| store.read(key, None)).buffered(READS).collect().await
 }
 
@@ -325,13 +333,13 @@ async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
     open(&load(root)?).await
 }
 
-fn load(root: &Path) -> Result<Settings, Failure> {
+pub(super) fn load(root: &Path) -> Result<Settings, Failure> {
     let loaded = config::load(root);
     let shown = loaded.to_string();
     loaded.settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
 }
 
-async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
+pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
     let mut settings = settings.clone();
     // Even where putexd may make the bucket: a command that looks at a store does not make one, and `init` needs no such
     // permission.
@@ -343,15 +351,36 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
-    let up = timeout(CONNECT_LIMIT, link.wait_for(|link| *link == Link::Up)).await.is_ok();
-    if up {
-        return Ok(store);
+    match timeout(CONNECT_LIMIT, connected(&*store, &mut link)).await {
+        Ok(Ok(())) => return Ok(store),
+        Ok(Err(denied)) => {
+            return Err(Failure::unavailable(format!("mend the login in putexd.toml, or its rights: {denied}")));
+        }
+        Err(_) => {}
     }
     let reason = match &*link.borrow() {
         Link::Up => String::new(),
         Link::Down(reason) => reason.clone(),
     };
-    Err(Failure::unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
+    Err(Failure::unavailable(format!("failed to reach {} within {}: {reason}", settings.store, rounded(CONNECT_LIMIT))))
+}
+
+/// Waits for the connection. `Err`: the store refuses the login, which no waiting changes.
+async fn connected(store: &dyn Administer, link: &mut watch::Receiver<Link>) -> Result<(), StoreError> {
+    loop {
+        if *link.borrow_and_update() == Link::Up {
+            return Ok(());
+        }
+        // Without a connection the store answers at once with the reason.
+        if let Ok(key) = Key::new("x")
+            && let Err(denied @ StoreError::Denied(_)) = store.read(&key, None).await
+        {
+            return Err(denied);
+        }
+        if link.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 #[cfg(test)]

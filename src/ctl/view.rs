@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cluster::eligibility::{self, eligibility};
+use crate::cluster::view::Life;
 use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
 use crate::types::span::{date, rounded};
 
-/// A host reports every 10 s. One that has not for this long is silent.
-const SILENT_AFTER_MS: u64 = 25_000;
 /// How many services a finding names one by one.
 const NAMED: usize = 4;
 
@@ -177,28 +177,26 @@ pub(super) fn enumerated(names: &[String], limit: usize) -> String {
 impl View {
     /// Puts together what the putexd of this host has told, at `now` in seconds since 1970.
     pub(super) fn new(services: &[ServiceStatus], store: StoreStatus, cluster: ClusterStatus, now: u64) -> Self {
-        let ClusterStatus { node, hosts, trouble } = cluster;
-        let listens_since = hosts.iter().find(|host| host.report.node == node).map_or(0, |host| host.report.since);
-        let listens_long = now.saturating_sub(listens_since) * 1000 > SILENT_AFTER_MS;
-        let of_host = |status: HostStatus| {
+        let verdicts = |service: &str| eligibility(&cluster, service);
+        let node = cluster.node.clone();
+        let of_host = |status: &HostStatus| {
             let here = status.report.node == node;
-            let presence = match (status.silent_ms, &status.report.drained) {
-                (Some(silent), _) if !here && silent > SILENT_AFTER_MS => Presence::Silent,
-                (None, _) if !here && listens_long => Presence::Silent,
-                (None, None) if !here => Presence::Unknown,
+            let presence = match (status.life(), &status.report.drained) {
+                (Life::Silent, _) if !here => Presence::Silent,
+                (Life::Unknown, None) if !here => Presence::Unknown,
                 (_, Some(_)) => Presence::Drained,
                 (_, None) => Presence::Up,
             };
-            HostView { node: status.report.node.clone(), here, presence, runs: 0, status }
+            HostView { node: status.report.node.clone(), here, presence, runs: 0, status: status.clone() }
         };
-        let mut hosts: Vec<HostView> = hosts.into_iter().map(of_host).collect();
+        let mut hosts: Vec<HostView> = cluster.hosts.iter().map(of_host).collect();
         let mut names: BTreeMap<&str, Option<&ServiceStatus>> = BTreeMap::new();
-        for host in &hosts {
-            names.extend(host.status.services.iter().map(|report| (report.service.as_str(), None)));
+        for host in &cluster.hosts {
+            names.extend(host.services.iter().map(|report| (report.service.as_str(), None)));
         }
         names.extend(services.iter().map(|status| (status.service.as_str(), Some(status))));
         let views: Vec<ServiceView> =
-            names.into_iter().map(|(name, here)| of_service(name, here, &hosts, &node)).collect();
+            names.into_iter().map(|(name, here)| of_service(name, here, &hosts, &node, &verdicts(name))).collect();
         for host in &mut hosts {
             host.runs = views.iter().filter(|view| view.holder == host.node).count();
         }
@@ -210,7 +208,7 @@ impl View {
             // The services have been told of, each with all of its hosts.
             host.status.services.clear();
         }
-        Self { node, findings, hosts, services: views, store, incomplete: trouble }
+        Self { node, findings, hosts, services: views, store, incomplete: cluster.trouble }
     }
 }
 
@@ -224,7 +222,13 @@ fn state_in(report: &ServiceReport) -> &str {
     if report.state.is_empty() { "standby" } else { &report.state }
 }
 
-fn of_service(name: &str, here: Option<&ServiceStatus>, hosts: &[HostView], node: &str) -> ServiceView {
+fn of_service(
+    name: &str,
+    here: Option<&ServiceStatus>,
+    hosts: &[HostView],
+    node: &str,
+    verdicts: &[eligibility::Candidate],
+) -> ServiceView {
     let is_holders =
         |state: &str| matches!(state, "active" | "starting" | "fencing" | "confirming" | "releasing" | "lapsing");
     let reported = || {
@@ -239,7 +243,7 @@ fn of_service(name: &str, here: Option<&ServiceStatus>, hosts: &[HostView], node
         Some(_) | None => reported(),
     };
     let holders_report = hosts.iter().find(|host| host.node == holder).and_then(|host| report_of(host, name));
-    let candidates: Vec<Candidate> = hosts_of(name, here, hosts, node, &holder);
+    let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, name);
     let (state, since) = (state_of(here, holders_report, &holder, node), since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
     let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
@@ -252,7 +256,7 @@ fn of_service(name: &str, here: Option<&ServiceStatus>, hosts: &[HostView], node
         let mut found = hosts.iter().filter_map(|host| report_of(host, name)).map(read);
         found.find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
-    let unit = here.map(|status| status.unit.clone()).unwrap_or_else(|| of_report(|report| &report.unit));
+    let unit = here.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
     let mut view = ServiceView {
         service: name.to_owned(),
         state,
@@ -327,20 +331,26 @@ fn since_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder
 
 /// Each host's part in a service. A host that has neither told of the service nor holds it is named as well, because an operator
 /// who looks for it there has to learn that its file is missing.
-fn hosts_of(name: &str, here: Option<&ServiceStatus>, hosts: &[HostView], node: &str, holder: &str) -> Vec<Candidate> {
-    let mut candidates: Vec<Candidate> = hosts
-        .iter()
-        .map(|host| {
-            let report = report_of(host, name);
-            let own = here.filter(|_| host.node == node);
-            let state = own.map(|status| status.state.as_str()).or(report.map(state_in)).unwrap_or_default();
-            let hindrance =
-                own.map(|status| status.hindrance.as_str()).or(report.map(|report| report.hindrance.as_str()));
-            let observes = own.is_some_and(|status| status.observes);
-            let reason = if host.node == holder { String::new() } else { why_not(host, state, hindrance, observes) };
-            Candidate { host: host.node.clone(), state: state.to_owned(), eligible: reason.is_empty(), reason }
-        })
-        .collect();
+fn hosts_of(
+    here: Option<&ServiceStatus>,
+    (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
+    node: &str,
+    holder: &str,
+    name: &str,
+) -> Vec<Candidate> {
+    let judge = |(host, verdict): (&HostView, &eligibility::Candidate)| {
+        let own = here.filter(|_| host.node == node);
+        let reported = report_of(host, name).map(state_in);
+        let state = own.map(|status| status.state.as_str()).or(reported).unwrap_or_default();
+        let reason = match own {
+            _ if host.node == holder => String::new(),
+            // This host knows of itself what it has not reported yet.
+            Some(status) => why_not(host, status),
+            None => verdict.verdict.clone().err().unwrap_or_default(),
+        };
+        Candidate { host: host.node.clone(), state: state.to_owned(), eligible: reason.is_empty(), reason }
+    };
+    let mut candidates: Vec<Candidate> = hosts.iter().zip(verdicts).map(judge).collect();
     for (name, state) in [(node, here.map(|status| status.state.as_str())), (holder, None)] {
         let is_known = candidates.iter().any(|candidate| candidate.host == name);
         let has_part = state.is_some() || name == holder;
@@ -355,17 +365,15 @@ fn hosts_of(name: &str, here: Option<&ServiceStatus>, hosts: &[HostView], node: 
     candidates
 }
 
-/// Why a host would not take the lock; empty = it would.
-fn why_not(host: &HostView, state: &str, hindrance: Option<&str>, observes: bool) -> String {
-    match (host.presence, state, hindrance) {
-        (Presence::Silent, ..) => silent_for(host),
+/// Why this host would not take the lock; empty = it would.
+fn why_not(host: &HostView, status: &ServiceStatus) -> String {
+    match (host.presence, status.state.as_str(), status.hindrance.as_str()) {
         (Presence::Drained, ..) => "is drained".to_owned(),
-        (_, "", _) => "has no such service".to_owned(),
         (_, "broken", _) => "has a broken file for it".to_owned(),
-        _ if observes => "only observes".to_owned(),
-        (_, "no-store", Some("") | None) => "gets no answer from the store".to_owned(),
-        (_, _, Some("") | None) => String::new(),
-        (_, _, Some(hindrance)) => format!("would not take it: {hindrance}"),
+        _ if status.observes => "only observes".to_owned(),
+        (_, "no-store", "") => "gets no answer from the store".to_owned(),
+        (_, _, "") => String::new(),
+        (_, _, hindrance) => format!("would not take it: {hindrance}"),
     }
 }
 

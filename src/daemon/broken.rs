@@ -1,8 +1,9 @@
 //! Which files of the configuration are broken, and what becomes of their services, in words for the operator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use crate::config::{Diagnostic, Loaded};
+use crate::config::{Diagnostic, Loaded, Severity};
 use crate::dbus::ServiceStatus;
 use crate::types::ServiceName;
 
@@ -16,6 +17,8 @@ pub(super) struct Broken {
     /// The error of `putexd.toml` or of a directory, which concerns every service.
     for_all: Option<Diagnostic>,
     services: BTreeMap<ServiceName, Diagnostic>,
+    /// All files with an error, also those that could not be the file of any service.
+    files: BTreeSet<PathBuf>,
 }
 
 /// The files that were broken before a reload and are good after it.
@@ -39,7 +42,7 @@ impl Mended {
 impl Broken {
     /// The errors at the start of putexd. Where only kept texts could be used, each service is among the broken ones.
     pub(super) fn new(loaded: &Loaded) -> Self {
-        Self { for_all: None, services: loaded.broken.clone() }
+        Self { for_all: loaded.for_all.clone(), services: loaded.broken.clone(), files: files(loaded) }
     }
 
     /// Takes over the errors that a reload found, and returns the files that are good again: that of the whole host, and
@@ -47,11 +50,25 @@ impl Broken {
     pub(super) fn update(&mut self, loaded: &Loaded) -> Mended {
         let before = self.for_all.take();
         self.for_all.clone_from(&loaded.for_all);
+        self.files = files(loaded);
         if self.for_all.is_some() {
             return Mended::default();
         }
         let services = std::mem::replace(&mut self.services, loaded.broken.clone());
-        Mended { of_host: before, services: services.into_keys().filter(|name| !self.has(name)).collect() }
+        // A service that was broken only because of the host's file has no file of its own that was mended.
+        let is_own = |error: &Diagnostic| before.as_ref().is_none_or(|before| before.path != error.path);
+        let mended = services.into_iter().filter(|(name, error)| is_own(error) && !self.has(name));
+        let services = mended.map(|(name, _)| name).collect();
+        Mended { of_host: before, services }
+    }
+
+    /// That some files are broken, for STATUS=. `None`: every file is good.
+    pub(super) fn in_short(&self) -> Option<String> {
+        match self.files.len() {
+            0 => None,
+            1 => Some("1 file is broken: see \"putexctl status\"".to_owned()),
+            count => Some(format!("{count} files are broken: see \"putexctl status\"")),
+        }
     }
 
     /// Whether every file is good.
@@ -113,12 +130,16 @@ impl Broken {
     }
 }
 
+/// The files with an error.
+fn files(loaded: &Loaded) -> BTreeSet<PathBuf> {
+    let errors = loaded.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+    errors.map(|found| found.path.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::config::{Severity, Texts};
+    use crate::config::Texts;
 
     fn loaded(broken: &[&str], is_host_broken: bool) -> Loaded {
         let error = |file: &str| Diagnostic {
@@ -132,7 +153,7 @@ mod tests {
             settings: None,
             broken: broken.iter().map(service).collect(),
             for_all: is_host_broken.then(|| error("putexd")),
-            diagnostics: Vec::new(),
+            diagnostics: broken.iter().copied().chain(is_host_broken.then_some("putexd")).map(error).collect(),
             texts: Texts::default(),
         }
     }
@@ -147,5 +168,24 @@ mod tests {
         let words = mended.in_words(|name| name.as_str() != "gone");
         assert_eq!(words, ["/etc/putex.d/putexd.toml is mended", "db is mended"]);
         assert_eq!(broken.update(&loaded(&["web"], false)), Mended::default());
+    }
+
+    #[test]
+    fn a_host_file_that_was_broken_at_the_start_is_mended_too() {
+        let mut at_start = loaded(&[], true);
+        // The services that go on with their former settings have the error of the host's file.
+        let error = at_start.for_all.clone().expect("it is broken");
+        at_start.broken.insert(ServiceName::new("db").expect("a name"), error);
+        let mut broken = Broken::new(&at_start);
+        let mended = broken.update(&loaded(&[], false));
+        assert_eq!(mended.in_words(|_| true), ["/etc/putex.d/putexd.toml is mended"]);
+    }
+
+    #[test]
+    fn broken_files_are_counted() {
+        let told = |files: &[&str], is_host_broken| Broken::new(&loaded(files, is_host_broken)).in_short();
+        assert_eq!(told(&[], false), None);
+        assert_eq!(told(&["db"], false).as_deref(), Some("1 file is broken: see \"putexctl status\""));
+        assert_eq!(told(&["db"], true).as_deref(), Some("2 files are broken: see \"putexctl status\""));
     }
 }

@@ -13,8 +13,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::machine::Machine;
 use crate::config::FenceSettings;
-use crate::election::rounded;
 use crate::systemd::{BusError, Manager, RunResult};
+use crate::types::span::rounded;
 use crate::types::{NameError, NodeId, ServiceName, Time, UnitName, shortened};
 
 /// How often fencing is tried before the lock is given up.
@@ -38,7 +38,7 @@ pub(super) enum RunFailure {
     /// The unit failed; why, in words.
     #[error("{unit}: {reason}")]
     Failed { unit: UnitName, reason: String },
-    #[error("{unit} took longer than {limit:?}")]
+    #[error("{unit} took longer than {}", rounded(*.limit))]
     TimedOut { unit: UnitName, limit: Duration },
     /// systemd refused a call, or the outcome is unknown.
     #[error("{unit}: {source}")]

@@ -17,6 +17,7 @@ use super::inbox::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
 use crate::systemd::{Check, Manager, RunResult};
+use crate::types::span::rounded;
 use crate::types::{NodeId, ServiceName, UnitName};
 
 /// What a health check has to find out.
@@ -67,7 +68,7 @@ enum Failure {
     Late(Duration),
     #[error("{address}: {source}")]
     Tcp { address: String, source: io::Error },
-    #[error("{address}: no connection within {limit:?}")]
+    #[error("{address}: no connection within {}", rounded(*.limit))]
     LateConnection { address: String, limit: Duration },
     #[error("{url}: {source}")]
     Http { url: String, source: GetError },

@@ -73,8 +73,13 @@ impl Bell {
 
 /// Waits until one of `bells` rings for its key.
 pub(super) async fn hint(bells: &[Arc<Bell>]) {
+    rung(bells).await;
+}
+
+/// Waits until some of `bells` ring for their keys, and returns the places of these.
+pub(super) async fn rung(bells: &[Arc<Bell>]) -> Vec<usize> {
     poll_fn(|context| {
-        let rings = |bell: &Arc<Bell>| {
+        let mut rings = |bell: &Arc<Bell>| {
             // A change of a connection does not matter here, but a hint may be behind it.
             while let Poll::Ready(ring) = bell.poll(context, true) {
                 if ring == Ring::Hint {
@@ -83,9 +88,10 @@ pub(super) async fn hint(bells: &[Arc<Bell>]) {
             }
             false
         };
-        if bells.iter().any(rings) { Poll::Ready(()) } else { Poll::Pending }
+        let rung: Vec<usize> = (0..bells.len()).filter(|place| rings(&bells[*place])).collect();
+        if rung.is_empty() { Poll::Pending } else { Poll::Ready(rung) }
     })
-    .await;
+    .await
 }
 
 /// A map with a fixed hasher, so that its order is the same in each process and a simulation can be repeated exactly.
@@ -102,6 +108,11 @@ impl Hints {
     pub(super) fn of(&self, key: &Key) -> Arc<Bell> {
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(board.entry(key.clone()).or_default())
+    }
+
+    /// Wakes the tasks of all services, so that each looks at what concerns all of them.
+    pub(super) fn wake(&self) {
+        self.ring_all(Ring::Link);
     }
 
     /// Watches `store`, and the connections to it and to the guard. It does not return.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
@@ -47,6 +48,8 @@ pub struct Host {
     pub grounds: Grounds,
     /// Which hosts are fenced here.
     pub fencings: Fencings,
+    /// Whether an operator has drained this host.
+    pub drain: Drain,
     /// The journal entries that are written once for all services.
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.

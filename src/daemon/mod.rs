@@ -11,7 +11,9 @@
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
+//! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
 //! | [`diary`] | what a service tells the history of its lock |
+//! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
@@ -40,8 +42,10 @@ pub mod aside;
 mod beyond;
 mod bonds;
 mod broken;
+mod cluster;
 mod diary;
 mod disk;
+pub mod drain;
 #[cfg(test)]
 mod fake;
 pub mod fence;
@@ -68,12 +72,14 @@ mod unit_control;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
+use crate::config::{Diagnostic, Loaded, Severity};
 use crate::{config, journal};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
@@ -89,9 +95,12 @@ const BLOCKING_THREADS: usize = 64;
 #[derive(Debug, Parser)]
 #[command(name = "putexd", version)]
 struct Arguments {
-    /// Validate the configuration with the daemon's own loader, and exit: 0 if it is good, 78 if not
+    /// Validate the configuration with the daemon's own loader, ask systemd about the units, and exit: 0 if all is good, 78 if not
     #[arg(long)]
     check: bool,
+    /// With --check: look at the files alone, and do not ask systemd about the units
+    #[arg(long, requires = "check")]
+    files: bool,
     /// Look for the configuration below this directory
     #[arg(long, value_name = "DIRECTORY", default_value = "/")]
     root: PathBuf,
@@ -130,7 +139,8 @@ pub fn main() -> ExitCode {
 }
 
 fn check(arguments: &Arguments) -> ExitCode {
-    let loaded = config::load(&arguments.root);
+    let mut loaded = config::load(&arguments.root);
+    let unasked = if arguments.files { None } else { check_units(&arguments.root, &mut loaded).err() };
     let mut text = String::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
         let observed =
@@ -138,8 +148,9 @@ fn check(arguments: &Arguments) -> ExitCode {
         writeln!(text, "{}: {observed}{}\n", service.name, service.timings.in_words())
             .expect("writing to a string does not fail");
     }
+    let unasked = unasked.map_or_else(String::new, |reason| format!("; the units were not looked at: {reason}"));
     let mut output = io::stdout().lock();
-    match writeln!(output, "{text}{loaded}").and_then(|()| output.flush()) {
+    match writeln!(output, "{text}{loaded}{unasked}").and_then(|()| output.flush()) {
         Ok(()) => {}
         // The reader may have enough before the end, as in `putexd --check | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::from(exit::CLOSED_PIPE),
@@ -149,4 +160,26 @@ fn check(arguments: &Arguments) -> ExitCode {
         }
     }
     if loaded.has_errors() { ExitCode::from(exit::CONFIGURATION) } else { ExitCode::SUCCESS }
+}
+
+/// Adds what PID 1 says of the units to what was found in the files. `Err`: why it could not be asked.
+fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
+    let Some(settings) = &loaded.settings else { return Ok(()) };
+    if root != Path::new("/") {
+        return Err("--root names the files of another host".to_owned());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("failed to start the runtime: {error}"))?;
+    let found = runtime.block_on(async { audit::units(&audit::connect().await?, settings, false).await });
+    runtime.shutdown_background();
+    let diagnostic = |Finding { file, is_error, text, .. }| Diagnostic {
+        severity: if is_error { Severity::Error } else { Severity::Warning },
+        path: file,
+        place: None,
+        message: text,
+    };
+    loaded.diagnostics.extend(found?.into_iter().map(diagnostic));
+    Ok(())
 }

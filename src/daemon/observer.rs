@@ -227,8 +227,12 @@ mod tests {
         Time::both(Duration::from_secs(seconds))
     }
 
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 3, 1)
+    }
+
     fn shown(holder: &str, revision: u64) -> Observation {
-        let timings: Timings = settings().timings;
+        let timings = timings();
         let details = Details {
             machine: MachineId(1),
             instance: Instance(1),
@@ -253,7 +257,7 @@ mod tests {
     #[test]
     fn it_tells_what_a_host_would_do_that_takes_part() {
         let node = NodeId::new("h1").expect("a node's name");
-        let settings = settings();
+        let settings = ServiceSettings { timings: timings(), ..settings() };
         let would = |lock: &Lock, unit: ActiveState, now| lock.would(&node, &settings, Some(&unit), now);
         let held = Lock::see(None, shown("h2", 7), at(10));
         assert_eq!(would(&held, ActiveState::Inactive, at(11)), "would stay on standby: h2 holds the lock");

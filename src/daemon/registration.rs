@@ -627,6 +627,7 @@ mod tests {
                 machine: Arc::new(ThisMachine::new(folder.path())),
                 grounds: Grounds::default(),
                 fencings: Fencings::default(),
+                drain: crate::daemon::drain::Drain::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
                 metrics: crate::metrics::Metrics::default(),

@@ -150,11 +150,13 @@ struct Service {
     /// Why nothing is started although the units were admitted: some of their processes left their control groups while
     /// they ran. It is kept until the configuration is read anew.
     strayed: Option<String>,
-    /// Whether `strayed` or `broken` was set when the configuration was last read anew.
+    /// Whether `strayed` or `broken` was set when the configuration was last read anew, or a drain has ended.
     forgiven: bool,
     /// Why nothing is started once the inherited lease has ended: the service's file was broken when this putexd was
     /// started. It is kept until the configuration is read anew.
     broken: Option<String>,
+    /// Why nothing runs while the host is drained.
+    drained: Option<Arc<str>>,
     /// Counts the starts and proven stops. A look that began before one of them says nothing after it.
     epoch: Arc<AtomicU64>,
     guard_queue: mpsc::Sender<Box<GuardRequest>>,
@@ -270,6 +272,7 @@ impl Service {
             outside: Vec::new(),
             strayed: None,
             forgiven: false,
+            drained: None,
             broken,
             epoch,
             guard_queue,
@@ -319,6 +322,7 @@ impl Service {
         self.handle(Event::Timeout);
         self.hear_of_links();
         while self.election.state() != State::Retired {
+            self.hear_of_drain();
             let forgiven = !self.may_run() && std::mem::take(&mut self.forgiven);
             if let Some(reason) = self.bar() {
                 self.handle(Event::Contend(Err(reason)));
@@ -430,12 +434,13 @@ impl Service {
     }
 
     /// Why this host does not take part, if it does not. A running unit ends if its entry refuses the key (the unit's entry, N1),
-    /// also while a former lock is awaited, or if it [must end](Self::must_end). All other reasons only keep new starts from
-    /// being begun.
+    /// also while a former lock is awaited, if it [must end](Self::must_end), or if the host is drained. All other reasons only
+    /// keep new starts from being begun.
     fn bar(&self) -> Option<String> {
         match (&self.registration, &self.admission) {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),
             (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.to_string()),
+            (_, _) if self.drained.is_some() => self.drained.as_deref().map(str::to_owned),
             (_, _) if self.may_run() => None,
             (_, _) if self.broken.is_some() => self.broken.clone(),
             (_, Err(refusal)) => Some(refusal.to_string()),
@@ -450,6 +455,14 @@ impl Service {
             && self.admission.is_ok()
             && self.strayed.is_none()
             && self.broken.is_none()
+            && self.drained.is_none()
+    }
+
+    /// Takes over whether the host is drained. Once it is not any more, the service contends again.
+    fn hear_of_drain(&mut self) {
+        let drained = self.host.drain.reason();
+        self.forgiven |= self.drained.is_some() && drained.is_none();
+        self.drained = drained;
     }
 
     /// Takes over the standpoint, and raises its alarms. A service that was cleared stays so while the store does not

@@ -20,6 +20,7 @@ use crate::host::clock;
 use crate::journal;
 use crate::metrics::{Metrics, StoreFacts};
 use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use crate::types::span::rounded;
 use crate::types::{Key, Revision};
 
 /// Shorter silences are a lost call or a connection that was made anew, which nobody has to know of.
@@ -298,9 +299,9 @@ impl Silences {
         if was_told {
             self.note(&noted);
             let span = silence.map_or(Duration::ZERO, |silence| now.at - silence.began.at);
-            self.tell(journal::Alarm::StoreFound, &format!("it gave no answer for {span:.1?}, and answers again"));
+            self.tell(journal::Alarm::StoreFound, &format!("it gave no answer for {}", rounded(span)));
         } else if let Some((_, span)) = noteworthy {
-            tracing::info!("the store gave no answer for {span:.1?}, and answers again");
+            tracing::info!("the store gave no answer for {}, and answers again", rounded(span));
         }
     }
 
@@ -308,7 +309,7 @@ impl Silences {
         let mut noted = self.noted();
         let Some(unwritten) = noted.unwritten.take().filter(|unwritten| unwritten.told) else { return };
         self.note(&noted);
-        tracing::info!("the store took no write for {:.1?}, and takes them again", unwritten.began.elapsed());
+        tracing::info!("the store took no write for {}, and takes them again", rounded(unwritten.began.elapsed()));
     }
 
     fn not_written(&self, sent: Moment, reason: &str) {
@@ -337,8 +338,8 @@ impl Silences {
         if unwritten.lasts(answered) && !std::mem::replace(&mut unwritten.told, true) {
             self.tidings.note_store(true);
             tracing::warn!(
-                "the store answers reads and has taken no write for {:.1?}: {reason}; {}",
-                unwritten.began.elapsed(),
+                "the store answers reads and has taken no write for {}: {reason}; {}",
+                rounded(unwritten.began.elapsed()),
                 self.tidings.concerned(clock::now())
             );
         }
@@ -539,7 +540,7 @@ mod tests {
         call().ends(Ok(None));
         call().ends(Ok(None));
         assert!(!silences.tidings.store_fails());
-        let found = "the store is found: it gave no answer for 4.0s, and answers again; 0 services are concerned, none of \
+        let found = "the store answers again: it gave no answer for 4.0s; 0 services are concerned, none of \
                      them active here";
         assert_eq!(written.take(), [found]);
         // A lost connection is told at once.
@@ -549,7 +550,7 @@ mod tests {
         pass(200).await;
         call().ends(Ok(None));
         let lost = "the store is lost: refused; 0 services are concerned, none of them active here";
-        let found = "the store is found: it gave no answer for 200.0ms, and answers again; 0 services are concerned, none \
+        let found = "the store answers again: it gave no answer for 0.2s; 0 services are concerned, none \
                      of them active here";
         assert_eq!(written.take(), [lost, found]);
     }

@@ -1,10 +1,12 @@
 //! The daemon as a whole: its start, its loop, and the beginning of services. The files beside this one have the reload, the end
-//! of services, the binding of units to their leases, and what is told of the services.
+//! of services, the binding of units to their leases, what is told of the services, and what other hosts are told.
 
 mod binding;
 mod reload;
+mod report;
 mod retire;
 mod tell;
+mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::cluster::{self, Cluster, Errand};
+use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::history::History;
@@ -32,6 +36,7 @@ use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use super::tidings::Tidings;
+use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
@@ -53,6 +58,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Limit of the D-Bus clients that wait for an answer. Further clients wait for their turn.
 const ASKS_LIMIT: usize = 16;
+/// How long another putexd may take to be gone from the bus.
+const OTHER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the start waits at most until clients can ask over the bus.
 const SERVED_LIMIT: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at all services for STATUS=, however many of them change.
@@ -80,6 +87,13 @@ pub(super) async fn run(root: &Path) -> ExitCode {
             return ExitCode::from(exit::OS);
         }
     };
+    if let Some(process) = other_putexd().await {
+        tracing::error!(
+            "another putexd runs on this host, as process {process}: run \"systemctl stop putexd\", or end that process, before this \
+             one is started; with --check this program only looks at the configuration"
+        );
+        return ExitCode::from(exit::REFUSED);
+    }
     let kept = KeptTexts::read(Path::new(kept::DIR));
     let mut loaded = load(root);
     if !loaded.broken.is_empty() || loaded.settings.is_none() {
@@ -94,9 +108,9 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let mut supervisor = tokio::select! {
         supervisor = Supervisor::start(root, settings, broken, kept) => match supervisor {
             Ok(supervisor) => supervisor,
-            Err(error) => {
+            Err(Unstarted { error, status }) => {
                 tracing::error!("{error}");
-                return ExitCode::from(exit::OS);
+                return ExitCode::from(status);
             }
         },
         // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
@@ -106,6 +120,18 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let code = supervisor.serve(&mut signals).await;
     supervisor.host.tidings.write();
     code
+}
+
+/// The process of another putexd on this host. One that has just ended is given a moment to be forgotten by the bus.
+async fn other_putexd() -> Option<u32> {
+    let until = Instant::now() + OTHER_LIMIT;
+    loop {
+        let process = dbus::other_server().await?;
+        if Instant::now() >= until {
+            return Some(process);
+        }
+        sleep(OTHER_LIMIT / 10).await;
+    }
 }
 
 /// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
@@ -170,6 +196,12 @@ impl Signals {
     }
 }
 
+/// Why putexd could not be started, and the exit status.
+struct Unstarted {
+    error: String,
+    status: u8,
+}
+
 struct Supervisor {
     root: PathBuf,
     host: Host,
@@ -193,6 +225,16 @@ struct Supervisor {
     seen: BTreeMap<ServiceName, u64>,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
+    /// What is known of the other hosts, and what they are told.
+    cluster: Cluster,
+    /// What operators have asked for on other hosts.
+    errands: mpsc::Receiver<Errand>,
+    /// The sending end of `errands`.
+    errand: mpsc::Sender<Errand>,
+    /// The tasks that look at the other hosts and report to them.
+    _cluster_tasks: cluster::Tasks,
+    /// The settings of the services that are reported, and those whose files are broken.
+    reported: (Vec<Arc<ServiceSettings>>, Vec<ServiceReport>),
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
@@ -205,8 +247,10 @@ struct Supervisor {
 
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
-    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, String> {
-        let machine_id = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
+    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, Unstarted> {
+        let of_host = |error: String| Unstarted { error, status: exit::OS };
+        let machine_id =
+            identity::machine_id().map_err(|error| of_host(format!("failed to read the machine id: {error}")))?;
         let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
         let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
@@ -216,10 +260,10 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let store =
-            store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
+        let store = store::open(&settings.store, call_limit)
+            .map_err(|error| of_host(format!("failed to open the store: {error}")))?;
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
         let tidings = Tidings::default();
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
@@ -243,10 +287,14 @@ impl Supervisor {
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
             fencings: Fencings::default(),
+            drain: Drain::read(Path::new(STATE_DIR)),
             tidings,
             watchdog: settings.watchdog.clone(),
             metrics,
         };
+        let cluster = report::cluster_of(&host);
+        let (errand, errands) = mpsc::channel(ASKS_LIMIT);
+        let cluster_tasks = cluster.run(report::describe(&host), errand.clone());
         let mut for_machines = for_machines(&host, &silences);
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
@@ -263,6 +311,8 @@ impl Supervisor {
             seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
+            errands,
+            errand,
             observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
@@ -270,6 +320,9 @@ impl Supervisor {
             shown: String::new(),
             seen: BTreeMap::new(),
             asks,
+            cluster,
+            _cluster_tasks: cluster_tasks,
+            reported: Default::default(),
             broken,
             texts,
             for_machines,
@@ -299,16 +352,18 @@ impl Supervisor {
         loop {
             self.reap();
             self.begin().await;
+            self.report();
             self.show();
             let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {
-                () = changed_and_due(&self.changed, show_at) => {}
+                () = changed_and_due(&self.changed, show_at) => self.cluster.changed(),
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    self.end_drain();
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {
@@ -317,6 +372,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
+                Some(errand) = self.errands.recv() => self.carry_out(errand),
                 _ = signals.hup.recv() => self.reload().await,
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,

@@ -62,6 +62,9 @@ impl KeptTexts {
             let made = Made { file: file.clone(), host: None };
             failed = failed.or(write(&self.directory.join(kept::HOST), boot, made).err());
         }
+        if texts.host.is_none() {
+            remove(&self.directory.join(kept::HOST));
+        }
         if let Some(error) = failed {
             tracing::warn!(
                 "failed to keep the configuration's text in {}: {error}; should a file be broken when putexd is restarted, \
@@ -139,6 +142,8 @@ mod tests {
         KeptTexts::read(&kept).replace(texts(&[("db", "a"), ("web", "b")]));
         let mut next = KeptTexts::read(&kept);
         assert_eq!(*next.texts(), texts(&[("db", "a"), ("web", "b")]));
+        next.replace(Texts { host: None, ..texts(&[("db", "c")]) });
+        assert_eq!(KeptTexts::read(&kept).texts().host, None, "the former text is not kept");
         next.replace(texts(&[("db", "c")]));
         assert_eq!(*KeptTexts::read(&kept).texts(), texts(&[("db", "c")]));
         let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use self::authority::Authority;
@@ -64,6 +64,9 @@ const SERVICE: &str = "service";
 
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the bus may take to say whether another putexd runs.
+const OTHER_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a client asks of the daemon.
 #[derive(Debug)]
@@ -118,6 +121,19 @@ pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, bulletin: Bulletin, tr
         }
         sleep(RETRY).await;
     }
+}
+
+/// The process of another putexd that serves the interfaces on this host. `None`: there is none, or the bus does not say so in
+/// time. The bus may take a moment until it knows that a process has ended.
+pub async fn other_server() -> Option<u32> {
+    let ask = async {
+        let connection = Connection::system().await.ok()?;
+        let bus = fdo::DBusProxy::new(&connection).await.ok()?;
+        let name = zbus::names::BusName::try_from(NAME).ok()?;
+        bus.get_connection_unix_process_id(name).await.ok()
+    };
+    let process = timeout(OTHER_LIMIT, ask).await.ok().flatten()?;
+    std::path::Path::new(&format!("/proc/{process}")).exists().then_some(process)
 }
 
 /// Serves until the bus is gone. `told` becomes false and `tried` is answered as soon as the name is there.

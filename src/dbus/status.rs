@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use crate::cluster::report::{HostReport, ServiceReport, Word};
+pub use crate::cluster::view::{ClusterStatus, HostStatus};
 use crate::types::span::rounded;
 
 /// The timings of a service, and what follows from them, in milliseconds.
@@ -113,19 +114,6 @@ pub struct StoreStatus {
     pub longest_began: u64,
 }
 
-/// A host as this one knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HostStatus {
-    /// What the host has last reported.
-    #[serde(flatten)]
-    pub report: HostReport,
-    /// How long ago its last report was seen here to change, in milliseconds. `None`: it was found, and has not changed since.
-    pub silent_ms: Option<u64>,
-    /// Its services.
-    pub services: Vec<ServiceReport>,
-}
-
 /// The answer to an operator who has asked for something.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -134,19 +122,18 @@ pub struct Begun {
     pub begun: String,
 }
 
-/// The cluster as this host knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClusterStatus {
-    /// The name of this host in the locks.
-    pub node: String,
-    /// All hosts, this one included, by name.
-    pub hosts: Vec<HostStatus>,
-    /// Why this is not all that there is, as a sentence that begins with what to do; empty = nothing is known to be missing.
-    pub trouble: String,
-}
-
 impl StoreStatus {
+    /// What is wrong with the store now, in so few words that each service can have them before what follows for it.
+    #[must_use]
+    pub fn trouble_in_short(&self) -> Option<String> {
+        let lasts = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
+        match (self.silent_ms, self.unwritten_ms) {
+            (0, 0) => (!self.error.is_empty()).then(|| "the store cannot be used".to_owned()),
+            (0, unwritten) => Some(format!("the store has taken no write for {}", lasts(unwritten))),
+            (silent, _) => Some(format!("store lost {} ago", lasts(silent))),
+        }
+    }
+
     /// What is wrong with the store now, as a sentence without a full stop; what to do about it comes first.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
@@ -177,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_the_store_begins_with_what_to_do() {
         let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
-        assert_eq!(store.trouble(), None);
+        assert_eq!((store.trouble(), store.trouble_in_short()), (None, None));
         (store.silent_ms, store.error) = (12_300, "no leader".to_owned());
         assert_eq!(
             store.trouble().as_deref(),
@@ -186,7 +173,9 @@ mod tests {
                  12.3s (the last error: no leader)"
             )
         );
+        assert_eq!(store.trouble_in_short().as_deref(), Some("store lost 12.3s ago"));
         (store.silent_ms, store.unwritten_ms, store.error) = (0, 3000, String::new());
+        assert_eq!(store.trouble_in_short().as_deref(), Some("the store has taken no write for 3.0s"));
         assert_eq!(
             store.trouble().as_deref(),
             Some(

@@ -53,6 +53,7 @@ use super::{
 };
 use crate::host::mountinfo::Mount;
 use crate::task::OwnedTask;
+use crate::types::span::rounded;
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
 use folder::Folder;
@@ -386,6 +387,6 @@ async fn keep_looking(shared: Arc<Shared>) {
 async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, StoreError> {
     match timeout(limit, work).await {
         Ok(done) => done.map_err(StoreError::Unreachable),
-        Err(_) => Err(StoreError::Unreachable(format!("the file system does not answer within {limit:?}"))),
+        Err(_) => Err(StoreError::Unreachable(format!("the file system does not answer within {}", rounded(limit)))),
     }
 }

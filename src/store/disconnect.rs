@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use super::StoreError;
 
+use crate::types::span::rounded;
+
 /// A signal that is sent once. Clones belong to the same connection.
 #[derive(Clone)]
 pub(super) struct Disconnect(watch::Sender<Option<String>>);
@@ -50,7 +52,7 @@ impl Disconnect {
     ) -> Result<T, StoreError> {
         tokio::select! {
             answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
-                let reason = format!("no answer within {limit:.1?}");
+                let reason = format!("no answer within {}", rounded(limit));
                 self.tell(&reason);
                 Err(StoreError::Unreachable(reason))
             }),

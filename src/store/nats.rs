@@ -46,6 +46,7 @@ use super::{
     StoreFuture, WriteOutcome, attempted, listing,
 };
 use crate::task::OwnedTask;
+use crate::types::span::rounded;
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
@@ -121,7 +122,7 @@ impl Store for NatsStore {
             // This is not a call of the connection that the locks use, because a watch that cannot be opened must not
             // end that connection.
             let opening = Connection::open(settings, &connection.server, *call_limit);
-            let no_answer = |_| StoreError::Unreachable(format!("no connection within {call_limit:.1?}"));
+            let no_answer = |_| StoreError::Unreachable(format!("no connection within {}", rounded(*call_limit)));
             let apart = tokio::time::timeout(*call_limit, opening).await.map_err(no_answer)??;
             hints::watch(apart, connection.lost_signal(), &bucket).await
         })
@@ -356,7 +357,7 @@ impl Shared {
         let opening = Connection::open(&self.settings, &self.settings.servers[server], self.call_limit);
         let no_answer = |_| {
             let (name, limit) = (&self.settings.servers[server], self.call_limit);
-            Err(StoreError::Unreachable(format!("{name} does not answer within {limit:.1?}")))
+            Err(StoreError::Unreachable(format!("{name} does not answer within {}", rounded(limit))))
         };
         let connection = tokio::time::timeout(self.call_limit, opening).await.unwrap_or_else(no_answer)?;
         let bucket = Bucket::new(&self.settings.bucket)?;

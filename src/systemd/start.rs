@@ -10,6 +10,7 @@ use super::gate::{self, Trouble};
 use super::job::{JobEnd, Order};
 use super::prepared_start::Prepared;
 use super::properties::{Invocation, Properties, UnitState, Unmet};
+use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
 /// The interval at which a unit is looked at whose job is done and which is not yet started.
@@ -76,7 +77,7 @@ pub enum StartError {
     #[error("it was {0} before")]
     AlreadyRunning(String),
     /// The limit passed before the unit was started. Its job may still be queued.
-    #[error("not started within {limit:?}: it is {state}")]
+    #[error("not started within {}: it is {state}", rounded(*.limit))]
     TimedOut {
         /// The limit.
         limit: Duration,

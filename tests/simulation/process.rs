@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use putexd::config::ServiceSettings;
+use putexd::daemon::drain::Drain;
 use putexd::daemon::fence::Fencings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
@@ -293,6 +294,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         machine: Arc::new(machine),
         grounds: Grounds::default(),
         fencings: Fencings::default(),
+        drain: Drain::default(),
         tidings: Tidings::default(),
         guard: guard.clone(),
         watchdog: None,

@@ -185,7 +185,10 @@ fn judge_metrics(fixture: &Fixture, judge: &Host, active: &Event) {
         answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
     };
     let holder = fixture.host_of(active);
-    let found = text(holder);
+    // The units are looked at a moment after their start.
+    let found = wait_for(SOON, "the unit is seen", || {
+        Some(text(holder)).filter(|text| text.contains("putexd_unit_alive{service=\"db\"} 1"))
+    });
     for line in [
         "putexd_state{service=\"db\",state=\"active\"} 1",
         "putexd_holder{service=\"db\"} 1",

@@ -22,8 +22,9 @@ const BROKEN: &str = "unit = \"database.service\"\nrenew-interval = 5\n";
 const WEB: &str = "[Unit]\nDescription=A web server\n\n[Service]\nExecStart=sleep infinity\n";
 const WEB_SERVICE: &str = "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
-fn reload(host: &Host) {
-    host.exec(&["systemctl", "reload", DAEMON]);
+/// Whether the reload succeeded, as it does only where every file is good.
+fn reload(host: &Host) -> bool {
+    host.output(&["systemctl", "reload", DAEMON]).status.success()
 }
 
 fn restart(host: &Host) {
@@ -53,7 +54,10 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
 
     fixture.uninterrupted(&first, WAIT * 2, "a broken file, and a reload", || {
         holder.write_file(FILE, BROKEN);
-        reload(holder);
+        assert!(!reload(holder), "whoever reloads hears that a file is broken");
+        wait_until(SOON, "STATUS= counts the broken files", || {
+            holder.property(DAEMON, "StatusText").starts_with("1 file is broken: see \"putexctl status\"; ")
+        });
         wait_for_line(holder, &["the configuration is reloaded", "db", "former settings", "db.toml:2:18"]);
         wait_for_words(SOON, holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
     });
@@ -76,7 +80,7 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     fixture.uninterrupted(&first, WAIT, "mended, and a reload", || {
         for host in &fixture.hosts {
             host.write_file(FILE, SERVICE);
-            reload(host);
+            assert!(reload(host), "every file is good");
         }
         wait_until(SOON, "nothing is broken", || {
             fixture.hosts.iter().all(|host| !putexctl_status(host).contains("broken"))

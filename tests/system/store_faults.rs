@@ -180,7 +180,7 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
             is_of_each(&entries, "no-store") && is_of_each(&entries[since..], "standby")
         });
         wait_until(SOON, "the store is found", || !all("MESSAGE_ID", found).is_empty());
-        for (id, what) in [(lost, "the store is lost: "), (found, "the store is found: ")] {
+        for (id, what) in [(lost, "the store is lost: "), (found, "the store answers again: ")] {
             let [entry] = &all("MESSAGE_ID", id)[..] else { panic!("{}: {what}once", host.name) };
             let message = entry["MESSAGE"].as_str().unwrap_or_default();
             assert!(message.starts_with(what) && message.contains(&concerned), "{message}");

@@ -6,6 +6,8 @@ mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -54,19 +56,38 @@ pub(super) fn check(
     settings.map(|settings| (settings, seal_key))
 }
 
-/// Takes the path of the seal key. Only the file's length is checked here, which may include a newline at the end.
+/// Takes the path of the seal key, and checks the length of the key as the store does when it is opened. A user who may not
+/// read the key, and only checks the configuration, hears nothing of it.
 fn take_seal_key(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Option<PathBuf> {
     let key = take_secret(root, field, report)?;
     let (least, most) = (*SEAL_KEY_BYTES.start() as u64, *SEAL_KEY_BYTES.end() as u64);
-    let found = key.get_ref().strip_prefix("/").ok().and_then(|below| root.join(below).metadata().ok());
-    if let Some(length) = found.map(|found| found.len()).filter(|length| !(least..=most + 1).contains(length)) {
-        let shown = key.get_ref().display();
+    let shown = key.get_ref().display();
+    let path = key.get_ref().strip_prefix("/").ok().map(|below| root.join(below)).filter(|path| path.is_file());
+    let length = match path.map(|path| key_length(&path, most)) {
+        None => None,
+        Some(Ok(length)) => Some(length),
+        Some(Err(error)) => {
+            if error.kind() != io::ErrorKind::PermissionDenied || identity::user() == 0 {
+                report.error(&key.span(), format!("{shown} cannot be read: {error}; mend it, or name another file"));
+            }
+            None
+        }
+    };
+    if let Some(length) = length.filter(|length| !(least..=most).contains(length)) {
         report.error(
             &key.span(),
-            format!("make the key with \"head -c 32 /dev/urandom | base64\": {shown} has {length} bytes, and {least} to {most} are accepted"),
+            format!("make the key with \"head -c 32 /dev/urandom | base64\": {shown} has {length} bytes without the newline at its end, and {least} to {most} are accepted"),
         );
     }
     Some(key.into_inner())
+}
+
+/// The number of bytes of the key in a file. A newline at the end is not part of the key. Of a longer file than a key of `most`
+/// bytes may be in, only so much is read as shows that.
+fn key_length(path: &Path, most: u64) -> io::Result<u64> {
+    let mut text = Vec::new();
+    File::open(path)?.take(most + 2).read_to_end(&mut text)?;
+    Ok(text.strip_suffix(b"\n").unwrap_or(&text).len() as u64)
 }
 
 fn unknown_type(name: &str) -> String {

@@ -8,7 +8,8 @@
 //! believe of the store (K1 to K7), and `stagger` which of several contenders takes the lock first. `registration` says under
 //! which key a unit is run (N1 to N4), and `former_lock` when nobody runs it under a former key any more. `tenure` says what a
 //! holder may believe of its own writes (H1, H2). `waiting` has the words for what a host waits for, and why. `stop_cause` lists
-//! everything that can stop a unit. `machine` says when a unit is started and stopped (H3 to H6, K3, K8, K9).
+//! everything that can stop a unit. `machine` says when a unit is started and stopped (H3 to H6, K3, K8, K9),
+//! and its `words` what operators say of a lock (H7, H8).
 //!
 //! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and the assumptions that this rests
 //! on.

@@ -52,10 +52,12 @@ pub struct Timings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingsError {
     /// A number that has to be positive is not.
-    #[error("{name} must be greater than zero")]
+    #[error("{name} must be greater than zero{remedy}")]
     Zero {
         /// The configuration key.
         name: &'static str,
+        /// What to do where the key is not the one that was written; else empty.
+        remedy: &'static str,
     },
     /// A number is above its limit.
     #[error("{name} = {value} is more than the limit of {limit}")]
@@ -239,13 +241,16 @@ impl Timings {
     #[must_use]
     pub fn in_words(&self) -> String {
         let (lease, confirm) = (self.lease(), self.confirm());
+        let rides = match self.rides_through() {
+            Duration::ZERO => "does not ride through any time".to_owned(),
+            span => format!("rides through {span:.1?}"),
+        };
         format!(
-            "R = {:?}, F = {}, C = {}: the lease T = R·F is {lease:?} and rides through {:.1?} without the store; after a \
-             power loss another host starts the unit at most T + C·R = {:?} after the last renewal",
+            "R = {:?}, F = {}, C = {}: the lease T = R·F is {lease:?} and {rides} without the store; after a power loss another host \
+             starts the unit at most T + C·R = {:?} after the last renewal",
             self.renew_interval,
             self.failures,
             self.confirmations,
-            self.rides_through(),
             lease + confirm
         )
     }
@@ -276,7 +281,7 @@ impl Timings {
         }
         if self.renew_interval < FAST {
             warnings.push(format!(
-                "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the store has {:.1?} and SIGKILL {:.1?}; a lease that rides through {:.1?} without the store is lost often, and the unit is stopped each time",
+                "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the store has {:.1?} and SIGKILL {:.1?}; a lease that lasts only {:.1?} without the store is lost often, and the unit is stopped each time",
                 self.call_limit(),
                 self.kill_reserve,
                 self.rides_through()
@@ -293,7 +298,11 @@ impl Timings {
         ];
         for (name, zero) in positive {
             if zero {
-                return Err(TimingsError::Zero { name });
+                // The stop budget is C·R unless it is set.
+                let is_derived = name == "stop-budget" && self.confirmations == 0;
+                let remedy =
+                    if is_derived { ": set it, or confirmations above zero, which it follows from" } else { "" };
+                return Err(TimingsError::Zero { name, remedy });
             }
         }
         let day = Duration::from_secs(86_400);

@@ -164,7 +164,7 @@ impl Service {
             State::Releasing => Ok(format!("{unit} is being stopped already, in order to let the lock go")),
             State::Lapsing => Err(format!("the lease is over, and {unit} is being stopped already")),
             State::NoStore | State::Standby | State::Retired => {
-                Err(format!("this host does not hold it: {}", self.held_elsewhere()))
+                Err(format!("{} does not run on this host: {}", self.settings.name, self.held_elsewhere()))
             }
         }
     }
@@ -263,7 +263,10 @@ impl Service {
                         how.consequence()
                     );
                 } else {
-                    self.tell_of_late_stop(reason, LastWord::OfSystemd);
+                    let all: Vec<&str> = settings.units().map(UnitName::as_str).collect();
+                    let remedy =
+                        format!("run \"systemctl kill --signal=KILL {}\" unless it needs more time", all.join(" "));
+                    self.tell_of_late_stop(format!("{remedy}: {reason}"), LastWord::OfSystemd);
                 }
                 return;
             }

@@ -95,9 +95,12 @@ impl Service {
         }
         tracing::info!("{name}: {}", word.in_words("paused"));
         let until = word.until.map(span::date).unwrap_or_default();
+        let timings = &self.settings.timings;
+        let counts = rounded(timings.gap_of_others() + timings.renew_interval * 2);
         Ok(format!(
-            "the lease of this host is kept until {until}, from the next renewal on. Until then {unit} runs on without the \
-             store, and no other host takes over if this one dies; \"putexctl resume {name}\" ends it"
+            "the lease of this host is kept until {until}; leave the store alone for {counts} still, until every host has seen \
+             that. Then {unit} runs on without the store, and no other host takes over if this one dies; \
+             \"putexctl resume {name}\" ends it"
         ))
     }
 

@@ -3,17 +3,24 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::{BUS_LIMIT_MIN, STOP_EXTENSION, Supervisor, TICK};
 use crate::command_line::exit;
 use crate::config::ServiceSettings;
 use crate::daemon::service::{self, Handle, InheritedLease, Order};
 use crate::daemon::{disk, notify};
+use crate::election::rounded;
 use crate::guard_client::frame::ListedLease;
 use crate::systemd::{JobType, Systemd};
 use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName};
+
+/// Time between two looks whether the services have ended, when the daemon ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// So many of the services that are waited for are named in STATUS=.
+const NAMED: usize = 5;
 
 /// Why a service retires.
 #[derive(Debug, Clone, Copy)]
@@ -105,18 +112,30 @@ impl Supervisor {
                 tracing::error!("{name}: its election does not answer");
             }
         }
-        let leaving = self.retiring.iter_mut().map(|retiring| &mut retiring.handle);
-        let tasks = self.services.values_mut().chain(leaving).map(|handle| &mut handle.task);
-        let mut ended = futures_util::future::join_all(tasks);
-        while timeout(TICK, &mut ended).await.is_err() {
-            if Instant::now() >= deadline {
+        let begun = Instant::now();
+        let mut told_at = begun;
+        loop {
+            let left = self.still_stopping();
+            if left.is_empty() {
+                break;
+            }
+            let now = Instant::now();
+            if now >= deadline {
                 tracing::error!("not every unit has stopped; their leases are left to the guard");
                 return ExitCode::from(exit::DEFECT);
             }
-            notify::watchdog();
-            notify::extend_timeout(STOP_EXTENSION);
+            if now >= told_at {
+                told_at = now + TICK;
+                notify::watchdog();
+                notify::extend_timeout(STOP_EXTENSION);
+                notify::status(&stopping_in_words(&left, now - begun, deadline - now));
+            }
+            tokio::select! {
+                () = sleep(LOOK_AGAIN) => {}
+                // An operator who asks what is waited for gets an answer.
+                Some(ask) = self.asks.recv() => self.answer(ask),
+            }
         }
-        drop(ended);
         let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
         let aging: Vec<&str> = handles
             .filter(|handle| handle.status.borrow().is_left_to_age)
@@ -131,6 +150,12 @@ impl Supervisor {
             );
         }
         ExitCode::SUCCESS
+    }
+
+    /// The services whose units have not been shown to have stopped.
+    fn still_stopping(&self) -> Vec<ServiceName> {
+        let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
+        handles.filter(|handle| !handle.task.is_finished()).map(|handle| handle.settings.name.clone()).collect()
     }
 
     /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
@@ -205,5 +230,37 @@ impl Supervisor {
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
         }
+    }
+}
+
+/// What STATUS= says while the units stop: for which services it waits, since when, and for how long at most.
+fn stopping_in_words(left: &[ServiceName], since: Duration, limit: Duration) -> String {
+    let named: Vec<&str> = left.iter().take(NAMED).map(ServiceName::as_str).collect();
+    let more = match left.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "stopping: waits for {}{more} to stop, for {} so far and {} more at most; see \"putexctl status\"",
+        named.join(", "),
+        rounded(since),
+        rounded(limit)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_names_what_it_waits_for() {
+        let name = |number| ServiceName::new(&format!("s{number}")).expect("a name");
+        let told = |count| {
+            let left: Vec<ServiceName> = (0..count).map(name).collect();
+            stopping_in_words(&left, Duration::from_millis(12_300), Duration::from_secs(90))
+        };
+        let times = "to stop, for 12.3s so far and 90s more at most; see \"putexctl status\"";
+        assert_eq!(told(1), format!("stopping: waits for s0 {times}"));
+        assert_eq!(told(300), format!("stopping: waits for s0, s1, s2, s3, s4 and 295 more {times}"));
     }
 }

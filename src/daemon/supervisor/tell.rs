@@ -1,28 +1,28 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-use super::Supervisor;
-use crate::cluster::report;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::retire::Retiring;
+use super::{Supervisor, share};
 use crate::cluster::history::Happened;
+use crate::cluster::report;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, Changes, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
+use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
-    /// Answers a D-Bus client, unless the client does not wait any more.
-    pub(super) fn answer(&mut self, ask: Ask) {
+    /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
+    pub(super) fn answer_here(&mut self, ask: Ask) {
         if let Ask::Do { verb, by, .. } = &ask {
             self.note_asked(verb, by);
         }
@@ -37,7 +37,7 @@ impl Supervisor {
                 let _ = answer.send(self.changes(all, &also));
             }
             Ask::Cluster(answer) => {
-                let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
+                let _ = answer.send(self.cluster.status());
             }
             Ask::History { service, answer } => self.tell_history(&service, answer),
             Ask::Do { verb, by, answer } => match verb {
@@ -61,9 +61,11 @@ impl Supervisor {
                     }
                 }
                 Verb::Resume { service } => self.order(&service, answer, |answer| Order::Resume(by, answer)),
-                Verb::Drain { .. } | Verb::Undrain => {
-                    let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
+                Verb::Drain { reason, until, force } => {
+                    let at = self.host.machine.wall().as_secs();
+                    self.drain(report::Word { by, reason, at, until }, force, answer);
                 }
+                Verb::Undrain => self.undrain(&by, answer),
                 Verb::ConfirmDead { node } => {
                     let _ = answer.send(self.confirm_dead(&node, &by));
                 }
@@ -167,24 +169,56 @@ impl Supervisor {
     /// The status of the services that are `wanted`, and of those that do not run because their file is broken.
     fn statuses_of(&self, wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
-        let trouble = self.store_status().trouble();
+        let trouble = self.store_status().trouble_in_short();
         let of_service = |(name, handle): (&ServiceName, &Handle)| {
             let bars = self.broken.bars(name).map(Hindrance::Reason);
             let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
             let broken = self.broken.goes_on(name).filter(|_| !bars);
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
-        let wanted = self.services.iter().filter(|(name, _)| wanted(name));
-        let mut all: Vec<ServiceStatus> = wanted.map(of_service).collect();
+        let chosen = self.services.iter().filter(|(name, _)| wanted(name));
+        let mut all: Vec<ServiceStatus> = chosen.map(of_service).collect();
         all.extend(self.observers.statuses());
         all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
+        for Retiring { handle, .. } in &self.retiring {
+            let name = &handle.settings.name;
+            if wanted(name) && !all.iter().any(|status| status.service == name.as_str()) {
+                all.push(status_of(&handle.settings, &handle.status.borrow(), now, None, trouble.as_deref()));
+            }
+        }
+        for service in self.coming.iter().filter(|service| wanted(&service.name)) {
+            if !all.iter().any(|status| status.service == service.name.as_str()) {
+                all.push(self.row_of_coming(service));
+            }
+        }
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
     }
 
+    /// The status of a service that has not begun here yet.
+    fn row_of_coming(&self, service: &ServiceSettings) -> ServiceStatus {
+        let before = self.retiring.iter().map(|retiring| &retiring.handle.settings);
+        let before: Vec<&str> = before.filter(|other| share(other, service)).map(|other| other.name.as_str()).collect();
+        let waits = if before.is_empty() {
+            "begins when the guard has said what it remembers of it".to_owned()
+        } else {
+            format!("begins when {} has stopped here, which has the same unit or the same lock", before.join(" and "))
+        };
+        ServiceStatus {
+            service: service.name.to_string(),
+            unit: service.unit.to_string(),
+            key: service.key.to_string(),
+            state: State::Standby.to_string(),
+            waits,
+            ..ServiceStatus::default()
+        }
+    }
+
     pub(super) fn show(&mut self) {
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
-        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
+        let drained = if self.host.drain.word().is_some() { " (this host is drained)" } else { "" };
+        let count = format!("{}{drained}", self.count());
+        let shown = notify::in_one_line(&count, states, |handle: &&Handle| {
             let (name, told) = (&handle.settings.name, handle.status.borrow());
             let holder = match (told.state, told.holder.as_str()) {
                 (State::Standby, _) if told.stopped.is_some() => " (stopped everywhere)".to_owned(),
@@ -199,6 +233,7 @@ impl Supervisor {
             };
             format!("{name} {}{holder}", told.state)
         });
+        let shown = self.broken.in_short().into_iter().chain([shown]).collect::<Vec<_>>().join("; ");
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;
@@ -226,7 +261,7 @@ fn until_of_pause(at: u64, seconds: u64) -> Result<u64, String> {
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
-/// with the store.
+/// with the store, in short.
 fn status_of(
     settings: &ServiceSettings,
     status: &Status,
@@ -242,7 +277,7 @@ fn status_of(
         Some(Hindrance::BackOff(_) | Hindrance::Reason(_)) | None => None,
     };
     let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
-    // The trouble comes first, because it says what to do.
+    // What to do about the store is told once, and not with each service.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
         service: settings.name.to_string(),
@@ -340,16 +375,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_store_says_what_is_wrong_with_it() {
+    fn whoever_waits_for_the_store_says_since_when() {
         let now = Time::both(Duration::from_secs(100));
-        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("see to it: it is away")).waits;
+        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("store lost 12.0s ago")).waits;
         let store = Waiting::Store { holder: None }.in_words(now);
-        assert_eq!(waits(Waiting::Store { holder: None }), format!("see to it: it is away; {store}"));
-        assert!(waits(Waiting::Claim).starts_with("see to it: it is away; waits for the store to take its claim; "));
+        assert_eq!(waits(Waiting::Store { holder: None }), format!("store lost 12.0s ago; {store}"));
+        assert!(waits(Waiting::Claim).starts_with("store lost 12.0s ago; waits for the store to take its claim; "));
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
+            "store lost 12.0s ago; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }

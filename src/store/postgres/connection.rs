@@ -21,6 +21,7 @@ use super::table::Table;
 use crate::store::reconnect::lock;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
+use crate::types::span::rounded;
 
 /// The most calls at the same time. Further calls wait for their turn, within their time limit.
 const SESSION_LIMIT: usize = 8;
@@ -86,7 +87,7 @@ impl Connection {
                 }
                 Ok(Err(StoreError::Unreachable(reason))) => reasons.push(reason),
                 Ok(Err(error)) => refusal = refusal.or(Some(error)),
-                Err(_) => reasons.push(format!("{} does not answer within {call_limit:?}", endpoint.address)),
+                Err(_) => reasons.push(format!("{} does not answer within {}", endpoint.address, rounded(call_limit))),
             }
         }
         // An error of a server that refuses putexd says more than that another server is down.
@@ -125,7 +126,7 @@ impl Connection {
             match tokio::time::timeout(self.call_limit, self.first.ping()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error.to_string(),
-                Err(_) => return format!("{} does not answer within {:?}", self.address(), self.call_limit),
+                Err(_) => return format!("{} does not answer within {}", self.address(), rounded(self.call_limit)),
             }
             lock(&self.idle).retain(|(since, _)| since.elapsed() < self.call_limit * IDLE_LIMIT);
         }
@@ -180,7 +181,7 @@ impl Connection {
         tokio::select! {
             answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
                 self.suspected.notify_one();
-                Err(StoreError::Unreachable(format!("no answer within {limit:?}")))
+                Err(StoreError::Unreachable(format!("no answer within {}", rounded(limit))))
             }),
             reason = lost.wait_for(Option::is_some) => {
                 let reason = reason.map(|reason| reason.clone());

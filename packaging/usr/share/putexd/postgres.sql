@@ -1,7 +1,7 @@
 -- The locks of putexd in PostgreSQL. "putexctl init" executes this file, with the table's name from the configuration.
 --
 -- The user that putexd logs in as needs no more than:
---     GRANT SELECT, INSERT, UPDATE ON putex_locks TO putexd;
+--     GRANT SELECT, INSERT, UPDATE ON putex_locks TO putex;
 --
 -- There is one row for each lock, and one for the store itself, named "(store)"; no lock can have this name. If the table is
 -- dropped and made anew, or emptied and this file executed again, the store has another incarnation: every host then waits for

@@ -155,7 +155,7 @@ impl Election {
 
     /// Words (H7): writes a word into the record of the lock, which says the same as before in all else.
     ///
-    /// A verified `proven` (K4) is written anew, as one that replaced the former: this host would be entitled at once, so that it
+    /// A verified `proven` (verified release, K4) is written anew, as one that replaced the former: this host would be entitled at once, so that it
     /// may say what the former says. Any other record keeps its instance and its write, so that its holder goes on from there,
     /// and everybody else counts its age anew. Where no record is believed, this host has to take the lock first.
     pub(super) fn run_errand(&mut self, at: &Moment) {

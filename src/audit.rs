@@ -1,0 +1,181 @@
+//! What PID 1 says of the units of this host's services, for `putexd --check` and `putexctl doctor`. Nothing is changed.
+//!
+//! The daemon asks the same before it takes a unit under supervision, so a unit that is refused here is refused there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::config::{Probe, ServiceSettings, Settings, StopProof};
+use crate::systemd::{Surroundings, Systemd, Unsupervisable};
+use crate::types::span::rounded;
+use crate::types::{ServiceName, UnitName};
+
+/// Longest time of one call.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// Longest time for the units of all services.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What was found, as a sentence without a full stop that has the remedy in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The service.
+    pub service: ServiceName,
+    /// The file that defines the service.
+    pub file: PathBuf,
+    /// Whether putexd does not run the service because of it.
+    pub is_error: bool,
+    /// The sentence.
+    pub text: String,
+}
+
+impl Finding {
+    fn of(service: &ServiceSettings, is_error: bool, text: String) -> Self {
+        Self { service: service.name.clone(), file: service.source.clone(), is_error, text }
+    }
+}
+
+/// Connects to PID 1. The error says why that cannot be, as a reason that fits behind a colon. It has to be called inside of a
+/// tokio runtime.
+pub async fn connect() -> Result<Systemd, String> {
+    match timeout(CALL_LIMIT, Systemd::can_be_asked()).await {
+        Ok(Ok(())) => Ok(Systemd::private(CALL_LIMIT)),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err("only root may ask systemd for that".to_owned())
+        }
+        Ok(Err(error)) => Err(format!("systemd is not reachable: {error}")),
+        Err(_) => Err(format!("systemd did not answer within {}", rounded(CALL_LIMIT))),
+    }
+}
+
+/// What speaks against the units of all services. `with_gate`: also whether PID 1 has the drop-ins that bind them to their leases,
+/// which it gets from the generator at a daemon-reload, or from putexd. `Err`: PID 1 stopped answering.
+pub async fn units(systemd: &Systemd, settings: &Settings, with_gate: bool) -> Result<Vec<Finding>, String> {
+    let until = Instant::now() + LIMIT;
+    let mut found = Vec::new();
+    for service in &settings.services {
+        let of_service = async {
+            let mut found = units_of(systemd, service, with_gate).await?;
+            found.extend(others_of(systemd, service, settings.node.as_str()).await?);
+            Ok::<_, String>(found)
+        };
+        match tokio::time::timeout_at(until, of_service).await {
+            Ok(more) => found.extend(more?),
+            Err(_) => return Err(format!("systemd did not answer for all units within {}", rounded(LIMIT))),
+        }
+    }
+    Ok(found)
+}
+
+async fn units_of(systemd: &Systemd, service: &ServiceSettings, with_gate: bool) -> Result<Vec<Finding>, String> {
+    let finding = |is_error, text| Finding::of(service, is_error, text);
+    let all: Vec<UnitName> = service.units().cloned().collect();
+    let mut found = Vec::new();
+    for unit in &all {
+        let around = Surroundings {
+            service: with_gate.then_some(&service.name),
+            self_fence: service.on_stop_failure.is_self_fence(),
+            bound: &all,
+            contains: &service.contains,
+            unit_only: service.stop_proof == StopProof::UnitOnly,
+            may_end: *unit != service.unit,
+        };
+        let (is_error, texts) = match systemd.supervisable(unit, around).await {
+            Ok(remarks) => (false, remarks),
+            Err(Unsupervisable::Bus(error)) => return Err(error.to_string()),
+            Err(error) => (true, vec![error.to_string()]),
+        };
+        let is_loaded = !is_error;
+        found.extend(texts.into_iter().map(|text| finding(is_error, text)));
+        if is_loaded {
+            let facts = systemd.facts(unit).await.map_err(|error| error.to_string())?;
+            let texts = of_boot(unit, facts.is_enabled()).into_iter().chain(of_time(unit, facts.stop_time, service));
+            found.extend(texts.map(|text| finding(false, text)));
+        }
+    }
+    Ok(found)
+}
+
+/// What is wrong with a unit that systemd starts at boot.
+fn of_boot(unit: &UnitName, is_enabled: bool) -> Option<String> {
+    is_enabled.then(|| {
+        format!(
+            "run \"systemctl disable {unit}\": it is enabled, so systemd tries to start it at each boot, where it fails for want of \
+             the lease; putexd starts it"
+        )
+    })
+}
+
+/// What is wrong with the time that systemd gives the unit for its stop.
+fn of_time(unit: &UnitName, stop_time: Option<Duration>, service: &ServiceSettings) -> Option<String> {
+    let (stop_time, limit) = (stop_time?, service.stop_limit);
+    let then = service.on_stop_failure.consequence();
+    if stop_time == Duration::MAX {
+        return Some(format!(
+            "set TimeoutStopSec= of {unit} below stop-limit = {}: systemd waits for its stop for ever, and when stop-limit is over \
+             {then}",
+            rounded(limit)
+        ));
+    }
+    (stop_time > limit).then(|| {
+        format!(
+            "set stop-limit longer than {time}, or a shorter TimeoutStopSec= of {unit}: systemd gives its stop {time}, and when \
+             stop-limit = {} is over {then}",
+            rounded(limit),
+            time = rounded(stop_time)
+        )
+    })
+}
+
+/// What is wrong with the units that the service has started for it: for its health check and for fencing.
+async fn others_of(systemd: &Systemd, service: &ServiceSettings, node: &str) -> Result<Vec<Finding>, String> {
+    let instance =
+        |template: &String, instance: &str| UnitName::new(&template.replacen("@.", &format!("@{instance}."), 1)).ok();
+    let fence =
+        service.fence.others.iter().filter_map(|unit| instance(unit, node)).map(|unit| ("[fence] others", unit));
+    let unfence = service.fence.unfence.iter().cloned().map(|unit| ("[fence] unfence", unit));
+    let health = service.health.iter().filter_map(|health| match &health.probe {
+        Probe::Unit(unit) => instance(unit, "active").map(|unit| ("[health] unit", unit)),
+        Probe::Command { .. } | Probe::Tcp(_) | Probe::Http(_) => None,
+    });
+    let mut found = Vec::new();
+    for (key, unit) in fence.chain(unfence).chain(health) {
+        let facts = systemd.facts(&unit).await.map_err(|error| error.to_string())?;
+        if facts.load_state != "loaded" {
+            let text = format!(
+                "install the unit of {key}, or correct its name: {unit} is {}, and what it is for will fail",
+                facts.load_state
+            );
+            found.push(Finding::of(service, false, text));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::election::Timings;
+    use crate::types::{Key, OnStopFailure, ServiceName};
+
+    #[test]
+    fn what_is_found_begins_with_its_remedy() {
+        let unit = UnitName::new("database.service").expect("a unit");
+        assert_eq!(of_boot(&unit, false), None);
+        assert!(
+            of_boot(&unit, true).is_some_and(|text| text.starts_with("run \"systemctl disable database.service\""))
+        );
+        let (name, key) = (ServiceName::new("db").expect("a name"), Key::new("db").expect("a key"));
+        let timings = Timings::new(Duration::from_secs(3), 3, 2);
+        let service =
+            ServiceSettings::without_file(name, (unit.clone(), Vec::new()), key, Some(timings), OnStopFailure::Alert);
+        let limit = service.stop_limit;
+        let told = |time| of_time(&unit, time, &service);
+        assert_eq!((told(None), told(Some(limit))), (None, None));
+        let longer = told(Some(limit + Duration::from_secs(1))).expect("it is longer");
+        assert!(longer.starts_with("set stop-limit longer than ") && longer.contains("an alarm is raised"), "{longer}");
+        let never = told(Some(Duration::MAX)).expect("it never ends");
+        assert!(never.contains("systemd waits for its stop for ever"), "{never}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Which hosts would take a service, as far as the hosts' reports tell.
+
+use std::time::Duration;
+
+use super::report::{ServiceReport, Word};
+use super::view::{ClusterStatus, HostStatus, Life};
+use crate::types::span::rounded;
+
+/// A host, and whether it would take a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The name of the host.
+    pub node: String,
+    /// `Ok`: it would take the lock if that were free, or holds it. `Err`: why it would not, as it follows the host's name:
+    /// "is drained by root@h1".
+    pub verdict: Result<(), String>,
+    /// Whether the verdict rests on a report that is fresh, or is known to be old. It does not in the first moments after
+    /// this putexd was started.
+    pub is_certain: bool,
+}
+
+/// Whether the state of a service is one of a host that has the lock, or of one that ends its tenure.
+#[must_use]
+pub fn is_held_in(state: &str) -> bool {
+    matches!(state, "confirming" | "fencing" | "starting" | "active" | "releasing" | "lapsing")
+}
+
+/// All hosts of `cluster`, by name, and whether each would take `service`.
+#[must_use]
+pub fn eligibility(cluster: &ClusterStatus, service: &str) -> Vec<Candidate> {
+    let reference = reference(cluster, service);
+    let judge = |host: &HostStatus| {
+        let life = host.life();
+        let is_self = host.report.node == cluster.node;
+        let verdict = if is_self { Ok(()) } else { alive(host, life) };
+        let verdict = verdict.and_then(|()| takes(host, service, reference));
+        Candidate { node: host.report.node.clone(), verdict, is_certain: is_self || life != Life::Unknown }
+    };
+    cluster.hosts.iter().map(judge).collect()
+}
+
+/// The host of which a report says that it holds `service`.
+#[must_use]
+pub fn holder<'a>(cluster: &'a ClusterStatus, service: &str) -> Option<&'a HostStatus> {
+    let holds = |host: &&HostStatus| {
+        host.life() == Life::Reports && find(host, service).is_some_and(|service| is_held_in(&service.state))
+    };
+    cluster.hosts.iter().find(holds)
+}
+
+/// The words for a host that is drained, as they follow its name.
+#[must_use]
+pub fn drained_in_words(word: &Word) -> String {
+    let by = if word.by.is_empty() { String::new() } else { format!(" by {}", word.by) };
+    let reason = if word.reason.is_empty() { String::new() } else { format!(": {}", word.reason) };
+    format!("drained{by}{reason}")
+}
+
+fn find<'a>(host: &'a HostStatus, service: &str) -> Option<&'a ServiceReport> {
+    host.services.iter().find(|known| known.service == service)
+}
+
+/// The host whose settings the others should have: the holder, else the host that judges.
+fn reference<'a>(cluster: &'a ClusterStatus, service: &str) -> Option<(&'a str, &'a str)> {
+    let here = || cluster.hosts.iter().find(|host| host.report.node == cluster.node);
+    let of = |host: &'a HostStatus| Some((host.report.node.as_str(), find(host, service)?.settings.as_str()));
+    holder(cluster, service).and_then(of).or_else(|| here().and_then(of))
+}
+
+fn alive(host: &HostStatus, life: Life) -> Result<(), String> {
+    let ago = |ms| rounded(Duration::from_millis(ms));
+    match (life, host.silent_ms) {
+        (Life::Reports, _) => Ok(()),
+        (Life::Unknown, _) => Err("has not been heard of since this putexd was started".to_owned()),
+        (Life::Silent, Some(ms)) => Err(format!("has not reported for {}", ago(ms))),
+        (Life::Silent, None) => Err(format!("has not reported for {} or longer", ago(host.found_ms))),
+    }
+}
+
+fn takes(host: &HostStatus, service: &str, reference: Option<(&str, &str)>) -> Result<(), String> {
+    if let Some(word) = &host.report.drained {
+        return Err(format!("is {}", drained_in_words(word)));
+    }
+    let Some(found) = find(host, service) else { return Err(format!("has no service {service}")) };
+    if let Some((node, settings)) = reference
+        && node != host.report.node
+        && settings != found.settings
+        && !settings.is_empty()
+        && !found.settings.is_empty()
+    {
+        return Err(format!("has other settings for {service} than {node}"));
+    }
+    if found.hindrance.is_empty() { Ok(()) } else { Err(format!("would not take it: {}", found.hindrance)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::report::HostReport;
+
+    fn host(node: &str, silent_ms: Option<u64>, service: ServiceReport) -> HostStatus {
+        HostStatus {
+            report: HostReport { node: node.to_owned(), ..HostReport::default() },
+            silent_ms,
+            found_ms: 5000,
+            services: vec![service],
+        }
+    }
+
+    fn db() -> ServiceReport {
+        ServiceReport { service: "db".to_owned(), settings: "a".to_owned(), ..ServiceReport::default() }
+    }
+
+    fn cluster(others: Vec<HostStatus>) -> ClusterStatus {
+        let here = host("h1", Some(0), ServiceReport { state: "active".to_owned(), ..db() });
+        ClusterStatus {
+            node: "h1".to_owned(),
+            hosts: std::iter::once(here).chain(others).collect(),
+            ..ClusterStatus::default()
+        }
+    }
+
+    #[test]
+    fn each_reason_against_a_host_is_told() {
+        let mut drained = host("h2", Some(0), db());
+        drained.report.drained =
+            Some(Word { by: "root@h2".to_owned(), reason: "new disk".to_owned(), ..Word::default() });
+        let mut old = host("h7", None, db());
+        old.found_ms = 60_000;
+        let others = vec![
+            drained,
+            host("h3", Some(31_000), db()),
+            host("h4", None, db()),
+            host("h5", Some(1), ServiceReport { hindrance: "the guard does not answer".to_owned(), ..db() }),
+            host("h6", Some(1), ServiceReport { settings: "b".to_owned(), ..db() }),
+            old,
+            host("h8", Some(30_000), db()),
+        ];
+        let told: Vec<_> = eligibility(&cluster(others), "db")
+            .into_iter()
+            .map(|candidate| (candidate.node, candidate.is_certain, candidate.verdict.err().unwrap_or_default()))
+            .collect();
+        let expected = [
+            ("h1", true, ""),
+            ("h2", true, "is drained by root@h2: new disk"),
+            ("h3", true, "has not reported for 31s"),
+            ("h4", false, "has not been heard of since this putexd was started"),
+            ("h5", true, "would not take it: the guard does not answer"),
+            ("h6", true, "has other settings for db than h1"),
+            ("h7", true, "has not reported for 60s or longer"),
+            ("h8", true, ""),
+        ]
+        .map(|(node, is_certain, why)| (node.to_owned(), is_certain, why.to_owned()));
+        assert_eq!(told, expected);
+        let web = eligibility(&cluster(vec![]), "web");
+        assert_eq!(web[0].verdict, Err("has no service web".to_owned()));
+    }
+
+    #[test]
+    fn the_holder_is_who_reports_that_it_holds_and_is_not_silent() {
+        let active = ServiceReport { state: "active".to_owned(), ..db() };
+        let mut cluster = cluster(vec![host("h2", Some(40_000), active.clone()), host("h3", Some(1), active)]);
+        cluster.hosts.remove(0);
+        assert_eq!(holder(&cluster, "db").map(|host| host.report.node.as_str()), Some("h3"));
+        assert_eq!(holder(&cluster, "web"), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! The cluster as one host knows it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::{HostReport, ServiceReport};
+
+/// A host whose report has not changed for so long is silent. It reports three times as often.
+pub const SILENT: Duration = Duration::from_secs(30);
+
+/// A host as this one knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostStatus {
+    /// What the host has last reported.
+    #[serde(flatten)]
+    pub report: HostReport,
+    /// How long ago its last report was seen here to change, in milliseconds. `None`: it was found, and has not changed since.
+    pub silent_ms: Option<u64>,
+    /// How long ago this host has found the report for the first time, in milliseconds.
+    pub found_ms: u64,
+    /// Its services.
+    pub services: Vec<ServiceReport>,
+}
+
+/// What is known of whether a host is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It reports.
+    Reports,
+    /// Its report was found a moment ago, and it is too early to say.
+    Unknown,
+    /// It has not reported for longer than [`SILENT`].
+    Silent,
+}
+
+impl HostStatus {
+    /// Whether the host is alive, as far as its reports tell.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        let is_long = |ms: u64| Duration::from_millis(ms) > SILENT;
+        match self.silent_ms {
+            Some(ms) if is_long(ms) => Life::Silent,
+            Some(_) => Life::Reports,
+            None if is_long(self.found_ms) => Life::Silent,
+            None => Life::Unknown,
+        }
+    }
+}
+
+/// The cluster as this host knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterStatus {
+    /// The name of this host in the locks.
+    pub node: String,
+    /// All hosts, this one included, by name.
+    pub hosts: Vec<HostStatus>,
+    /// Why this is not all that there is, as a sentence that begins with what to do; empty = nothing is known to be missing.
+    pub trouble: String,
+}

@@ -1,0 +1,273 @@
+//! What this host tells the other hosts of its cluster through the store, and what it knows of them.
+//!
+//! | key | written by | content |
+//! | --- | --- | --- |
+//! | [`Key::of_hosts`] | each host, once a day | the list of all hosts |
+//! | [`Key::of_host`], page 0 | that host, every [`REPORT`] and at changes | the [host's report](crate::cluster::report::HostReport) |
+//! | [`Key::of_host`], other pages | that host, when they change | its services, up to 24 KiB on a page |
+//! | [`Key::of_requests`] | other hosts, and that host | requests of operators to that host, and what came of them |
+//!
+//! Everything goes through [`Host::notes`](super::host::Host::notes), so that it delays no lock, and this host writes its report
+//! at most once in [`PACE`]. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
+//! [`ClusterStatus::trouble`] for as long as it is so.
+
+mod mail;
+mod publish;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+
+pub(super) use self::mail::Errand;
+use self::mail::Porter;
+use self::publish::Publisher;
+use self::slot::Trouble;
+use self::view::{View, Viewer};
+use super::hints::Hints;
+use super::machine::Machine;
+use super::service::{Answer, Status};
+use crate::cluster::report::{HostReport, ServiceReport};
+use crate::cluster::request::Verb;
+use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
+use crate::config::ServiceSettings;
+use crate::store::Store;
+use crate::task::OwnedTask;
+use crate::types::{ClusterName, Key, NodeId, shortened};
+
+/// Time between two reports of this host while nothing changes.
+const REPORT: Duration = Duration::from_secs(10);
+/// Shortest time between two writes of this host's report.
+const PACE: Duration = Duration::from_secs(1);
+/// Time between two attempts where the store refuses what is asked of it.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// How many requests to other hosts are under way at most.
+const REQUESTS: usize = 16;
+
+/// The most characters that are told of an error of the store.
+const ERROR_LIMIT: usize = 200;
+
+/// The clocks, and where random numbers come from. A test has its own.
+pub(super) trait Clock: Send + Sync {
+    /// `CLOCK_BOOTTIME`.
+    fn boot(&self) -> Duration;
+    /// `CLOCK_REALTIME`, since 1970.
+    fn wall(&self) -> Duration;
+    /// 128 random bits.
+    fn random(&self) -> u128;
+}
+
+/// The clocks of the host.
+pub(super) struct MachineClock(pub(super) Arc<dyn Machine>);
+
+impl Clock for MachineClock {
+    fn boot(&self) -> Duration {
+        self.0.now().boot
+    }
+
+    fn wall(&self) -> Duration {
+        self.0.wall()
+    }
+
+    fn random(&self) -> u128 {
+        self.0.random()
+    }
+}
+
+/// Where this host is, and its way to the store.
+#[derive(Clone)]
+pub(super) struct Site {
+    pub(super) node: NodeId,
+    pub(super) cluster: Option<ClusterName>,
+    pub(super) notes: Arc<dyn Store>,
+    pub(super) hints: Hints,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Site {
+    fn list(&self) -> Key {
+        Key::of_hosts(self.cluster.as_ref())
+    }
+
+    fn page(&self, node: &NodeId, page: u32) -> Key {
+        Key::of_host(self.cluster.as_ref(), node, page)
+    }
+}
+
+/// A service whose state is reported.
+#[derive(Clone)]
+pub(super) struct Watched {
+    pub(super) settings: Arc<ServiceSettings>,
+    /// The [hash](ServiceSettings::agreement) of what must agree.
+    pub(super) sum: String,
+    pub(super) status: watch::Receiver<Status>,
+}
+
+/// The services that are reported.
+#[derive(Clone, Default)]
+pub(super) struct Services {
+    /// Those that run.
+    pub(super) watched: Vec<Watched>,
+    /// Those that do not, because their files are broken.
+    pub(super) broken: Vec<ServiceReport>,
+}
+
+/// What of this host's cluster is known, and how it is told what this host reports. Clones share it.
+#[derive(Clone)]
+pub(super) struct Cluster(Arc<Shared>);
+
+struct Shared {
+    site: Site,
+    view: Mutex<View>,
+    own: Mutex<Option<HostStatus>>,
+    troubles: Mutex<BTreeMap<Part, Trouble>>,
+    changed: Notify,
+    services: watch::Sender<Services>,
+    /// For each request that another host may be asked at the same time.
+    requests: Arc<Semaphore>,
+    began: Duration,
+}
+
+/// What can fail by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Report,
+    View,
+    Requests,
+}
+
+impl Part {
+    /// What to do where the store refuses it.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Report => {
+                "allow putexd to write putex-host/ and putex-hosts/ in the store, so that other hosts see this one"
+            }
+            Self::Requests => {
+                "allow putexd to read and write putex-request/ in the store, so that this host does what is asked for elsewhere"
+            }
+            Self::View => {
+                "allow putexd to read putex-host/ and putex-hosts/ in the store, so that this host sees others"
+            }
+        }
+    }
+}
+
+/// The tasks that report and look. They end when this is dropped.
+pub(super) struct Tasks {
+    _tasks: [OwnedTask; 3],
+}
+
+impl Cluster {
+    pub(super) fn new(site: Site) -> Self {
+        let (services, _) = watch::channel(Services::default());
+        let began = site.clock.boot();
+        Self(Arc::new(Shared {
+            site,
+            view: Mutex::default(),
+            own: Mutex::default(),
+            troubles: Mutex::default(),
+            changed: Notify::new(),
+            services,
+            requests: Arc::new(Semaphore::new(REQUESTS)),
+            began,
+        }))
+    }
+
+    /// Begins to report, to look, and to take requests, which go to `errands`. `describe` makes the host's part of the report.
+    pub(super) fn run(
+        &self,
+        describe: impl Fn() -> HostReport + Send + Sync + 'static,
+        errands: mpsc::Sender<Errand>,
+    ) -> Tasks {
+        let publisher = Publisher::new(self.clone(), Box::new(describe));
+        let viewer = Viewer::new(self.clone());
+        let porter = Porter::new(self.clone(), errands);
+        Tasks {
+            _tasks: [OwnedTask::spawn(publisher.run()), OwnedTask::spawn(viewer.run()), OwnedTask::spawn(porter.run())],
+        }
+    }
+
+    /// Sets the services that are reported.
+    pub(super) fn report(&self, services: Services) {
+        self.0.services.send_replace(services);
+        self.changed();
+    }
+
+    /// Says that the state of something that is reported may have changed.
+    pub(super) fn changed(&self) {
+        self.0.changed.notify_one();
+    }
+
+    /// The cluster as it is known now.
+    pub(super) fn status(&self) -> ClusterStatus {
+        let own = lock(&self.0.own).clone();
+        let mut hosts = lock(&self.0.view).hosts(self.0.site.clock.boot());
+        hosts.extend(own);
+        hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
+        let troubles = lock(&self.0.troubles);
+        let trouble: Vec<String> = troubles.iter().map(|(part, trouble)| trouble.in_words(*part)).collect();
+        ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
+    }
+
+    /// Whether nothing can be said of the other hosts: their reports cannot be read, or there was no time to find any.
+    pub(super) fn is_blind(&self) -> bool {
+        let is_young = self.0.site.clock.boot().saturating_sub(self.0.began) < SILENT;
+        let fails = lock(&self.0.troubles).contains_key(&Part::View);
+        fails || (is_young && lock(&self.0.view).is_empty())
+    }
+
+    /// Has another host do what an operator asks for. The answer comes from there.
+    pub(super) fn hand_over(&self, node: NodeId, verb: Verb, by: String, answer: Answer) {
+        let Ok(turn) = Arc::clone(&self.0.requests).try_acquire_owned() else {
+            let _ = answer.send(Err(format!("say it again later: {REQUESTS} requests to other hosts are under way")));
+            return;
+        };
+        let site = self.0.site.clone();
+        tokio::spawn(async move {
+            let result = mail::hand_over(&site, &node, verb, by).await;
+            drop(turn);
+            // The client may have gone.
+            let _ = answer.send(result.map(|told| format!("{node}: {told}")).map_err(|why| format!("{node}: {why}")));
+        });
+    }
+
+    /// Notes what came of a part's last attempt. The journal hears of a refusal once, until the part works again.
+    fn note(&self, part: Part, result: Result<(), Trouble>) {
+        let mut troubles = lock(&self.0.troubles);
+        match result {
+            Ok(()) => drop(troubles.remove(&part)),
+            Err(trouble) => {
+                let was_refused = troubles.get(&part).is_some_and(Trouble::is_refusal);
+                if trouble.is_refusal() && !was_refused {
+                    tracing::warn!("{}, trying again from time to time", trouble.in_words(part));
+                }
+                // What the store refused is refused until it is allowed, also while the store is away.
+                if trouble.is_refusal() || !was_refused {
+                    troubles.insert(part, trouble);
+                }
+            }
+        }
+    }
+}
+
+impl Trouble {
+    fn in_words(&self, part: Part) -> String {
+        match self {
+            Self::Away(error) => {
+                format!("see that the store can be reached: {}", shortened(error, ERROR_LIMIT))
+            }
+            Self::Refused(error) => format!("{}: {}", part.remedy(), shortened(error, ERROR_LIMIT)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

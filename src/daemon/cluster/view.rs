@@ -1,0 +1,247 @@
+//! Reads the reports of the other hosts: at hints of the store, and from time to time. A page is read only when the report of
+//! its host says that it has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::slot::{Trouble, position};
+use super::{Cluster, Part, REFUSED, lock};
+use crate::cluster::report::{HostReport, ServiceReport};
+use crate::cluster::view::HostStatus;
+use crate::cluster::wire;
+use crate::daemon::hints::{Bell, rung};
+use crate::types::{Incarnation, NodeId, Revision};
+
+/// Time between two looks at a report. A hint of a report comes before that, as a rule.
+const LOOK: Duration = Duration::from_secs(11);
+/// In a large cluster each host adds so much to it.
+const LOOK_OF_HOST: Duration = Duration::from_millis(400);
+/// Time between the first looks at the hosts.
+const APART: Duration = Duration::from_millis(100);
+/// Shortest time between two looks at a report.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Pause after a read that failed.
+const AWAY: Duration = Duration::from_secs(2);
+
+/// How many services are kept of all other hosts together.
+const SERVICES_LIMIT: usize = 32_768;
+
+/// What is known of the other hosts.
+#[derive(Default)]
+pub(super) struct View {
+    hosts: BTreeMap<NodeId, Seen>,
+}
+
+/// What is known of a host.
+struct Seen {
+    /// When it was found, by `CLOCK_BOOTTIME`.
+    found: Duration,
+    /// When its report was last seen to change.
+    changed: Option<Duration>,
+    /// Where the report was when it was last read.
+    position: Option<(Incarnation, Revision)>,
+    report: Option<HostReport>,
+    /// The sum and the services of each page as read last.
+    pages: Vec<(String, Vec<ServiceReport>)>,
+}
+
+impl Seen {
+    /// Whether the report and each of its pages were read once.
+    fn is_read(&self) -> bool {
+        self.report.is_some() && self.pages.iter().all(|(sum, _)| !sum.is_empty())
+    }
+}
+
+impl View {
+    pub(super) fn hosts(&self, now: Duration) -> Vec<HostStatus> {
+        let ms = |since: Duration| u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u64::MAX);
+        let status = |(node, seen): (&NodeId, &Seen)| {
+            let unread = || HostReport { node: node.to_string(), ..HostReport::default() };
+            let services = seen.pages.iter().flat_map(|(_, services)| services.iter().cloned());
+            HostStatus {
+                report: seen.report.clone().unwrap_or_else(unread),
+                // A host of which not everything was read yet is not known.
+                silent_ms: seen.changed.filter(|_| seen.is_read()).map(ms),
+                found_ms: ms(seen.found),
+                services: services.collect(),
+            }
+        };
+        self.hosts.iter().map(status).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    fn services(&self) -> usize {
+        self.hosts.values().flat_map(|seen| &seen.pages).map(|(_, services)| services.len()).sum()
+    }
+}
+
+pub(super) struct Viewer {
+    cluster: Cluster,
+    /// Rings for the list, and then for each host in the order of `due`.
+    bells: Vec<Arc<Bell>>,
+    list_at: Instant,
+    /// When each host is looked at.
+    due: BTreeMap<NodeId, Instant>,
+    /// Whether the list was read before. A host that comes to it later is a new one.
+    knows_list: bool,
+}
+
+impl Viewer {
+    pub(super) fn new(cluster: Cluster) -> Self {
+        let bells = vec![cluster.0.site.hints.of(&cluster.0.site.list())];
+        Self { cluster, bells, list_at: Instant::now(), due: BTreeMap::new(), knows_list: false }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let next = self.due.values().copied().min().map_or(self.list_at, |due| due.min(self.list_at));
+            tokio::select! {
+                biased;
+                bells = rung(&self.bells) => self.hasten(&bells),
+                () = sleep_until(next) => {
+                    let result = self.look().await;
+                    let pause = match &result {
+                        Ok(()) => None,
+                        Err(trouble) => Some(if trouble.is_refusal() { REFUSED } else { AWAY }),
+                    };
+                    self.cluster.note(Part::View, result);
+                    if let Some(pause) = pause {
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes what hints came for due, unless it was read a moment ago.
+    fn hasten(&mut self, bells: &[usize]) {
+        let now = Instant::now();
+        let interval = self.interval();
+        // What is due after `interval` was read at the beginning of it.
+        let soon = |due: &mut Instant, interval: Duration| {
+            let again = due.checked_sub(interval).map_or(now, |read| now.max(read + AGAIN));
+            *due = again.min(*due);
+        };
+        for bell in bells {
+            match bell.checked_sub(1) {
+                None => soon(&mut self.list_at, LOOK),
+                Some(index) => {
+                    if let Some(due) = self.due.values_mut().nth(index) {
+                        soon(due, interval);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Time between two looks at a report.
+    fn interval(&self) -> Duration {
+        let hosts = u32::try_from(self.due.len()).unwrap_or(u32::MAX);
+        LOOK.max(LOOK_OF_HOST.saturating_mul(hosts))
+    }
+
+    /// Looks at whatever is due first.
+    async fn look(&mut self) -> Result<(), Trouble> {
+        let now = Instant::now();
+        if self.list_at <= now {
+            // One value that cannot be read does not keep the others from being read.
+            self.list_at = now + LOOK;
+            self.look_at_list().await?;
+        }
+        let first = self.due.iter().min_by_key(|(_, due)| **due).map(|(node, due)| (node.clone(), *due));
+        let Some((node, _)) = first.filter(|(_, due)| *due <= now) else { return Ok(()) };
+        self.due.insert(node.clone(), now + self.interval());
+        self.look_at_host(&node).await
+    }
+
+    async fn look_at_list(&mut self) -> Result<(), Trouble> {
+        let site = &self.cluster.0.site;
+        let snapshot = site.notes.read(&site.list(), None).await?;
+        let value = snapshot.entry.and_then(|entry| entry.value);
+        let mut listed: Vec<NodeId> =
+            value.map(|value| wire::listed(&value)).unwrap_or_default().into_iter().map(|(node, _)| node).collect();
+        listed.retain(|node| *node != site.node);
+        let (boot, now) = (site.clock.boot(), Instant::now());
+        let mut view = lock(&self.cluster.0.view);
+        view.hosts.retain(|node, _| listed.contains(node));
+        self.due.retain(|node, _| listed.contains(node));
+        let mut first = now;
+        for node in listed {
+            let is_new = self.knows_list;
+            view.hosts.entry(node.clone()).or_insert_with(|| Seen {
+                found: boot,
+                changed: is_new.then_some(boot),
+                position: None,
+                report: None,
+                pages: Vec::new(),
+            });
+            self.due.entry(node).or_insert_with(|| {
+                first += APART;
+                first
+            });
+        }
+        drop(view);
+        self.knows_list = true;
+        let heads = self.due.keys().map(|node| site.page(node, 0));
+        self.bells = std::iter::once(site.list()).chain(heads).map(|key| site.hints.of(&key)).collect();
+        Ok(())
+    }
+
+    async fn look_at_host(&self, node: &NodeId) -> Result<(), Trouble> {
+        let site = &self.cluster.0.site;
+        let snapshot = site.notes.read(&site.page(node, 0), None).await?;
+        let found = position(&snapshot);
+        let report = snapshot.entry.and_then(|entry| entry.value).and_then(|value| wire::report(&value, node));
+        let mut pages = Vec::new();
+        {
+            let mut view = lock(&self.cluster.0.view);
+            let Some(seen) = view.hosts.get_mut(node) else { return Ok(()) };
+            if seen.position.as_ref() == Some(&found) && is_complete(seen) {
+                return Ok(());
+            }
+            if seen.position.as_ref().is_some_and(|position| *position != found) && report.is_some() {
+                seen.changed = Some(site.clock.boot());
+            }
+            seen.position = Some(found);
+            let Some(report) = report else { return Ok(()) };
+            let sums = report.sums.clone();
+            seen.report = Some(report);
+            seen.pages.resize_with(sums.len(), Default::default);
+            for (index, (known, sum)) in seen.pages.iter().map(|(known, _)| known).zip(sums).enumerate() {
+                if *known != sum {
+                    pages.push(index);
+                }
+            }
+        }
+        for index in pages {
+            self.look_at_page(node, index).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at_page(&self, node: &NodeId, index: usize) -> Result<(), Trouble> {
+        let site = &self.cluster.0.site;
+        let number = u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1);
+        let snapshot = site.notes.read(&site.page(node, number), None).await?;
+        let value = snapshot.entry.and_then(|entry| entry.value).unwrap_or_default();
+        let (sum, services) = (wire::sum(&value.body), wire::services(&value));
+        let mut view = lock(&self.cluster.0.view);
+        let room = SERVICES_LIMIT.saturating_sub(view.services());
+        if let Some(page) = view.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)) {
+            *page = (sum, services.into_iter().take(room).collect());
+        }
+        Ok(())
+    }
+}
+
+/// Whether all pages are there of which the report tells.
+fn is_complete(seen: &Seen) -> bool {
+    let sums = seen.report.as_ref().map_or(&[][..], |report| &report.sums);
+    sums.iter().zip(&seen.pages).all(|(sum, (known, _))| sum == known)
+}

@@ -1,0 +1,194 @@
+//! Whether an operator has had this host hand everything over, and take nothing. It is kept on the disk, so that it lasts over
+//! reboots, and it needs no store.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::disk;
+use crate::cluster::eligibility::drained_in_words;
+use crate::cluster::report::Word;
+use crate::types::span;
+
+/// The name of the file. No service's file can have it.
+const FILE: &str = "+drained.json";
+/// The format of the file.
+const FORMAT: u32 = 1;
+/// How long the disk may take.
+const DISK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Whether this host is drained. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Drain(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    path: PathBuf,
+    now: Mutex<Option<Drained>>,
+    /// Held while the file is written.
+    writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug, Clone)]
+struct Drained {
+    word: Word,
+    reason: Arc<str>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    #[serde(flatten)]
+    word: Word,
+}
+
+impl From<Word> for Drained {
+    fn from(word: Word) -> Self {
+        let until = word.until.map(|until| format!(" until {}", span::date(until))).unwrap_or_default();
+        let reason = format!("this host is {}{until}; \"putexctl undrain\" ends it", drained_in_words(&word));
+        Self { word, reason: reason.into() }
+    }
+}
+
+impl Drain {
+    /// Reads from the disk whether the host is drained. A file that cannot be understood drains it, because that is the safe
+    /// side: the host takes nothing until an operator has looked.
+    pub(super) fn read(directory: &Path) -> Self {
+        let path = directory.join(FILE);
+        let word = match fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Stored>(&bytes)?)) {
+            Ok(Stored { format: FORMAT, word }) => Some(word),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Ok(Stored { format, .. }) => Some(unreadable(&path, &format!("its format is {format}"))),
+            Err(error) => Some(unreadable(&path, &error.to_string())),
+        };
+        let now = word.map(Drained::from);
+        if let Some(Drained { reason, .. }) = &now {
+            tracing::warn!("{reason}");
+        }
+        Self(Arc::new(Shared { path, now: Mutex::new(now), writing: Arc::default() }))
+    }
+
+    /// Why this host takes nothing, in words that end with what ends it. `None`: it is not drained.
+    #[must_use]
+    pub fn reason(&self) -> Option<Arc<str>> {
+        self.now().map(|drained| drained.reason)
+    }
+
+    /// The operator's word.
+    pub(super) fn word(&self) -> Option<Word> {
+        self.now().map(|drained| drained.word)
+    }
+
+    /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
+    pub(super) fn is_over(&self, wall: u64) -> bool {
+        self.word().and_then(|word| word.until).is_some_and(|until| until <= wall)
+    }
+
+    /// Drains the host, once that is on the disk.
+    pub(super) async fn begin(&self, word: Word) -> Result<(), String> {
+        let content = serde_json::to_vec_pretty(&Stored { format: FORMAT, word: word.clone() });
+        let content = content.map_err(|error| error.to_string())?;
+        self.write(move |path| disk::replace(path, &content)).await?;
+        *self.0.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(word.into());
+        Ok(())
+    }
+
+    /// Ends the drain, once that is on the disk.
+    pub(super) async fn end(&self) -> Result<(), String> {
+        self.write(remove).await?;
+        *self.0.now.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    fn now(&self) -> Option<Drained> {
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn write(&self, write: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> Result<(), String> {
+        let Ok(turn) = Arc::clone(&self.0.writing).try_lock_owned() else {
+            return Err("say it again later: another drain or undrain is being written to the disk".to_owned());
+        };
+        let path = self.0.path.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            let written = write(&path);
+            drop(turn);
+            written
+        });
+        let path = self.0.path.display();
+        match timeout(DISK_LIMIT, writing).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(format!("see that the disk takes {path}, nothing was changed: {error}")),
+            Ok(Err(error)) => Err(format!("{path} was not written: {error}")),
+            Err(_) => Err(format!(
+                "see that the disk answers: {path} was not written within {}; nothing has changed before a reboot",
+                span::rounded(DISK_LIMIT)
+            )),
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &str) -> Word {
+    Word { reason: format!("{} cannot be read: {error}", path.display()), ..Word::default() }
+}
+
+/// Removes the file, and returns when a power loss cannot bring it back.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    match path.parent() {
+        Some(directory) => fs::File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_drain_lasts_over_restarts_until_it_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let drain = Drain::read(folder.path());
+        assert_eq!(drain.reason(), None);
+        let word = Word { by: "root@h1".to_owned(), reason: "new disk".to_owned(), at: 5, until: Some(3600) };
+        drain.begin(word.clone()).await.expect("it is written");
+        for drain in [drain.clone(), Drain::read(folder.path())] {
+            let reason = drain.reason().expect("it is drained");
+            assert!(reason.starts_with("this host is drained by root@h1: new disk until "), "{reason}");
+            assert!(reason.ends_with("; \"putexctl undrain\" ends it"), "{reason}");
+            assert_eq!((drain.word(), drain.is_over(3599), drain.is_over(3600)), (Some(word.clone()), false, true));
+        }
+        drain.end().await.expect("it is removed");
+        drain.end().await.expect("it may be removed twice");
+        assert_eq!((drain.reason(), Drain::read(folder.path()).reason()), (None, None));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_understood_drains_the_host_and_undrain_removes_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for bad in ["", "{}", "{\"format\":2}", "nonsense"] {
+            fs::write(folder.path().join(FILE), bad).expect("it is written");
+            let drain = Drain::read(folder.path());
+            let reason = drain.reason().expect("it is drained");
+            assert!(reason.contains("+drained.json cannot be read"), "{reason}");
+            assert!(!drain.is_over(u64::MAX));
+            drain.end().await.expect("it is removed");
+            assert_eq!(Drain::read(folder.path()).reason(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let drain = Drain::read(&folder.path().join("absent"));
+        assert!(drain.begin(Word::default()).await.is_err());
+        assert_eq!(drain.reason(), None);
+    }
+}

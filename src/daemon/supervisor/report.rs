@@ -1,0 +1,76 @@
+//! What the supervisor has other hosts told.
+
+use std::sync::Arc;
+
+use super::Supervisor;
+use crate::cluster::report::{HostReport, ServiceReport};
+use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
+use crate::daemon::service::Host;
+use crate::guard_client::Link as GuardLink;
+use crate::host::identity;
+
+/// The cluster of `host`, of which nothing is known yet.
+pub(super) fn cluster_of(host: &Host) -> Cluster {
+    Cluster::new(Site {
+        node: host.node.clone(),
+        cluster: host.cluster.clone(),
+        notes: Arc::clone(&host.notes),
+        hints: host.hints.clone(),
+        clock: Arc::new(MachineClock(Arc::clone(&host.machine))),
+    })
+}
+
+/// What makes the host's part of its report.
+pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + 'static {
+    let (machine, guard, watchdog) = (Arc::clone(&host.machine), host.guard.link(), host.watchdog.clone());
+    let (drain, tidings) = (host.drain.clone(), host.tidings.clone());
+    let since = machine.wall().as_secs();
+    let boot = identity::boot_id().map(|boot| boot.to_string()).unwrap_or_default();
+    let id = host.machine_id.to_string();
+    move || HostReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot: boot.clone(),
+        machine: id.clone(),
+        since,
+        guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
+        watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
+        drained: drain.word(),
+        alarms: tidings.alarms().in_words().into_iter().chain(machine.trouble()).collect(),
+        ..HostReport::default()
+    }
+}
+
+impl Supervisor {
+    /// Has the services reported that run now, if they are others than before.
+    pub(super) fn report(&mut self) {
+        let broken = self.broken_ones();
+        let same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
+        let running = self.services.values().map(|handle| &handle.settings);
+        let (reported, reported_broken) = &self.reported;
+        if reported.len() == self.services.len() && reported.iter().zip(running).all(same) && *reported_broken == broken
+        {
+            return;
+        }
+        let watched = self.services.values().map(|handle| Watched {
+            settings: Arc::clone(&handle.settings),
+            sum: handle.settings.agreement(),
+            status: handle.status.clone(),
+        });
+        let watched: Vec<Watched> = watched.collect();
+        let settings = watched.iter().map(|service| Arc::clone(&service.settings)).collect();
+        self.reported = (settings, broken.clone());
+        self.cluster.report(Services { watched, broken });
+    }
+
+    /// The services that do not run because their files are broken.
+    fn broken_ones(&self) -> Vec<ServiceReport> {
+        let rows = self.broken.rows(|name| self.services.contains_key(name));
+        let report = |row: crate::dbus::ServiceStatus| ServiceReport {
+            service: row.service,
+            state: row.state,
+            hindrance: row.hindrance,
+            ..ServiceReport::default()
+        };
+        rows.into_iter().map(report).collect()
+    }
+}

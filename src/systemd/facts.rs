@@ -1,0 +1,102 @@
+//! What `putexd --check` and `putexctl doctor` ask of PID 1 and the daemon does not. All of it is only read.
+
+use std::io;
+use std::time::Duration;
+
+use super::Systemd;
+use super::error::BusError;
+use super::private::PrivateSocket;
+use super::proxy::{UNIT, object};
+use crate::types::UnitName;
+
+/// What PID 1 says of a unit at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitFacts {
+    /// LoadState, such as `loaded` or `not-found`.
+    pub load_state: String,
+    /// ActiveState, such as `active` or `failed`.
+    pub active_state: String,
+    /// UnitFileState, such as `enabled` or `static`; empty where the unit has no file.
+    pub file_state: String,
+    /// How long systemd waits for the unit's stop until it sends SIGKILL; [`Duration::MAX`] where it waits for ever. `None`: units
+    /// of this type have no such time.
+    pub stop_time: Option<Duration>,
+    /// The process id of the main process; 0 if there is none.
+    pub main_pid: u32,
+}
+
+impl UnitFacts {
+    /// Whether systemd starts the unit at boot.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        matches!(self.file_state.as_str(), "enabled" | "enabled-runtime")
+    }
+}
+
+/// The interface and the property that tell how long a stop may take. `None`: units of this type have no processes.
+fn stop_time_of(unit: &str) -> Option<(&'static str, &'static str)> {
+    match unit.rsplit('.').next()? {
+        "service" => Some(("org.freedesktop.systemd1.Service", "TimeoutStopUSec")),
+        "socket" => Some(("org.freedesktop.systemd1.Socket", "TimeoutUSec")),
+        "mount" => Some(("org.freedesktop.systemd1.Mount", "TimeoutUSec")),
+        "swap" => Some(("org.freedesktop.systemd1.Swap", "TimeoutUSec")),
+        _ => None,
+    }
+}
+
+impl Systemd {
+    /// Whether PID 1 takes a connection from this program. The error says why it does not.
+    pub async fn can_be_asked() -> io::Result<()> {
+        PrivateSocket::connect().await.map(drop)
+    }
+
+    /// Reads what only a check of the configuration needs to know of a unit.
+    pub async fn facts(&self, unit: &UnitName) -> Result<UnitFacts, BusError> {
+        let link = self.link().await?;
+        let (name, path) = (unit.as_str(), object(unit.as_str()));
+        let (_, _, load_state, active_state, ..) = link.row(name).await?;
+        let malformed = |error: &dyn std::fmt::Display| BusError::Malformed(error.to_string());
+        let file_state = link.property(&path, UNIT, "UnitFileState").await?;
+        let file_state = <&str>::try_from(&file_state).map_err(|error| malformed(&error))?.to_owned();
+        let stop_time = match stop_time_of(name) {
+            None => None,
+            Some((interface, property)) => {
+                let micros = link.property(&path, interface, property).await?;
+                let micros = u64::try_from(&micros).map_err(|error| malformed(&error))?;
+                Some(if micros == u64::MAX { Duration::MAX } else { Duration::from_micros(micros) })
+            }
+        };
+        let main_pid = if name.ends_with(".service") {
+            let pid = link.property(&path, "org.freedesktop.systemd1.Service", "MainPID").await?;
+            u32::try_from(&pid).map_err(|error| malformed(&error))?
+        } else {
+            0
+        };
+        Ok(UnitFacts { load_state, active_state, file_state, stop_time, main_pid })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_is_started_at_boot_is_enabled() {
+        let facts = |file_state: &str| UnitFacts {
+            load_state: "loaded".to_owned(),
+            active_state: "inactive".to_owned(),
+            file_state: file_state.to_owned(),
+            stop_time: None,
+            main_pid: 0,
+        };
+        assert!(facts("enabled").is_enabled() && facts("enabled-runtime").is_enabled());
+        assert!(["", "static", "disabled", "linked", "indirect"].iter().all(|state| !facts(state).is_enabled()));
+    }
+
+    #[test]
+    fn each_type_with_processes_has_its_time_to_stop() {
+        assert_eq!(stop_time_of("a.service"), Some(("org.freedesktop.systemd1.Service", "TimeoutStopUSec")));
+        assert_eq!(stop_time_of("srv.mount"), Some(("org.freedesktop.systemd1.Mount", "TimeoutUSec")));
+        assert_eq!(stop_time_of("a.timer"), None);
+    }
+}

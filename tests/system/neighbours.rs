@@ -1,0 +1,111 @@
+//! What hosts know of each other, what an operator has another host do, and the drain of a host.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, said, wait_until};
+use crate::fixture::{
+    ELECTED, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby, wait_for_words,
+};
+use crate::lockstore::Lockstore;
+
+/// Until a report is written and seen.
+const REPORTED: Duration = Duration::from_secs(15);
+
+/// What `host` says of `node`: up, drained, silent or unknown. Empty: it knows no such host.
+fn presence(host: &Host, node: &str) -> String {
+    let output = host.output(&["putexctl", "status", "--json"]);
+    let Ok(view) = serde_json::from_slice::<Value>(&output.stdout) else { return String::new() };
+    let hosts = view["hosts"].as_array().cloned().unwrap_or_default();
+    let found = hosts.iter().find(|known| known["node"] == node);
+    found.and_then(|known| known["presence"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn wait_for_presence(limit: Duration, host: &Host, node: &str, wanted: &str) {
+    wait_until(limit, &format!("{} knows that {node} is {wanted}", host.name), || presence(host, node) == wanted);
+}
+
+fn an_operator_acts_from_any_host(name: &'static str, store: Lockstore) {
+    let Some((fixture, first)) = Plan::hosts(name, 3, store).run() else { return };
+    for host in &fixture.hosts {
+        for other in &fixture.hosts {
+            wait_for_presence(REPORTED, host, &other.name, "up");
+        }
+    }
+    // A host that does not hold the lock hands the request to the one that does.
+    let standby = fixture.others(&first)[0];
+    let asked = now();
+    let told = said(&standby.output(&["putexctl", "step-down", "--no-wait", "--reason", "a test", "db"]));
+    assert!(told.contains(&format!("{}: begun to stop", first.host)) && told.contains("can take over"), "{told}");
+    let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "step-down from another host");
+    wait_for_line(fixture.host_of(&first), &["db:", "has this host step down: a test"]);
+
+    // A host that cannot take over is refused, with the reason.
+    let (holder, target) = (fixture.host_of(&second), fixture.others(&second)[0]);
+    let refused = holder.output(&["putexctl", "move", "--no-wait", "db", "h99"]);
+    assert!(!refused.status.success() && said(&refused).contains("h99 has never reported"), "{}", said(&refused));
+    target.exec(&["putexctl", "drain", "--no-wait"]);
+    wait_for_presence(REPORTED, holder, &target.name, "drained");
+    let refused = holder.output(&["putexctl", "move", "--no-wait", "db", &target.name]);
+    let told = said(&refused);
+    assert!(!refused.status.success() && told.contains(&format!("{} is drained by root", target.name)), "{told}");
+    fixture.assert_alone(&second);
+
+    // A host that has lost its power is silent.
+    let lost = target.power_off_hard();
+    wait_for_presence(ELECTED, holder, &target.name, "silent");
+    println!("{store:?}: silent {:?} after the power loss", now().saturating_sub(lost));
+    let told = said(&holder.output(&["putexctl", "move", "--no-wait", "db", &target.name]));
+    assert!(told.contains("has not reported for"), "{told}");
+    fixture.assert_no_violation();
+}
+
+#[test]
+fn an_operator_acts_from_any_host_over_nats() {
+    an_operator_acts_from_any_host("anyhost", Lockstore::Nats);
+}
+
+#[test]
+fn an_operator_acts_from_any_host_over_a_directory() {
+    an_operator_acts_from_any_host("anyhostdir", Lockstore::Directory);
+}
+
+#[test]
+fn a_drained_host_hands_over_and_takes_nothing_until_it_is_undrained() {
+    let Some((fixture, first)) = Plan::hosts("drain", 2, Lockstore::Nats).run() else { return };
+    let (host, other) = (fixture.host_of(&first), fixture.other(&first));
+    wait_for_presence(REPORTED, host, &other.name, "up");
+    let asked = now();
+    host.exec(&["putexctl", "drain", "--no-wait", "--reason", "new disk"]);
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "drain");
+    wait_for_words(SOON, host, &["drained by root", "new disk"]);
+    wait_for_presence(REPORTED, other, &host.name, "drained");
+
+    // The other host has nobody now, and says so.
+    let refused = other.output(&["putexctl", "drain", "--no-wait"]);
+    let told = said(&refused);
+    assert!(!refused.status.success() && told.contains("--force"), "{told}");
+    assert!(told.contains(&format!("{} is drained by root", host.name)), "{told}");
+    fixture.assert_alone(&second);
+
+    // It lasts over a boot, without the store, and when the other host is lost.
+    fixture.locks.lose(&fixture);
+    host.power_off_hard();
+    host.boot();
+    wait_for_line(host, &["this host is drained by root", "new disk"]);
+    fixture.locks.regain(&fixture);
+    wait_for_words(ELECTED, host, &["drained by root"]);
+    other.power_off_hard();
+    holds_for(WAIT * 2, "a drained host takes nothing", || fixture.oracle.live().is_empty());
+
+    let asked = now();
+    host.exec(&["putexctl", "undrain", "--no-wait"]);
+    let third = fixture.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(third.host, host.name);
+    other.boot();
+    wait_for_standby(other);
+    fixture.assert_no_violation();
+}
