@@ -36,6 +36,9 @@ const FRESH_SHARE: u32 = 20;
 const PACE: Duration = Duration::from_micros(800);
 /// What is added to [`PACE`] for each service in the answer.
 const PACE_OF_SERVICE: Duration = Duration::from_micros(100);
+/// For how many times as long as an answer took no other look is answered, so that looks cost an eighth of a processor at most,
+/// however slow the host is.
+const REST_SHARE: u32 = 7;
 /// For how much time the looks may come at once.
 const BURST: Duration = Duration::from_millis(100);
 /// How many services are put into words before others get a turn.
@@ -82,6 +85,13 @@ impl Cache {
         let turn = self.next_look.map_or(now, |next| next.max(now - BURST));
         self.next_look = Some(turn + pace);
         turn
+    }
+
+    /// Puts off the next look for what an answer has cost, which was begun at `began`.
+    fn rest(&mut self, began: Instant) {
+        let now = Instant::now();
+        let rested = now + (now - began) * REST_SHARE;
+        self.next_look = Some(self.next_look.map_or(rested, |next| next.max(rested)));
     }
 
     fn count(&self) -> usize {
@@ -322,10 +332,16 @@ impl Desk {
             Look::Introspect => self.reply(message, self.introspect(path).await).await,
             Look::List => {
                 let picture = self.picture(1).await;
+                let began = Instant::now();
                 self.reply(message, picture.as_ref().map(|picture| &picture.dictionaries).map_err(Clone::clone)).await;
+                self.cache.lock().await.rest(began);
             }
             Look::Managed => match self.picture(2).await {
-                Ok(picture) => self.reply(message, Ok(managed(&picture.services).await)).await,
+                Ok(picture) => {
+                    let began = Instant::now();
+                    self.reply(message, Ok(managed(&picture.services).await)).await;
+                    self.cache.lock().await.rest(began);
+                }
                 Err(error) => self.reply(message, Err::<(), _>(error)).await,
             },
             Look::Describe(service) => self.reply(message, self.described(&service).await).await,
