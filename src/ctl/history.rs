@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     /// Only what was later: a time such as 2026-11-22T07:00:00Z, or how long ago, such as 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<Since>,
-    /// Only the last lines
+    /// Only the last lines; with --json, only the last of each service
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     /// Draw the time line of the holders into this file, as SVG
@@ -85,20 +85,33 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
     let now_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
     let from_ms = arguments.since.map(|since| since.in_ms(now_ms));
-    let mut pasts = Vec::new();
+    let (mut pasts, mut failures) = (Vec::new(), Vec::new());
     let mut progress = Progress::new();
     for (number, service) in wanted.iter().enumerate() {
         if wanted.len() > 20 {
             progress.show("reading the histories", &format!(": {number} of {}", wanted.len()));
         }
-        let events = bus.history(service).await.inspect_err(|_| progress.clear())?;
-        pasts.push(past(service, events, from_ms));
+        match bus.history(service).await {
+            Ok(events) => pasts.push(past(service, events, from_ms)),
+            Err(failure) => failures.push(failure),
+        }
     }
     progress.clear();
+    // One history that cannot be read, as that of a service whose file is broken, hides none of the others.
+    match failures.pop() {
+        Some(failure) if pasts.is_empty() => return Err(failure),
+        last => failures.iter().chain(&last).for_each(Failure::tell),
+    }
     if let Some(path) = &arguments.svg {
         return write_picture(path, &pasts, from_ms, now_ms);
     }
     if arguments.json {
+        if let Some(limit) = arguments.limit {
+            for past in &mut pasts {
+                past.holdings.drain(..past.holdings.len().saturating_sub(limit));
+                past.events.drain(..past.events.len().saturating_sub(limit));
+            }
+        }
         return print_json(&pasts);
     }
     screen(&pasts, arguments.limit, now_ms, Surface::of_output()).show(!arguments.no_pager)

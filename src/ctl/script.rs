@@ -26,7 +26,8 @@ pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) ->
         });
         print_json(&told)?;
     } else if !quiet {
-        print(&format!("{}\n", if found.holder.is_empty() { &found.state } else { &found.holder }))?;
+        let runs = matches!(found.state.as_str(), "running" | "paused" | "held");
+        print(&format!("{}\n", if runs { &found.holder } else { &found.state }))?;
     }
     match verdict(&found.state, &found.holder, &view.node) {
         0 => Ok(()),
@@ -38,8 +39,9 @@ pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) ->
 fn verdict(state: &str, holder: &str, node: &str) -> u8 {
     match (state, holder) {
         ("running" | "paused", holder) if holder == node => 0,
-        ("unknown", _) => exit::UNAVAILABLE,
-        ("running" | "paused" | "held" | "silent", _) => exit::ELSEWHERE,
+        // A holder that does not renew its lease runs the unit until the lease ends, and nobody knows how far it is.
+        ("unknown" | "silent", _) => exit::UNAVAILABLE,
+        ("running" | "paused" | "held", _) => exit::ELSEWHERE,
         (_, _) => exit::NOWHERE,
     }
 }
@@ -168,6 +170,7 @@ mod tests {
             ("paused", "h1", 0),
             ("running", "h2", 3),
             ("held", "h2", 3),
+            ("silent", "h2", 69),
             ("starting", "h1", 4),
             ("stopped", "", 4),
             ("no-holder", "", 4),

@@ -199,7 +199,8 @@ impl View {
         let views: Vec<ServiceView> =
             names.into_iter().map(|(name, here)| of_service(name, here, &hosts, &node, &verdicts(name))).collect();
         for host in &mut hosts {
-            host.runs = views.iter().filter(|view| view.holder == host.node).count();
+            let runs = |view: &&ServiceView| matches!(view.state.as_str(), "running" | "paused");
+            host.runs = views.iter().filter(runs).filter(|view| view.holder == host.node).count();
         }
         let mut findings = of_hosts(&hosts, now);
         findings.extend(store.trouble().map(|text| Finding { severity: Severity::Alarm, services: Vec::new(), text }));

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::ask::Bus;
 use super::output::{Failure, Surface, print_json_line, redraw};
-use super::status::{is_named, picture, screen};
+use super::status::{is_named, picture, screen, unknown_is_refused};
 use super::view::View;
 use crate::host::clock;
 use crate::types::printable_lines;
@@ -68,6 +68,12 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         let view = look(&mut bus).await;
         match view {
             Ok(mut view) => {
+                if round == 0 {
+                    unknown_is_refused(
+                        &arguments.services,
+                        &view.services.iter().map(|service| service.service.as_str()),
+                    )?;
+                }
                 view.services.retain(|service| is_named(&arguments.services, &service.service));
                 let now = clock::wall().as_secs();
                 if !draws {

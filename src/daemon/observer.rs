@@ -18,7 +18,7 @@ use crate::dbus::ServiceStatus;
 use crate::election::{Content, Observation, rounded};
 use crate::systemd::ActiveState;
 use crate::task::OwnedTask;
-use crate::types::{NodeId, Revision, ServiceName, Time, UnitName};
+use crate::types::{Key, NodeId, Revision, ServiceName, Time, UnitName};
 
 /// The state that an observed service is shown in.
 const STATE: &str = "observed";
@@ -76,6 +76,11 @@ impl Observers {
 
     pub(super) fn has(&self, name: &ServiceName) -> bool {
         self.0.contains_key(name)
+    }
+
+    /// The lock's key of a service that is observed.
+    pub(super) fn key(&self, name: &ServiceName) -> Option<Key> {
+        self.0.get(name).map(|observer| observer.settings.key.clone())
     }
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = ServiceStatus> {

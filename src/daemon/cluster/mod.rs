@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::timeout;
 
 pub(super) use self::mail::Errand;
 use self::mail::Porter;
@@ -36,7 +37,7 @@ use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::request::Verb;
 use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
 use crate::config::ServiceSettings;
-use crate::store::Store;
+use crate::store::{Link, Store};
 use crate::task::OwnedTask;
 use crate::types::{ClusterName, Key, NodeId, shortened};
 
@@ -46,6 +47,9 @@ const REPORT: Duration = Duration::from_secs(10);
 const PACE: Duration = Duration::from_secs(1);
 /// Time between two attempts where the store refuses what is asked of it.
 const REFUSED: Duration = Duration::from_secs(60);
+
+/// How long the store may take to be connected before it counts as away.
+const CONNECTS: Duration = Duration::from_secs(2);
 
 /// How many requests to other hosts are under way at most.
 const REQUESTS: usize = 16;
@@ -212,7 +216,11 @@ impl Cluster {
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
         let troubles = lock(&self.0.troubles);
-        let trouble: Vec<String> = troubles.iter().map(|(part, trouble)| trouble.in_words(*part)).collect();
+        // That the store is away is told once.
+        let mut is_away = false;
+        let mut is_told = |trouble: &Trouble| trouble.is_refusal() || !std::mem::replace(&mut is_away, true);
+        let told = troubles.iter().filter(|(_, trouble)| is_told(trouble));
+        let trouble: Vec<String> = told.map(|(part, trouble)| trouble.in_words(*part)).collect();
         ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
     }
 
@@ -236,6 +244,12 @@ impl Cluster {
             // The client may have gone.
             let _ = answer.send(result.map(|told| format!("{node}: {told}")).map_err(|why| format!("{node}: {why}")));
         });
+    }
+
+    /// Waits until the store is connected, for a moment: an attempt before that says nothing of the store.
+    async fn connected(&self) {
+        let mut link = self.0.site.notes.link();
+        let _ = timeout(CONNECTS, link.wait_for(|link| *link == Link::Up)).await;
     }
 
     /// Notes what came of a part's last attempt. The journal hears of a refusal once, until the part works again.

@@ -77,6 +77,7 @@ impl Publisher {
         // A report without services would say that there are none.
         let _ = timeout(REPORT, self.services.changed()).await;
         self.services.mark_changed();
+        self.cluster.connected().await;
         let mut has_failed = false;
         loop {
             let result = self.publish().await;

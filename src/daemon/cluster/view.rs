@@ -99,6 +99,7 @@ impl Viewer {
     }
 
     pub(super) async fn run(mut self) {
+        self.cluster.connected().await;
         loop {
             let next = self.due.values().copied().min().map_or(self.list_at, |due| due.min(self.list_at));
             tokio::select! {

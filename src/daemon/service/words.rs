@@ -7,6 +7,9 @@ use crate::types::span;
 impl Service {
     /// Who holds the lock, for an operator who says on this host what has to be said on the holder.
     pub(super) fn held_elsewhere(&self) -> String {
+        if let Some(word) = self.election.stop_word(self.host.machine.now()) {
+            return word.in_words("stopped everywhere");
+        }
         match self.election.holder() {
             "" => "nobody is known to hold it".to_owned(),
             holder if holder == self.host.node.as_str() => {

@@ -112,12 +112,12 @@ impl Supervisor {
 
     /// Reads what the store has of the history of the service's lock, beside all else.
     fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, String>>) {
-        let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
+        let run = self.services.get(service).map(|handle| handle.settings.key.clone());
+        let Some(lock) = run.or_else(|| self.observers.key(service)) else {
+            let _ = answer.send(Err(format!("putexd has no lock for {service}: it has no file, or a broken one")));
             return;
         };
-        let (history, notes, lock) =
-            (self.host.history.clone(), Arc::clone(&self.host.notes), handle.settings.key.clone());
+        let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
         tokio::spawn(async move {
             let _ = answer.send(history.read(&*notes, &lock).await);
         });
