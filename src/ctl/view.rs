@@ -392,6 +392,13 @@ fn silent_for(host: &HostView) -> String {
     }
 }
 
+/// Whether each host that has the service only observes it, so that it is not to run.
+fn is_only_observed(hosts: &[HostView], service: &str) -> bool {
+    let mut states =
+        hosts.iter().filter_map(|host| report_of(host, service)).map(|report| report.state.as_str()).peekable();
+    states.peek().is_some() && states.all(|state| state == "observed")
+}
+
 /// What somebody has to know of a service.
 fn findings_of(view: &ServiceView, hosts: &[HostView], node: &str) -> Vec<(Severity, String)> {
     let mut found = Vec::new();
@@ -418,6 +425,7 @@ fn findings_of(view: &ServiceView, hosts: &[HostView], node: &str) -> Vec<(Sever
             let taken = taken.map_or_else(String::new, |taken| format!("; {node} may take the lock in {taken}"));
             alarm(format!("{} has not renewed its lease for {silent}{taken}", view.holder));
         }
+        "no-holder" if is_only_observed(hosts, &view.service) => {}
         "no-holder" if view.others().all(|candidate| !candidate.eligible) => {
             alarm(format!("nobody runs it, and no host may take it: {}", reasons(view)));
         }

@@ -477,6 +477,8 @@ impl Service {
             (_, Standpoint::Refused(reason)) => self.raise(journal::Alarm::OtherLock, reason),
             (Standpoint::Refused(_), Standpoint::Cleared) => {
                 self.alarms.end(journal::Alarm::OtherLock);
+                // Another store was meant, as an operator has said, and so its revisions are others.
+                self.alarms.end(journal::Alarm::Regression);
                 self.raise(journal::Alarm::OneLock, "all hosts run it under one key");
             }
             (_, Standpoint::Cleared | Standpoint::Unknown(_)) => {}

@@ -118,8 +118,8 @@ pub(super) struct Watched {
 pub(super) struct Services {
     /// Those that run.
     pub(super) watched: Vec<Watched>,
-    /// Those that do not, because their files are broken.
-    pub(super) broken: Vec<ServiceReport>,
+    /// Those that do not, because their files are broken or say that they are only observed.
+    pub(super) resting: Vec<ServiceReport>,
 }
 
 /// What of this host's cluster is known, and how it is told what this host reports. Clones share it.

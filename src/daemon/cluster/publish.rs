@@ -233,7 +233,7 @@ impl Publisher {
         }
         if changed {
             let mut all: Vec<ServiceReport> =
-                self.reports.values().cloned().chain(self.current.broken.iter().cloned()).collect();
+                self.reports.values().cloned().chain(self.current.resting.iter().cloned()).collect();
             all.sort_by(|one, other| one.service.cmp(&other.service));
             let (pages, left_out) = wire::pages(all);
             self.pages = pages.into_iter().map(|page| (wire::sum(&page.body), page)).collect();

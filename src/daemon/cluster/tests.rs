@@ -107,7 +107,7 @@ impl Member {
         let describe = move || HostReport { boot: machine.clone(), machine: machine.clone(), ..HostReport::default() };
         let tasks = cluster.run(describe, errand);
         let (statuses, reported) = (0..services).map(service).unzip();
-        cluster.report(Services { watched: reported, broken: Vec::new() });
+        cluster.report(Services { watched: reported, resting: Vec::new() });
         Self { cluster, store, statuses, errands, _guard: guard, _tasks: (tasks, watches) }
     }
 

@@ -43,11 +43,13 @@ pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + '
 impl Supervisor {
     /// Has the services reported that run now, if they are others than before.
     pub(super) fn report(&mut self) {
-        let broken = self.broken_ones();
+        let resting = self.resting();
         let same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
         let running = self.services.values().map(|handle| &handle.settings);
-        let (reported, reported_broken) = &self.reported;
-        if reported.len() == self.services.len() && reported.iter().zip(running).all(same) && *reported_broken == broken
+        let (reported, reported_resting) = &self.reported;
+        if reported.len() == self.services.len()
+            && reported.iter().zip(running).all(same)
+            && *reported_resting == resting
         {
             return;
         }
@@ -58,19 +60,22 @@ impl Supervisor {
         });
         let watched: Vec<Watched> = watched.collect();
         let settings = watched.iter().map(|service| Arc::clone(&service.settings)).collect();
-        self.reported = (settings, broken.clone());
-        self.cluster.report(Services { watched, broken });
+        self.reported = (settings, resting.clone());
+        self.cluster.report(Services { watched, resting });
     }
 
-    /// The services that do not run because their files are broken.
-    fn broken_ones(&self) -> Vec<ServiceReport> {
-        let rows = self.broken.rows(|name| self.services.contains_key(name));
+    /// The services that do not run because their files are broken, and those that are only observed.
+    fn resting(&self) -> Vec<ServiceReport> {
+        let broken = self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name));
         let report = |row: crate::dbus::ServiceStatus| ServiceReport {
+            key: if row.key == row.service { String::new() } else { row.key },
             service: row.service,
+            unit: row.unit,
+            settings: row.settings,
             state: row.state,
             hindrance: row.hindrance,
             ..ServiceReport::default()
         };
-        rows.into_iter().map(report).collect()
+        broken.into_iter().chain(self.observers.statuses()).map(report).collect()
     }
 }
