@@ -181,6 +181,9 @@ impl Supervisor {
             .into_iter()
             .partition(|retiring| retiring.handle.task.is_finished() || now >= retiring.give_up_at);
         self.retiring = going_on;
+        if !over.is_empty() {
+            self.host.tidings.bulletin().all_changed();
+        }
         for retiring in over {
             let name = &retiring.handle.settings.name;
             if !retiring.handle.task.is_finished() {

@@ -1,6 +1,6 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -165,12 +165,16 @@ impl Supervisor {
 
     /// The status of the services that the bus has not seen as they are now, and of those in `also`; if `all`, of all services.
     fn changes(&mut self, all: bool, also: &BTreeSet<ServiceName>) -> Changes {
+        // A service that ends here is seen until it has ended.
+        let ending = self.retiring.iter().map(|retiring| (&retiring.handle.settings.name, &retiring.handle));
+        let ending = ending.filter(|(name, _)| !self.services.contains_key(*name));
+        let known: BTreeMap<&ServiceName, &Handle> = self.services.iter().chain(ending).collect();
         if all {
-            self.seen.retain(|name, _| self.services.contains_key(name));
+            self.seen.retain(|name, _| known.contains_key(name));
         }
         // The versions are read before the rest: what changes in between is asked for again.
         let mut wanted = also.clone();
-        for (name, handle) in &self.services {
+        for (name, handle) in known {
             let version = handle.status.borrow().version;
             match self.seen.get_mut(name) {
                 Some(seen) if *seen == version => continue,
