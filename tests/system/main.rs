@@ -14,6 +14,7 @@ mod campaign;
 mod cluster;
 mod command;
 mod daemon_faults;
+mod day;
 mod disk;
 mod docker;
 mod elections;
