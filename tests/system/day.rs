@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::command::{now, said, since, wait_until};
+use crate::command::{now, said, since};
 use crate::fixture::{ELECTED, Fixture, Plan};
 use crate::lockstore::Lockstore;
 use crate::server::ADDRESS;
@@ -87,10 +87,10 @@ fn escaped(line: &str) -> String {
 
 /// What is compared of lines: their words, where `#` stands for each number, time and identifier. The number of a host is kept.
 /// Where a line ends depends on how long the numbers are.
-fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+fn comparable(lines: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let mut shown = String::new();
-    for word in lines.into_iter().flat_map(str::split_whitespace) {
-        let word = masked(&word.replace("\\-", "-"));
+    let lines = lines.into_iter().map(|line| line.as_ref().replace("\\-", "-")).collect::<Vec<_>>();
+    for word in lines.iter().flat_map(|line| line.split_whitespace()).map(masked) {
         // "1min 3s" in one run is "59s" in another.
         if word.starts_with('#') && shown.ends_with("# ") {
             shown.truncate(shown.len() - 2);
@@ -135,16 +135,41 @@ impl Printed {
 
     /// Whether the page shows it. Of several lines on standard error, which are progress, the first is compared.
     fn is_as(&self, shown: &[&str]) -> bool {
-        let output = comparable(self.output.iter().map(String::as_str));
-        match (self.error.first(), shown.split_first()) {
-            (None, _) => comparable(shown.iter().copied()) == output,
-            (Some(_), None) => false,
-            (Some(error), Some((first, rest))) => {
-                comparable([error.as_str()]) == comparable([*first])
-                    && comparable(rest.iter().copied()).ends_with(&output)
+        let compared = |lines: &[String]| comparable(lines.iter().map(|line| escaped(line)).collect::<Vec<_>>().iter());
+        let (shown, output) = (comparable(shown), compared(&self.output));
+        match self.error.first() {
+            None => shown == output,
+            Some(first) => {
+                let rest = shown.strip_prefix(&compared(std::slice::from_ref(first)));
+                rest.is_some_and(|rest| {
+                    rest.ends_with(&output)
+                        && (rest.len() == output.len() || rest[..rest.len() - output.len()].ends_with(' '))
+                })
             }
         }
     }
+
+    /// The lines as the page has them. Long ones are folded, because a page of the manual has no more room.
+    fn page(&self) -> impl Iterator<Item = String> {
+        self.lines().flat_map(|line| folded(line)).map(|line| escaped(&line))
+    }
+}
+
+/// The most characters of a line of the page, unless there is a longer word.
+const WIDTH: usize = 78;
+
+fn folded(line: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = line;
+    while rest.chars().count() > WIDTH {
+        let end = rest.char_indices().nth(WIDTH).map_or(rest.len(), |(end, _)| end);
+        let indent = rest.len() - rest.trim_start().len();
+        let Some(space) = rest[indent..=end].rfind(' ').map(|space| indent + space) else { break };
+        lines.push(rest[..space].to_owned());
+        rest = rest[space..].trim_start();
+    }
+    lines.push(rest.to_owned());
+    lines
 }
 
 struct Day {
@@ -156,7 +181,8 @@ impl Day {
         let plan = Plan::hosts("day", 3, Lockstore::Nats).service("db", SERVICE);
         let fixture = plan.file("/etc/systemd/system/fence@.service", FENCE).prepare()?;
         for host in &fixture.hosts {
-            let store = format!("type = \"nats\"\nservers = [\"nats://{ADDRESS}:4222\"]\nbucket = \"locks\"\n");
+            let store =
+                format!("type = \"nats\"\nservers = [\"nats://{ADDRESS}:4222\"]\nbucket = \"locks\"\nreplicas = 1\n");
             host.write_file("/etc/putex/putexd.toml", &format!("node = \"{}\"\n\n[store]\n{store}", host.name));
         }
         Some(Self { fixture })
@@ -168,7 +194,7 @@ impl Day {
 
     fn run(&self, host: &str, command: &str) -> Printed {
         let output = self.host(host).output(&["sh", "-c", command]);
-        let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(escaped).collect();
+        let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
         Printed { error: lines(&output.stderr), output: lines(&output.stdout) }
     }
 
@@ -192,11 +218,15 @@ impl Day {
                 let output = self.host(host).output(&["sh", "-c", command]);
                 assert!(output.status.success(), "{host}: {command}: {}", said(&output));
             }
-            Step::Until { host, command } => wait_until(ELECTED, &format!("{host}: {command}"), || {
-                // Each look is a few processes.
-                thread::sleep(Duration::from_millis(50));
-                self.host(host).output(&["sh", "-c", command]).status.success()
-            }),
+            Step::Until { host, command } => {
+                let end = now() + ELECTED;
+                while !self.host(host).output(&["sh", "-c", command]).status.success() {
+                    let shown = || said(&self.host(host).output(&["putexctl", "status"]));
+                    assert!(now() < end, "waited in vain on {host} for {command}: {}", shown());
+                    // Each look is a few processes.
+                    thread::sleep(Duration::from_millis(50));
+                }
+            }
             Step::Fault(what) => self.fault(what),
         }
         None
@@ -216,7 +246,7 @@ fn a_day_is_as_the_manual_page_shows_it() {
         let printed = day.go(&step);
         println!("{:.1} s: {step:?}", since(began).as_secs_f64());
         if let (Some(printed), Step::Shown { host, command, from, to }) = (printed, step) {
-            let (shown, all) = (&lines[from..to], printed.lines().cloned().collect::<Vec<_>>());
+            let (shown, all) = (&lines[from..to], printed.page().collect::<Vec<_>>());
             println!("{}", all.join("\n"));
             if !printed.is_as(shown) {
                 differ.push(format!("{host}# {command}\nthe page: {shown:#?}\nprinted: {all:#?}"));
@@ -291,4 +321,8 @@ fn words_are_compared_and_numbers_are_not() {
     assert!(!printed(&["begun"], &["done"]).is_as(&["begun", "undone"]));
     assert!(!printed(&[], &["done"]).is_as(&["more", "done"]));
     assert!(!printed(&["failed"], &[]).is_as(&[]));
+    let long = "word ".repeat(40);
+    let folded = printed(&[], &[&long]).page().collect::<Vec<_>>();
+    assert!(folded.len() > 1 && folded.iter().all(|line| line.len() <= WIDTH), "{folded:?}");
+    assert!(printed(&[], &[&long]).is_as(&folded.iter().map(String::as_str).collect::<Vec<_>>()));
 }

@@ -43,6 +43,7 @@ mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod rights;
 mod round;
 mod scale;
 mod sealed;
