@@ -56,8 +56,9 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
 
     let server = super::nats_server::NatsServer::start(
         "authorization { users: [
+            { user: admin, password: p }
             { user: putexd, password: p, permissions: {
-                publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\", \"$JS.API.STREAM.CREATE.KV_locks\",
+                publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\",
                            \"$JS.API.CONSUMER.CREATE.KV_locks\", \"$KV.locks.database\" ]
                 subscribe: [ \"_INBOX.>\" ]
             } }
@@ -65,8 +66,17 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
     );
     let password_file = server.folder().join("password");
     super::write(&password_file, "p");
-    let credentials = NatsCredentials::UserPassword(Login { user: "putexd".to_owned(), password_file });
-    let store = NatsStore::new(NatsSettings { credentials, ..server.settings() }, CALL_LIMIT);
+    let open = |user: &str| {
+        let login = Login { user: user.to_owned(), password_file: password_file.clone() };
+        NatsStore::new(
+            NatsSettings { credentials: NatsCredentials::UserPassword(login), ..server.settings() },
+            CALL_LIMIT,
+        )
+    };
+    let admin = open("admin");
+    up(&admin).await;
+    usable(&admin, &key()).await;
+    let store = open("putexd");
     notes_are_refused_and_locks_go_on(&store).await;
 }
 

@@ -5,11 +5,18 @@ use crate::fixture::{Plan, TAKE_OVER, WAIT, wait_for_standby};
 use crate::lockstore::Lockstore;
 
 /// NATS subjects that are granted lock by lock.
-const GRANTED: &[&str] = &["$JS.API.>", "$KV.locks.db", "$KV.locks.putex-unit/database.service"];
+const GRANTED: &[&str] = &[
+    "$JS.API.STREAM.INFO.KV_locks",
+    "$JS.API.STREAM.MSG.GET.KV_locks",
+    "$JS.API.CONSUMER.CREATE.KV_locks",
+    "$KV.locks.db",
+    "$KV.locks.putex-unit/database.service",
+];
 
 #[test]
 fn without_the_rights_to_notes_services_move_as_ever_and_everybody_is_told_once() {
     let Some(fixture) = Plan::hosts("rights", 2, Lockstore::Nats).prepare() else { return };
+    fixture.hosts[0].exec(&["putexctl", "init"]);
     fixture.locks.permit(GRANTED);
     let began = now();
     fixture.start_putexd();
