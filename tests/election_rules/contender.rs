@@ -8,9 +8,7 @@ use putexd::election::{
 };
 use putexd::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
 
-use crate::host::{
-    Host, a, again, alarms, claimed, dies, guard, held_by, let_go_by, ms, node, read, settings, vetting, write,
-};
+use crate::host::{Host, a, again, alarms, claimed, dies, guard, held_by, let_go_by, ms, node, read, settings, write};
 
 #[test]
 fn nobody_contends_before_the_unit_is_known_to_be_dead() {

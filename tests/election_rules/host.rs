@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use putexd::election::{
     Action, Alarm, Content, Details, Election, Event, GuardDone, GuardRequest, Hindrance, Memory, Moment, Observation,
-    ObservedUnit, OperatorNote, ReadId, Record, Remembered, Settings, Standing, State, Timings, WriteRequest,
+    ObservedUnit, OperatorNote, ReadId, Record, Remembered, Settings, Standing, State, Timings, Word, WriteRequest,
     WriteResult,
 };
 use putexd::types::{
@@ -438,4 +438,8 @@ pub fn details(write: &WriteRequest) -> Details {
 
 pub fn vetting(action: &Action) -> Option<Instance> {
     if let Action::Vet { instance } = action { Some(*instance) } else { None }
+}
+
+pub fn stop() -> Word {
+    Word::new("root@h1", "disk is full", 1_700_000_000, None)
 }

@@ -6,11 +6,7 @@ use putexd::election::{
 };
 use putexd::types::{Revision, Time, WriteId};
 
-use crate::host::{Host, a, details, guard, held_by, let_go_by, ms, read, remembered, settings, write};
-
-fn stop() -> Word {
-    Word::new("root@h1", "disk is full", 1_700_000_000, None)
-}
+use crate::host::{Host, a, details, guard, held_by, let_go_by, ms, read, remembered, settings, stop, write};
 
 const STOPPED: &str = "stopped everywhere by root@h1: disk is full";
 

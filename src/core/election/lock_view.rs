@@ -292,10 +292,12 @@ impl LockView {
     }
 
     fn claim_of_record(&self, seen: &ObservedLock, record: &Record, unknown: &Claim, timings: &Timings) -> Claim {
-        let cause = if record.is_held() {
-            Cause::Silent { holder: record.holder.to_string(), heard: seen.heard }
-        } else {
-            Cause::Unproven
+        let gave_up = record.details.as_ref().is_some_and(|details| details.standing == Standing::GaveUp);
+        let holder = record.holder.to_string();
+        let cause = match (record.is_held(), gave_up) {
+            (true, false) => Cause::Silent { holder, heard: seen.heard },
+            (true, true) => Cause::GaveUp { holder },
+            (false, _) => Cause::Unproven,
         };
         let unknown = Claim { why: Why { cause, ..unknown.why.clone() }, ..unknown.clone() };
         match &record.details {
