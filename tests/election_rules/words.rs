@@ -1,5 +1,7 @@
 //! What operators say of a lock: stopped everywhere (H7) and paused (H8).
 
+use std::time::Duration;
+
 use putexd::election::{
     Content, Event, GuardDone, GuardRequest, LONGEST_PAUSE, Memory, Record, Settings, Standing, State, Word,
     WriteResult,
@@ -248,4 +250,71 @@ fn a_pause_outlives_a_restart_of_the_daemon() {
     let renewal = write(&actions).expect("a renewal");
     assert_eq!(details(&renewal).lease, LONGEST_PAUSE);
     assert_eq!(host.election.state(), State::Active);
+}
+
+/// A record of h2 with a lease of a minute, made by this write; with or without a word that stops the service.
+fn long(write: u128, is_stopped: bool) -> Content {
+    let mut content = held_by("h2", 9, write);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        (details.lease, details.hold) = (ms(60_000), ms(61_000));
+        details.note.stopped = is_stopped.then(stop);
+    }
+    content
+}
+
+/// What the store holds: a record that this host has seen for 50 s, and then those of `later`, each after as many milliseconds.
+/// Returns after how long the host claims the lock, counted from the first sight of the first record.
+fn claims_after(later: &[(u64, u64, Content)]) -> u64 {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    let first = host.now;
+    let watch = |host: &mut Host, until: Duration| {
+        while host.now < until {
+            let actions = host.after(ms(100));
+            if write(&host.answered(actions)).is_some() {
+                return Some(host.now - first);
+            }
+        }
+        None
+    };
+    assert_eq!(watch(&mut host, first + ms(50_000)), None);
+    for (after, revision, content) in later {
+        let until = host.now + ms(*after);
+        assert_eq!(watch(&mut host, until), None);
+        host.store.push((Revision(*revision), content.clone()));
+    }
+    let until = host.now + ms(200_000);
+    let after = watch(&mut host, until).expect("it claims the lock");
+    u64::try_from(after.as_millis()).expect("it is short")
+}
+
+/// The holder has fallen silent in a long pause, and an operator says something. He does not make the pause longer.
+#[test]
+fn words_make_no_record_younger_unless_its_holder_may_have_written_in_between() {
+    let aged = 60_000..62_000;
+    let anew = 110_000..112_500;
+    // The wait is that of the record, whoever says what.
+    for later in [
+        vec![(0, 42, long(9, false))],
+        vec![(0, 45, long(9, false))],
+        vec![(0, 42, long(9, false)), (3000, 43, long(9, true)), (3000, 44, long(9, false))],
+    ] {
+        assert!(aged.contains(&claims_after(&later)), "{later:?}");
+    }
+    // Two writes that came at the same moment: the holder had renewed, and was answered so, and the words were kept on top of that.
+    let on_top = claims_after(&[(0, 42, long(10, true)), (0, 43, long(9, false))]);
+    assert!(anew.contains(&on_top), "{on_top}");
+    // The holder renews, with the words.
+    let renewed = claims_after(&[(0, 42, long(10, false))]);
+    assert!(anew.contains(&renewed), "{renewed}");
+    // No putexd changes anything but the words under the same write.
+    let mut other = long(9, false);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut other {
+        details.hold = ms(62_000);
+    }
+    let changed = claims_after(&[(0, 42, other)]);
+    assert!(anew.contains(&changed), "{changed}");
 }
