@@ -177,6 +177,15 @@ fn a_host_does_not_say_that_it_gave_up_where_the_lock_or_the_unit_is_not_known()
         assert_eq!(write(&host.handle(event.clone())), None, "{event:?}");
         assert_eq!(host.election.state(), State::Standby);
     }
+    // What was there is mended.
+    let mut host = Host::new(fences(), Memory::default(), None);
+    let id = host.ready();
+    host.handle(Event::Strayed("a process".to_owned()));
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.handle(Event::Contend(Ok(())));
+    let claim = host.next_write();
+    host.won(&claim);
+    assert!(gave_up(&host.handle(step_down())).is_some());
     // Nobody is fenced here.
     let (mut host, _) = confirming(settings(), held_by("h2", 9, 9));
     assert_eq!(write(&host.handle(step_down())), None, "nobody is fenced");
@@ -271,12 +280,13 @@ fn a_successor_of_one_that_gave_up_waits_as_long_and_fences_all_but_that_one() {
 #[test]
 fn whoever_was_to_be_fenced_by_a_record_is_fenced_though_it_was_overwritten() {
     let foreign = Content::Record(Record::new(Holder::decode(b"elsewhere"), None));
+    // h9 has never held the lock, as far as this host knows, and nobody has configured that it may be fenced.
     for (standing, fenced) in
         [(Standing::Confirming, &["h2", "h3"][..]), (Standing::GaveUp, &["h2"]), (Standing::Active, &["h3"])]
     {
         let mut host = Host::new(fences(), Memory::default(), None);
         let id = host.ready();
-        host.shown(id, 41, record_of("h3", standing, &["h2"]));
+        host.shown(id, 41, record_of("h3", standing, &["h9", "h2"]));
         let id = read(&host.after(ms(1000))).expect("the store is asked");
         let (incarnation, revision) = (a(), Revision(42));
         let answer = Some(Observation { incarnation, revision, content: foreign.clone() });

@@ -8,7 +8,7 @@ use putexd::election::{
 };
 use putexd::types::{Revision, Time, WriteId};
 
-use crate::host::{Host, a, details, guard, held_by, let_go_by, ms, read, remembered, settings, stop, write};
+use crate::host::{Host, a, details, guard, held_by, let_go_by, ms, read, remembered, said, settings, stop, write};
 
 const STOPPED: &str = "stopped everywhere by root@h1: disk is full";
 
@@ -304,9 +304,17 @@ fn words_make_no_record_younger_unless_its_holder_may_have_written_in_between() 
     ] {
         assert!(aged.contains(&claims_after(&later)), "{later:?}");
     }
-    // Two writes that came at the same moment: the holder had renewed, and was answered so, and the words were kept on top of that.
+    // Two writes that came at the same moment: the holder has renewed, is told so, and the words were kept on top of that.
     let on_top = claims_after(&[(0, 42, long(10, true)), (0, 43, long(9, false))]);
     assert!(anew.contains(&on_top), "{on_top}");
+    // The same, and more words on top of that: what they replaced has the write that was seen, and another revision.
+    let twice = claims_after(&[
+        (0, 42, long(10, true)),
+        (0, 43, long(9, false)),
+        (0, 44, long(9, true)),
+        (0, 45, long(9, false)),
+    ]);
+    assert!(anew.contains(&twice), "{twice}");
     // The holder renews, with the words.
     let renewed = claims_after(&[(0, 42, long(10, false))]);
     assert!(anew.contains(&renewed), "{renewed}");
@@ -317,4 +325,104 @@ fn words_make_no_record_younger_unless_its_holder_may_have_written_in_between() 
     }
     let changed = claims_after(&[(0, 42, other)]);
     assert!(anew.contains(&changed), "{changed}");
+}
+
+/// A record that was found is waited out like that of an unknown holder, and words on it change nothing in that.
+#[test]
+fn words_on_a_record_that_was_found_do_not_make_it_one_that_was_followed() {
+    let entitled = |words: bool| {
+        let memory = Memory { longest_hold: ms(120_000), ..Memory::default() };
+        let mut host = Host::new(settings(), memory, None);
+        let id = host.ready();
+        host.shown(id, 41, long(9, true));
+        let first = host.now;
+        if words {
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            let actions = host.shown(id, 42, long(9, false));
+            host.answered(actions);
+        } else {
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            host.shown(id, 41, long(9, true));
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            host.shown(id, 42, long(10, false));
+        }
+        let claim = host.next_write();
+        (details(&claim).hold, host.now.saturating_sub(first))
+    };
+    let (hold, after) = entitled(true);
+    assert_eq!(hold, ms(120_000));
+    assert!((60_000..63_000).contains(&u64::try_from(after.as_millis()).expect("short")), "{after:?}");
+    // The holder renews: it was waited for by the hold of its record before, and is again.
+    assert_eq!(entitled(false).0, ms(61_000));
+}
+
+/// Nobody knows what happened while a host had no answer: words that come then are as new as any record.
+#[test]
+fn words_after_a_gap_begin_the_wait_anew() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    host.handle(Event::StoreDown);
+    host.after(ms(50_000));
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let again = host.now;
+    let actions = host.shown(id, 42, long(9, false));
+    host.answered(actions);
+    host.next_write();
+    assert!(host.now - again >= ms(60_000), "{:?}", host.now - again);
+}
+
+/// Words say nothing of the holder.
+#[test]
+fn words_are_no_sign_of_life() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 42, long(9, false));
+    assert!(said(&host).starts_with("h2 holds the lock and last renewed 1.0s ago"), "{}", said(&host));
+}
+
+/// A renewal of a paused holder that is in doubt may be won yet, and the guard is asked for its late deadline then.
+#[test]
+fn a_renewal_in_doubt_is_published_after_the_pause_is_taken_back() {
+    let (mut host, instance) = Host::activated();
+    let until = (host.now + host.wall).as_secs() + 60;
+    let renewal =
+        write(&host.handle(Event::Pause(Word::new("root@h1", "", 1, Some(until))))).expect("it is told at once");
+    host.won(&renewal);
+    let relied = host.now + settings().timings.gap_of_others();
+    let doubtful = loop {
+        let renewal = host.next_write();
+        if host.now >= relied {
+            break renewal;
+        }
+        if let Some(GuardRequest::Extend { deadline, .. }) = guard(&host.won(&renewal)) {
+            host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+        }
+    };
+    let left = host.election.deadline().expect("a lease").boot.saturating_sub(host.now);
+    assert!(left < ms(3000), "the guard was asked for no late deadline: {left:?}");
+    let asked = host.handle(Event::Written { write: doubtful.write, result: WriteResult::Unknown });
+    assert_eq!(write(&host.handle(Event::Resume)), None);
+    let told = details(&write(&host.answered(asked)).expect("it is told once the store has been read"));
+    assert_eq!(told.note.paused, None);
+    assert!(told.hold > ms(50_000), "{:?}", told.hold);
+}
+
+/// A word that is written while the store is being asked about a release would make that release one that nobody can verify.
+#[test]
+fn a_word_waits_until_the_store_has_said_what_a_release_replaced() {
+    let mut host = Host::new(Settings { checks_standby: true, ..settings() }, Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let id = host.until_asked();
+    let asked = host.shown(id, 42, let_go_by(9, 41));
+    assert_eq!(write(&host.handle(Event::Stop(stop()))), None);
+    let stopped = write(&host.answered(asked)).expect("it is told once that is known");
+    assert_eq!(details(&stopped).prev, Some((Revision(42), Some(details(&stopped).instance))));
 }

@@ -73,7 +73,7 @@ fn is_reworded(a: &Content, b: &Content) -> bool {
         let details = record.details.clone()?;
         Some((record.holder.clone(), Details { note: OperatorNote::default(), ..details }))
     };
-    is_same(a, b) && without_words(a).is_some_and(|details| without_words(b) == Some(details))
+    without_words(a).is_some_and(|details| without_words(b) == Some(details))
 }
 
 impl LockView {

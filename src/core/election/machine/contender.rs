@@ -245,12 +245,11 @@ impl Election {
     /// Who is fenced: the tenure that is given up now, if it can be told that nothing runs here because of it or an earlier one.
     ///
     /// The guard has not been asked for a lease in these phases, and nothing is started before that. The lock is known to have this
-    /// tenure's record. Nothing of the unit is alive here, under whichever tenure it was started. A word that the store does not
-    /// have yet is more urgent, and is written instead.
+    /// tenure's record. Nothing of the unit is alive here, under whichever tenure it was started.
     fn tenure_without_a_trace(&self) -> Option<Instance> {
         let (Phase::Confirming(tenure) | Phase::Fencing(tenure)) = &self.phase else { return None };
-        let is_known = self.connected && tenure.awaited.is_none() && !tenure.unresolved && self.errand.is_none();
-        let is_dead = self.unit_alive == Some(false) && !self.stopping_stray && !self.strayed;
+        let is_known = self.connected && tenure.awaited.is_none() && !tenure.unresolved;
+        let is_dead = self.unit_alive == Some(false) && !self.strayed;
         (self.settings.fences && is_known && is_dead && !tenure.is_suspect).then_some(tenure.instance)
     }
 
@@ -258,7 +257,7 @@ impl Election {
     /// All else is as its record says, so that a successor waits as long, and has as many others to fence.
     pub(super) fn tell_that_it_gave_up(&mut self, at: &Moment) {
         let Some(instance) = self.gave_up.take() else { return };
-        let Some(seen) = self.lock.seen().filter(|_| self.tenure().is_none()) else { return };
+        let Some(seen) = self.lock.seen() else { return };
         let Content::Record(Record { holder, details: Some(details), .. }) = &seen.content else { return };
         if details.instance != instance {
             return;
