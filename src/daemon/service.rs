@@ -587,7 +587,7 @@ impl Service {
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
                     // The client may have gone.
-                    let _ = adoption.send(Err("another one is under way; say it again".to_owned()));
+                    let _ = adoption.send(Err("another one is under way; say it again".to_owned().into()));
                 }
                 Event::Timeout
             }
@@ -674,7 +674,7 @@ impl Service {
 fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
     let event = if told.is_ok() { event } else { Event::Timeout };
     // The client may have gone.
-    let _ = answer.send(told);
+    let _ = answer.send(told.map_err(Into::into));
     event
 }
 
