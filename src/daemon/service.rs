@@ -680,6 +680,12 @@ fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if let Some(word) = self.unsaid() {
+            tracing::warn!(
+                "{}: say it again: {word}: that was not written to the lock, and is dropped",
+                self.settings.name
+            );
+        }
         self.host.grounds.remove(&self.settings.name);
     }
 }

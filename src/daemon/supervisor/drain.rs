@@ -73,11 +73,12 @@ impl Question {
             return Ok("this host was drained already; what is said of it now is kept".to_owned());
         }
         let announced = self.drain.announce(word.clone())?;
+        let held_before: BTreeSet<String> = self.held().map(|(service, _)| service.to_string()).collect();
         let lonely = match self.cluster.announce().await {
             Ok(()) => self.lonely(if force { Duration::ZERO } else { PATIENCE }).await,
             Err(error) => Err(error),
         };
-        let lonely = lonely.unwrap_or_else(|error| self.unknown(&error));
+        let lonely = lonely.unwrap_or_else(|error| self.unknown(held_before, &error));
         if !lonely.is_empty() && !force {
             drop(announced);
             self.cluster.changed();
@@ -132,10 +133,12 @@ impl Question {
         }
     }
 
-    /// Where nothing can be learnt of other hosts, what this host holds may be taken by nobody.
-    fn unknown(&self, error: &str) -> Vec<Lonely> {
+    /// Where nothing can be learnt of other hosts, what this host holds may be taken by nobody. So may what it held `before`: without
+    /// the store its lease may have ended since.
+    fn unknown(&self, mut held: BTreeSet<String>, error: &str) -> Vec<Lonely> {
         let why = format!("whether another host would take it is not known: {error}");
-        self.held().map(|(service, _)| (service.to_string(), why.clone())).collect()
+        held.extend(self.held().map(|(service, _)| service.to_string()));
+        held.into_iter().map(|service| (service, why.clone())).collect()
     }
 }
 
