@@ -184,7 +184,7 @@ async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T,
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
-            "putexd has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
+            "the putexd of this host has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
              restart it if it stays so, which no service feels whose lease is renewed again in time",
             rounded(limit)
         )))

@@ -211,13 +211,13 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let seen = if matches!(goal, Goal::Paused { .. }) { seen_by_all(&subject, &before) } else { Duration::ZERO };
     let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
+    let took = took_ms();
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
     let gap_ms = match (&verdict, goal.service()) {
         (Verdict::Done(_), Some(service)) => gap(&bus, service, &holder, began_ms).await,
         _ => None,
     };
-    let took = took_ms();
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
         Verdict::Failed(text) | Verdict::Stuck(text) => {
@@ -343,7 +343,8 @@ async fn wait(
     (seen, limit): (Duration, Duration),
     progress: &mut Progress,
 ) -> (Verdict, Option<View>) {
-    let mut had_word = false;
+    // Whether the word was there, and since when it is not any more.
+    let (mut had_word, mut lost) = (false, None::<Instant>);
     loop {
         sleep(INTERVAL).await;
         // A putexd that restarts meanwhile is asked again.
@@ -352,12 +353,17 @@ async fn wait(
             Err(failure) => Err(failure),
         };
         if let Ok(view) = &view {
-            let has_word = goal.has_word(view);
-            if had_word && has_word == Some(false) {
-                let text = "somebody has taken it back before it was done, or its time is over".to_owned();
-                return (Verdict::Failed(text), Some(view.clone()));
+            match goal.has_word(view) {
+                Some(true) => (had_word, lost) = (true, None),
+                // While the store is away a word that is to be written still is not seen for a moment.
+                Some(false) if had_word && view.store.trouble_in_short().is_none() => {
+                    if lost.get_or_insert_with(Instant::now).elapsed() >= REPORTED {
+                        let text = "somebody has taken it back before it was done, or its time is over".to_owned();
+                        return (Verdict::Failed(text), Some(view.clone()));
+                    }
+                }
+                Some(false) | None => lost = None,
             }
-            had_word |= has_word == Some(true);
             let is_open = matches!(goal.judge(view), Verdict::Going(_) | Verdict::Stuck(_));
             if let Some(unseen) = goal.unseen(view).filter(|_| is_open && begin.elapsed() >= REPORTED) {
                 return (unseen, Some(view.clone()));

@@ -109,7 +109,21 @@ fn a_drained_host_hands_over_and_takes_nothing_until_it_is_undrained() {
     let asked = now();
     let told = said(&other.output(&["putexctl", "drain"]));
     println!("{:?} without the store: {told}", now().saturating_sub(asked));
-    assert!(told.contains("nothing was changed") && told.contains("db (whether another host would take it"), "{told}");
+    assert!(
+        told.contains("nothing was changed") && told.contains("db (it is not known whether another host"),
+        "{told}"
+    );
+
+    // Nor is it waited for long what a stop does elsewhere. The host shows that its word is not in the store yet, and says when it
+    // is dropped.
+    let asked = now();
+    let output = other.output(&["putexctl", "stop", "db", "--reason", "no store"]);
+    let took = now().saturating_sub(asked);
+    println!("{took:?}: {}", said(&output));
+    assert!(output.status.code() == Some(75) && took < SOON * 2, "{took:?}: {}", said(&output));
+    wait_for_words(SOON, other, &["stopped everywhere by root", "no store", "is not in the lock's record yet"]);
+    other.exec(&["systemctl", "restart", "putexd.service"]);
+    wait_for_line(other, &["say it again: stopped everywhere by root", "no store", "is dropped"]);
 
     // It lasts over a boot, without the store, and when the other host is lost.
     host.power_off_hard();

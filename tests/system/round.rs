@@ -79,8 +79,8 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     });
     // What is said again is kept as it was, but for what is said anew.
     done(drained, &["drain", "--reason", "new fans"]);
-    let view = done(drained, &["status", "--json"]);
-    let view: serde_json::Value = serde_json::from_str(&view).expect("JSON");
+    let view = drained.output(&["putexctl", "status", "--json"]);
+    let view: serde_json::Value = serde_json::from_slice(&view.stdout).expect("JSON");
     let host = view["hosts"].as_array().expect("hosts").iter().find(|host| host["node"] == *drained.name);
     let word = &host.expect("the host itself")["drained"];
     assert!(word["reason"] == "new fans" && word["until"].is_u64(), "{word}");

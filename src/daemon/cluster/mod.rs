@@ -7,8 +7,8 @@
 //! | [`Key::of_host`], other pages | that host, when they change | its services, up to 24 KiB on a page |
 //! | [`Key::of_requests`] | other hosts, and that host | requests of operators to that host, and what came of them |
 //!
-//! Everything goes through [`Host::notes`](super::host::Host::notes), so that it delays no lock, and this host writes its report
-//! at most once in [`PACE`]. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
+//! Everything goes through [`Host::notes`](super::host::Host::notes), so that it delays no lock, and this host makes one write in
+//! [`PACE`] on average at most. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
 //! [`ClusterStatus::trouble`] for as long as it is so.
 
 mod mail;
@@ -44,7 +44,7 @@ use crate::types::{ClusterName, Key, NodeId, shortened};
 
 /// Time between two reports of this host while nothing changes.
 const REPORT: Duration = Duration::from_secs(10);
-/// Shortest time between two writes of this host's report.
+/// Shortest time between two writes of this host's report, on average.
 const PACE: Duration = Duration::from_secs(1);
 /// Time between two attempts where the store refuses what is asked of it.
 const REFUSED: Duration = Duration::from_secs(60);

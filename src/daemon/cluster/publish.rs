@@ -23,6 +23,8 @@ const LIST: Duration = Duration::from_secs(60);
 const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
+/// So many writes may follow each other at once, so that a change of state, which takes two, is seen at once.
+pub(super) const BURST: u32 = 4;
 /// After so many writes in a row that the store has not taken while it answered reads, it counts as refusing them: a store may
 /// leave a write without permission unanswered.
 const UNTAKEN: u32 = 3;
@@ -47,6 +49,8 @@ pub(super) struct Publisher {
     told: Option<HostReport>,
     /// When something was last written.
     wrote: Option<Instant>,
+    /// When the next write would be due if they came one after the other in their pace.
+    next: Instant,
     /// When the list is looked at again.
     list_at: Instant,
     /// What a host wrote that has this host's name.
@@ -73,6 +77,7 @@ impl Publisher {
             written: Vec::new(),
             told: None,
             wrote: None,
+            next: Instant::now(),
             list_at: Instant::now(),
             namesake: None,
             untaken: 0,
@@ -188,10 +193,12 @@ impl Publisher {
     }
 
     /// Waits for the time of the next write.
-    async fn turn(&self, at_once: bool) {
-        if let Some(wrote) = self.wrote.filter(|_| !at_once) {
-            sleep_until(wrote + PACE).await;
+    async fn turn(&mut self, at_once: bool) {
+        let next = self.next.max(Instant::now());
+        if !at_once {
+            sleep_until(next.checked_sub(PACE * (BURST - 1)).unwrap_or(next)).await;
         }
+        self.next = next + PACE;
     }
 
     /// A store that is connected and takes no write again and again refuses them.

@@ -172,8 +172,10 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     assert_eq!(one.cluster.status().trouble, "");
 
     // A change is seen long before the next report is due.
+    two.enter(State::Starting);
+    sleep(Duration::from_millis(200)).await;
     two.enter(State::Active);
-    sleep(Duration::from_secs(4)).await;
+    sleep(Duration::from_millis(1200)).await;
     assert_eq!(one.sees("h2").services[0].state, "active");
     assert!(one.sees("h2").services[0].since >= NOW);
 
@@ -219,7 +221,7 @@ async fn a_storm_of_changes_makes_few_writes_and_rest_makes_none_but_the_reports
     sleep(Duration::from_secs(6)).await;
     let made = one.writes() - writes;
     println!("1800 changes within {took:?}: {made} writes");
-    assert!(made <= took.as_secs() + 8, "{made}");
+    assert!(made <= took.as_secs() + 8 + u64::from(publish::BURST), "{made}");
     assert!(two.sees("h1").services.iter().all(|service| service.state == "active"));
 
     // Whatever was lost with the store is written again.

@@ -74,26 +74,26 @@ impl Question {
         }
         let announced = self.drain.announce(word.clone())?;
         let held_before: BTreeSet<String> = self.held().map(|(service, _)| service.to_string()).collect();
-        let lonely = match self.cluster.announce().await {
+        let asked = match self.cluster.announce().await {
             Ok(()) => self.lonely(if force { Duration::ZERO } else { PATIENCE }).await,
             Err(error) => Err(error),
         };
-        let lonely = lonely.unwrap_or_else(|error| self.unknown(held_before, &error));
+        let lonely = asked.clone().unwrap_or_else(|_| self.unknown(held_before));
         if !lonely.is_empty() && !force {
             drop(announced);
             self.cluster.changed();
-            return Err(format!(
-                "nothing was changed: have another host be able to take what it runs, and say it again, or use --force, with which \
-                 this stops: {}; hosts that are drained at the same time can refuse each other, so drain one after the other",
-                in_words(&lonely)
-            ));
+            return Err(refusal(&lonely, asked.err().as_deref()));
         }
         let handed: Vec<&str> = self.held().map(|(service, _)| service.as_str()).collect();
         let begun = match handed[..] {
             [] => "this host is drained, and holds nothing".to_owned(),
             _ => format!("this host is drained; begun to hand over {}", enumerated(&handed)),
         };
-        self.drain.begin(word).await?;
+        if let Err(error) = self.drain.begin(word).await {
+            drop(announced);
+            self.cluster.changed();
+            return Err(error);
+        }
         let left =
             if lonely.is_empty() { String::new() } else { format!("; nobody takes over: {}", in_words(&lonely)) };
         let drained = self.drain.reason();
@@ -135,10 +135,24 @@ impl Question {
 
     /// Where nothing can be learnt of other hosts, what this host holds may be taken by nobody. So may what it held `before`: without
     /// the store its lease may have ended since.
-    fn unknown(&self, mut held: BTreeSet<String>, error: &str) -> Vec<Lonely> {
-        let why = format!("whether another host would take it is not known: {error}");
+    fn unknown(&self, mut held: BTreeSet<String>) -> Vec<Lonely> {
+        let why = "it is not known whether another host would take it".to_owned();
         held.extend(self.held().map(|(service, _)| service.to_string()));
         held.into_iter().map(|service| (service, why.clone())).collect()
+    }
+}
+
+/// Why the host is not drained. `error`: why the other hosts' reports were not read.
+fn refusal(lonely: &[Lonely], error: Option<&str>) -> String {
+    let words = in_words(lonely);
+    match error {
+        Some(error) => format!(
+            "nothing was changed: {error}; without that a host is drained only with --force, which stops what nobody takes: {words}"
+        ),
+        None => format!(
+            "nothing was changed: have another host be able to take it, or use --force, which stops it: {words}; hosts that are \
+             drained at the same time can refuse each other, so drain one after the other"
+        ),
     }
 }
 
@@ -316,7 +330,7 @@ mod tests {
         let scene = Scene::new(2).await;
         scene.store.go_down("it is away");
         let refused = scene.drain(0, false).await.expect_err("nobody can be asked");
-        assert!(refused.contains("--force") && refused.contains("service-000 (whether another host"), "{refused}");
+        assert!(refused.contains("--force") && refused.contains("service-000 (it is not known whether"), "{refused}");
         scene.drain(1, false).await.expect("it holds nothing");
         scene.drain(0, true).await.expect("the operator insists");
     }
