@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
@@ -24,7 +24,7 @@ use super::interfaces::{
 use super::options::{self, Options};
 use super::status::{Begun, ServiceStatus};
 use super::{Ask, PATH, SERVICE, object};
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
 use crate::host::clock;
 use crate::types::{ServiceName, printable};
 
@@ -224,18 +224,21 @@ fn verb(message: &Message, member: &str) -> fdo::Result<Verb> {
     let options = read(options, &OF_MANAGER, member)?;
     let service = || named(&subject);
     let reason = options.reason();
-    Ok(match member {
+    let verb = match member {
         "StepDown" => Verb::StepDown { service: service()?, reason, to: options.to()? },
-        "Stop" => Verb::Stop { service: service()?, reason, until: options.until()? },
+        "Stop" => Verb::Stop { service: service()?, reason, until: options.until },
         "Start" => Verb::Start { service: service()? },
         "Pause" => Verb::Pause { service: service()?, reason, seconds: options.seconds(member)? },
         "Resume" => Verb::Resume { service: service()? },
         "Adopt" => Verb::Adopt { service: service()? },
-        "Drain" => Verb::Drain { reason, until: options.until()?, force: options.force.unwrap_or_default() },
+        "Drain" => Verb::Drain { reason, until: options.until, force: options.force.unwrap_or_default() },
         "Undrain" => Verb::Undrain,
         "ConfirmDead" => Verb::ConfirmDead { node: options::node(&subject)? },
         _ => return Err(fdo::Error::UnknownMethod(format!("{MANAGER} has no method {member:?}"))),
-    })
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    verb.check(now).map_err(fdo::Error::InvalidArgs)?;
+    Ok(verb)
 }
 
 fn read(options: Dictionary, interface: &interfaces::Interface, member: &str) -> fdo::Result<Options> {
@@ -337,7 +340,11 @@ impl Desk {
         let by = self.authority.act(sender, may_ask).await?;
         let (answer, result) = oneshot::channel();
         self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
-        Ok(to_dictionary(&Begun { begun: said(result.await.map_err(gone)?)? }))
+        let begun = result.await.map_err(gone)?.map_err(|unmet| match unmet {
+            Unmet::Refused(why) => fdo::Error::Failed(printable(&why).into_owned()),
+            Unmet::Open(known) => fdo::Error::NoReply(printable(&known).into_owned()),
+        })?;
+        Ok(to_dictionary(&Begun { begun }))
     }
 
     async fn show(self: &Arc<Self>, message: &Message, look: Look) {
