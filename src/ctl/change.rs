@@ -331,8 +331,9 @@ async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u6
 /// The price of a pause, before it is paid.
 pub(super) fn tell_the_price(service: &ServiceName, length: Duration) {
     tell(&format!(
-        "{service}: for {} no host takes over, whatever happens to the holder: if it dies, the service stays away until the pause \
-         is over, or the holder is back. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
+        "{service}: for {} no host takes over, whatever happens to the holder: if it dies, or is rebooted while the store does not \
+         answer, nobody runs the service until the pause is over. It does not take the service again before that either when it is \
+         back, and nothing makes this time shorter. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
         rounded(length)
     ));
 }
