@@ -202,6 +202,12 @@ impl Service {
         remarks.extend(self.stopped_by_another.clone());
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
+        remarks.extend(self.unsaid().map(|word| {
+            format!(
+                "{word}: that is not in the lock's record yet, and this host goes on trying; it is dropped if putexd is restarted \
+                 here before"
+            )
+        }));
         let now = self.host.machine.now();
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
         // What a stop waits for is shown with the stop.
