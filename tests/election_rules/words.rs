@@ -275,7 +275,7 @@ fn claims_after(later: &[(u64, u64, Content)]) -> u64 {
         while host.now < until {
             let actions = host.after(ms(100));
             if write(&host.answered(actions)).is_some() {
-                return Some(host.now - first);
+                return Some(host.now.saturating_sub(first));
             }
         }
         None
@@ -371,7 +371,7 @@ fn words_after_a_gap_begin_the_wait_anew() {
     let actions = host.shown(id, 42, long(9, false));
     host.answered(actions);
     host.next_write();
-    assert!(host.now - again >= ms(60_000), "{:?}", host.now - again);
+    assert!(host.now.saturating_sub(again) >= ms(60_000), "{:?}", host.now.saturating_sub(again));
 }
 
 /// Words say nothing of the holder.
