@@ -653,7 +653,7 @@ impl Service {
              slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""
         );
         self.strayed = Some(reason.clone());
-        Some(Event::Contend(Err(reason)))
+        Some(Event::Strayed(reason))
     }
 
     fn restart_checker(&mut self) {

@@ -204,7 +204,8 @@ impl Publisher {
     /// A store that is connected and takes no write again and again refuses them.
     fn judge(&mut self, trouble: Trouble) -> Trouble {
         let is_up = *self.cluster.0.site.notes.link().borrow() == crate::store::Link::Up;
-        self.untaken = if is_up { self.untaken + 1 } else { 0 };
+        // A store that does not exist, or is not fit, says so, and no right would help.
+        self.untaken = if is_up && trouble.is_no_answer() { self.untaken + 1 } else { 0 };
         match trouble {
             Trouble::Away(error) if self.untaken >= UNTAKEN => Trouble::Refused(error),
             Trouble::Away(_) | Trouble::Refused(_) => trouble,

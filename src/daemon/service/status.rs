@@ -98,8 +98,11 @@ impl Status {
     /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
     /// changes the revision alone, which STATUS= does not name.
     fn is_told_as(&self, other: &Self) -> bool {
-        let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
-        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
+        let stage = |status: &Self| match status.waiting {
+            Some(Waiting::Holder { stage, .. }) => Some(stage),
+            Some(_) | None => None,
+        };
+        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), stage(status));
         let is_stopped = |status: &Self| status.stopped.is_some();
         self.state == other.state
             && self.holder == other.holder

@@ -17,7 +17,7 @@ use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
-use crate::election::{Heard, Hindrance, State, Waiting, Word};
+use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
@@ -247,7 +247,8 @@ impl Supervisor {
                 (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
                     Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
-                    Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(Waiting::Holder { stage: Stage::Claims, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(Waiting::Holder { stage: Stage::GaveUp, .. }) => format!(" ({holder} gave up before a start)"),
                     Some(_) | None => format!(" ({holder} holds it)"),
                 },
                 _ => String::new(),
