@@ -181,11 +181,9 @@ fn past(screen: &mut Screen, holdings: &[Holding], now: u64) {
     for (place, holding) in holdings.iter().enumerate().rev() {
         let name = if place + 1 == holdings.len() { "History: " } else { "" };
         let began = date(holding.from_ms / 1000);
-        let lasted = match holding.until_ms {
-            Some(until) => format!("for {}", rounded(Duration::from_millis(until.saturating_sub(holding.from_ms)))),
-            None => format!("for {} so far", rounded(Duration::from_secs(now.saturating_sub(holding.from_ms / 1000)))),
-        };
-        let gap = holding.gap_ms.map(|gap| format!(", {} after the one before", rounded(Duration::from_millis(gap))));
+        let so_far = if holding.until_ms.is_none() { " so far" } else { "" };
+        let lasted = format!("for {}{so_far}", holding.length_in_words(now.saturating_mul(1000)));
+        let gap = holding.gap_ms.map(|_| format!(", {} after the one before", holding.gap_in_words()));
         let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
         let text = format!("{} from {began} {lasted}{}{ended}", holding.host, gap.unwrap_or_default());
         screen.sentence(&format!("{name:>14}"), &text, Style::Plain);

@@ -295,6 +295,7 @@ impl Supervisor {
         let cluster = report::cluster_of(&host);
         let (errand, errands) = mpsc::channel(ASKS_LIMIT);
         let cluster_tasks = cluster.run(report::describe(&host), errand.clone());
+        report::witnesses(&host, &cluster);
         let mut for_machines = for_machines(&host, &silences);
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);

@@ -148,7 +148,7 @@ impl Service {
             alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
-        self.diary.hear(status.waiting.as_ref());
+        self.diary.hear(status.waiting.as_ref(), &self.host.node, now);
         let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {

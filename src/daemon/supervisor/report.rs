@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Supervisor;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
+use crate::daemon::history::Witness;
 use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
@@ -18,6 +19,12 @@ pub(super) fn cluster_of(host: &Host) -> Cluster {
         hints: host.hints.clone(),
         clock: Arc::new(MachineClock(Arc::clone(&host.machine))),
     })
+}
+
+/// Has the history ask the reports of hosts when they were last heard of.
+pub(super) fn witnesses(host: &Host, cluster: &Cluster) {
+    let cluster = cluster.clone();
+    host.history.ask(Witness(Box::new(move |lock, holder| cluster.last_heard(lock, holder))));
 }
 
 /// What makes the host's part of its report.

@@ -118,8 +118,9 @@ impl Supervisor {
             return;
         };
         let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
+        let now = self.host.machine.wall();
         tokio::spawn(async move {
-            let _ = answer.send(history.read(&*notes, &lock).await);
+            let _ = answer.send(history.read(&*notes, &lock, now).await);
         });
     }
 
