@@ -49,6 +49,7 @@ pub(super) fn timings() -> TimingsStatus {
         stop_budget_ms: 6000,
         hold_ms: 23_700,
         wait_ms: 24_024,
+        failover_ms: 30_024,
         stop_limit_ms: 90_000,
     }
 }

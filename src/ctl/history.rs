@@ -211,10 +211,7 @@ fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
             Cell::new(holding.host.clone()),
             Cell::styled(what, style),
             Cell::new(lasted),
-            Cell::styled(
-                holding.gap_in_words(),
-                if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain },
-            ),
+            Cell::styled(holding.gap_in_words(), if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain }),
             Cell::new(token),
             Cell::new(why.join("; ")),
         ];

@@ -8,6 +8,7 @@ mod change;
 mod clear;
 mod doctor;
 mod explain;
+mod findings;
 #[cfg(test)]
 mod fixture;
 mod history;

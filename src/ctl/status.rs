@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::ask::{Bus, leases_below, without_putexd};
+use super::findings::{Finding, Severity, in_words};
 use super::local;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::service_screen;
 use super::status_words::{ago, style_of};
-use super::view::{HostView, Presence, ServiceView, Severity, View, in_words};
+use super::view::{HostView, Presence, ServiceView, View};
 use crate::command_line::exit;
 use crate::dbus::{ClusterStatus, HostReport, HostStatus};
 use crate::host::clock;
@@ -19,6 +20,9 @@ use crate::types::span::rounded;
 
 /// With more services than this, those that are well are only counted, unless they are asked for.
 const FEW: usize = 30;
+
+/// So many findings of a kind are shown, unless all are asked for.
+const FINDINGS: usize = 12;
 
 /// What `putexctl status` is called with.
 #[derive(Debug, Args)]
@@ -197,7 +201,7 @@ fn arrange(services: &mut [ServiceView], order: Order) {
 /// The cluster in one screen, at `now` in seconds since 1970. `all`: services that are well as well, however many.
 pub(super) fn screen(view: &View, all: bool, now: u64, surface: Surface) -> Screen {
     let mut screen = Screen::new(surface);
-    findings(&mut screen, view);
+    findings(&mut screen, view, all);
     if !view.incomplete.is_empty() {
         screen.sentence("", &format!("This is not all that there is: {}", view.incomplete), Style::Notable).end();
     }
@@ -213,35 +217,37 @@ pub(super) fn screen(view: &View, all: bool, now: u64, surface: Surface) -> Scre
     screen
 }
 
-fn findings(screen: &mut Screen, view: &View) {
-    if view.findings.is_empty() {
-        let (hosts, services) = (view.hosts.len(), view.services.len());
-        let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-        screen.put("All is well", Style::Good);
-        screen.line(&format!(
-            ": {} on {}, as {} sees it.",
-            count(services, "service"),
-            count(hosts, "host"),
-            view.node
-        ));
-        screen.end();
-        return;
-    }
+fn findings(screen: &mut Screen, view: &View, all: bool) {
     for (severity, title, style) in [
-        (Severity::Alarm, "What is wrong:", Style::Bad),
-        (Severity::Warning, "What to look at:", Style::Notable),
         (Severity::Asked, "What operators have asked for:", Style::Notable),
+        (Severity::Alarm, "What is wrong:", Style::Bad),
+        (Severity::Progress, "What is in progress:", Style::Notable),
+        (Severity::Warning, "What to look at:", Style::Notable),
     ] {
         let of_it: Vec<_> = view.findings.iter().filter(|finding| finding.severity == severity).collect();
         if of_it.is_empty() {
             continue;
         }
         screen.put(title, style).end();
-        for finding in of_it {
+        let shown = if all { of_it.len() } else { FINDINGS.min(of_it.len()) };
+        for finding in &of_it[..shown] {
             screen.sentence("  - ", &finding.in_words(), Style::Plain);
+        }
+        if shown < of_it.len() {
+            let text = format!("{} more, which \"putexctl status --all\" shows", of_it.len() - shown);
+            screen.sentence("  - ", &text, Style::Faint);
         }
         screen.end();
     }
+    let is_bad = |finding: &Finding| matches!(finding.severity, Severity::Alarm | Severity::Progress);
+    if view.findings.iter().any(is_bad) {
+        return;
+    }
+    let (hosts, services) = (view.hosts.len(), view.services.len());
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    screen.put(if view.findings.is_empty() { "All is well" } else { "Nothing is wrong" }, Style::Good);
+    screen.line(&format!(": {} on {}, as {} sees it.", count(services, "service"), count(hosts, "host"), view.node));
+    screen.end();
 }
 
 fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {

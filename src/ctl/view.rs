@@ -1,17 +1,16 @@
 //! The cluster as one picture: what this host's putexd tells of its own services, of the store, and of the other hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde::Serialize;
 
+use super::findings::{self, Finding, Found, Severity, grouped};
 use crate::cluster::eligibility::{self, eligibility};
 use crate::cluster::view::Life;
 use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
-use crate::types::span::{date, rounded};
 
-/// How many services a finding names one by one.
-const NAMED: usize = 4;
+/// A report that comes so many seconds after a tenure was seen tells of that tenure. It may have been under way before.
+const REPORTED_S: u64 = 5;
 
 /// The cluster, as `putexctl status --json` prints it.
 #[derive(Debug, Clone, Serialize)]
@@ -28,39 +27,6 @@ pub(super) struct View {
     pub(super) store: StoreStatus,
     /// Why this is not all that there is; empty = nothing is known to be missing.
     pub(super) incomplete: String,
-}
-
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Severity {
-    /// Something does not run, or an alarm stands.
-    Alarm,
-    /// All runs, and the next fault would find less than it needs.
-    Warning,
-    /// An operator has asked for it.
-    Asked,
-}
-
-/// Something that somebody has to know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    /// How bad it is.
-    pub(super) severity: Severity,
-    /// The services that it concerns; empty = a host, or the store.
-    pub(super) services: Vec<String>,
-    /// What it is; with `services` it goes on where they are named.
-    pub(super) text: String,
-}
-
-impl Finding {
-    /// The whole sentence.
-    pub(super) fn in_words(&self) -> String {
-        match &self.services[..] {
-            [] => self.text.clone(),
-            services => format!("{}: {}", enumerated(services, NAMED), self.text),
-        }
-    }
 }
 
 /// What a host is for the cluster.
@@ -133,9 +99,12 @@ pub(super) struct ServiceView {
     pub(super) hosts: Vec<Candidate>,
     /// What this host tells of it; `None`: this host does not have it.
     pub(super) here: Option<ServiceStatus>,
+    /// The host that was asked.
+    #[serde(skip)]
+    pub(super) node: String,
     /// The findings that concern this service.
     #[serde(skip)]
-    pub(super) findings: Vec<(Severity, String)>,
+    pub(super) findings: Vec<Found>,
 }
 
 impl ServiceView {
@@ -196,14 +165,16 @@ impl View {
             names.extend(host.services.iter().map(|report| (report.service.as_str(), None)));
         }
         names.extend(services.iter().map(|status| (status.service.as_str(), Some(status))));
-        let views: Vec<ServiceView> =
-            names.into_iter().map(|(name, here)| of_service(name, here, &hosts, &node, &verdicts(name))).collect();
+        let views: Vec<ServiceView> = names
+            .into_iter()
+            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), &node, now))
+            .collect();
         for host in &mut hosts {
             let runs = |view: &&ServiceView| matches!(view.state.as_str(), "running" | "paused");
             host.runs = views.iter().filter(runs).filter(|view| view.holder == host.node).count();
         }
-        let mut findings = of_hosts(&hosts, now);
-        findings.extend(store.trouble().map(|text| Finding { severity: Severity::Alarm, services: Vec::new(), text }));
+        let mut findings = findings::of_hosts(&hosts, &views, now);
+        findings.extend(store.trouble().map(|text| Finding::of_no_service(Severity::Alarm, text)));
         findings.extend(grouped(&views));
         findings.sort_by_key(|finding| finding.severity);
         for host in &mut hosts {
@@ -230,7 +201,7 @@ fn complete(cluster: &mut ClusterStatus, services: &[ServiceStatus]) {
 }
 
 /// What is told of a service on one host: by itself, or in its report.
-fn report_of<'a>(host: &'a HostView, service: &str) -> Option<&'a ServiceReport> {
+pub(super) fn report_of<'a>(host: &'a HostView, service: &str) -> Option<&'a ServiceReport> {
     host.status.services.iter().find(|report| report.service == service)
 }
 
@@ -242,9 +213,9 @@ fn state_in(report: &ServiceReport) -> &str {
 fn of_service(
     name: &str,
     here: Option<&ServiceStatus>,
-    hosts: &[HostView],
+    (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
     node: &str,
-    verdicts: &[eligibility::Candidate],
+    now: u64,
 ) -> ServiceView {
     let reported = || {
         let host = hosts
@@ -259,18 +230,28 @@ fn of_service(
         Some(status) if !matches!(status.state.as_str(), "no-store" | "broken") && !status.observes => String::new(),
         Some(_) | None => reported(),
     };
-    let holders_report = hosts.iter().find(|host| host.node == holder).and_then(|host| report_of(host, name));
+    let holders_host = hosts.iter().find(|host| host.node == holder);
+    let is_gone = holders_host.is_some_and(|host| host.presence == Presence::Silent);
+    let holders_report = holders_host.filter(|_| !is_gone).and_then(|host| report_of(host, name));
     // A report of an earlier tenure says nothing of this one.
     let token = here.map_or(0, |status| status.token);
     let holders_report = holders_report.filter(|report| report.token == 0 || report.token >= token);
+    let seen = here.and_then(|status| status.held_since);
+    let reported_at = holders_host.and_then(|host| host.status.silent_ms).map(|ms| now.saturating_sub(ms / 1000));
+    let is_of_tenure = seen.zip(reported_at).is_some_and(|(seen, reported)| reported > seen.saturating_add(REPORTED_S));
     let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, name);
-    let (state, since) = (state_of(here, holders_report, &holder, node), since_of(here, holders_report, &holder, node));
+    let known = Known { report: holders_report, is_of_tenure, is_gone };
+    let (state, since) = (state_of(here, &known, &holder, node), since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
     let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
     let lease_left_ms = match here {
         _ if holder.is_empty() => None,
         Some(status) if holder == node => status.lease_left_ms,
         Some(ServiceStatus { paused: Some(_), takeable_ms: Some(takeable), .. }) => Some(*takeable),
+        // A host that would not take the lock counts no wait, and knows the end of the long lease all the same.
+        Some(ServiceStatus { paused: Some(Word { until: Some(until), .. }), .. }) => {
+            Some(until.saturating_sub(now).saturating_mul(1000))
+        }
         Some(_) | None => left_by_lock.map(|(lease, silent)| lease.saturating_sub(silent)),
     };
     let of_report = |read: fn(&ServiceReport) -> &String| {
@@ -294,11 +275,13 @@ fn of_service(
         paused: here.and_then(|status| status.paused.clone()),
         hosts: candidates,
         here: here.cloned(),
+        node: node.to_owned(),
         findings: Vec::new(),
         holder,
     };
-    view.findings = findings_of(&view, hosts, node);
-    view.well = matches!(view.state.as_str(), "running" | "held") && view.findings.is_empty();
+    view.findings = findings::of_service(&view, hosts, node, now);
+    let is_as_it_should_be = view.state == "running" || findings::is_only_observed(hosts, name);
+    view.well = is_as_it_should_be && view.findings.is_empty();
     view
 }
 
@@ -309,19 +292,26 @@ fn of_service(
 /// | running | the holder's unit runs |
 /// | paused | the same, under a long lease that an operator asked for |
 /// | held | a host holds the lock, and has not told what its unit does |
-/// | silent | a host holds the lock, and has not renewed it for two intervals |
+/// | silent | a host holds the lock, and has not renewed it for two intervals, or nobody can see whether it does |
 /// | starting, stopping | the holder is about to start the unit, or stops it |
+/// | lapsed | the host whose record the lock has does not run the unit any more, and the record has to age |
 /// | stopped | an operator keeps it stopped everywhere |
 /// | no-holder | nobody holds the lock |
 /// | broken | its file is broken on this host, and no host is known to run it |
 /// | unknown | the store does not answer this host, and no host has told of it |
-fn state_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder: &str, node: &str) -> String {
+fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node: &str) -> String {
     let own = here.filter(|_| holder == node).map(|status| status.state.as_str());
-    let state = own.or(report.map(state_in)).unwrap_or_default();
-    let silent = here.is_some_and(|status| {
-        let interval = status.timings.as_ref().map_or(u64::MAX, |timings| timings.renew_interval_ms.saturating_mul(2));
-        holder != node && status.silent_ms.is_some_and(|silent| silent > interval.saturating_add(500))
-    });
+    let state = own.or(known.report.map(state_in)).unwrap_or_default();
+    let renewed = here.and_then(|status| status.silent_ms);
+    let interval = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.renew_interval_ms);
+    let silent = holder != node
+        && match renewed {
+            Some(silent) => {
+                silent > interval.map_or(u64::MAX, |interval| interval.saturating_mul(2).saturating_add(500))
+            }
+            // Nobody has seen it renew anything, and its last report is old.
+            None => known.is_gone,
+        };
     let stopped = here.is_some_and(|status| status.stopped.is_some());
     let word = match (holder, state) {
         ("", _) if stopped => "stopped",
@@ -331,6 +321,9 @@ fn state_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder
             Some(_) => "no-holder",
         },
         _ if silent => "silent",
+        // Its own word comes first; a report counts if it was made after the tenure was seen here.
+        (_, "standby" | "retired") if holder == node || known.is_of_tenure => "lapsed",
+        (_, "no-store") if holder == node => "unknown",
         (_, "releasing" | "lapsing") => "stopping",
         (_, "confirming" | "fencing" | "starting") => "starting",
         (_, "active") if here.is_some_and(|status| status.paused.is_some()) => "paused",
@@ -340,10 +333,23 @@ fn state_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder
     word.to_owned()
 }
 
+/// What is known of a holder's part, beside what this host sees of the lock.
+struct Known<'a> {
+    /// Its report of the service, if that is of this tenure and not an old one.
+    report: Option<&'a ServiceReport>,
+    /// Whether the report was made after this host has seen the tenure.
+    is_of_tenure: bool,
+    /// Whether the holder does not report any more.
+    is_gone: bool,
+}
+
 fn since_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder: &str, node: &str) -> Option<u64> {
     let told = |report: &ServiceReport| (report.since > 0 && state_in(report) != "standby").then_some(report.since);
     match here {
-        _ if holder.is_empty() => here.and_then(|status| status.stopped.as_ref()).map(|word| word.at),
+        _ if holder.is_empty() => {
+            let stopped = here.and_then(|status| status.stopped.as_ref()).map(|word| word.at);
+            stopped.or(here.and_then(|status| status.held_since))
+        }
         Some(status) if holder == node => status.since.or(status.held_since),
         Some(status) => report.and_then(told).or(status.held_since),
         None => report.and_then(told),
@@ -383,137 +389,4 @@ fn hosts_of(
     }
     candidates.sort_by(|one, other| one.host.cmp(&other.host));
     candidates
-}
-
-fn silent_for(host: &HostView) -> String {
-    match host.status.silent_ms {
-        Some(silent) => format!("has not reported for {}", rounded(Duration::from_millis(silent))),
-        None => "has not reported since this host's putexd started".to_owned(),
-    }
-}
-
-/// Whether each host that has the service only observes it, so that it is not to run.
-fn is_only_observed(hosts: &[HostView], service: &str) -> bool {
-    let mut states =
-        hosts.iter().filter_map(|host| report_of(host, service)).map(|report| report.state.as_str()).peekable();
-    states.peek().is_some() && states.all(|state| state == "observed")
-}
-
-/// What somebody has to know of a service.
-fn findings_of(view: &ServiceView, hosts: &[HostView], node: &str) -> Vec<(Severity, String)> {
-    let mut found = Vec::new();
-    let mut alarm = |text: String| found.push((Severity::Alarm, text));
-    if let Some(here) = &view.here {
-        here.alarms.iter().cloned().for_each(&mut alarm);
-        if here.state == "broken" {
-            let told = [here.hindrance.clone()].into_iter().chain(here.remarks.iter().cloned());
-            told.filter(|text| !text.is_empty()).for_each(&mut alarm);
-        } else if !here.failure.is_empty() {
-            alarm(format!("failed on {node}: {}", here.failure));
-        }
-    }
-    for host in hosts.iter().filter(|host| host.node != node) {
-        let alarms = report_of(host, &view.service).into_iter().flat_map(|report| &report.alarms);
-        alarms.for_each(|text| alarm(format!("{}: {text}", host.node)));
-    }
-    match view.state.as_str() {
-        "silent" => {
-            let here = view.here.as_ref();
-            let span = |ms: Option<u64>| ms.map(|ms| rounded(Duration::from_millis(ms)));
-            let silent = span(here.and_then(|here| here.silent_ms)).unwrap_or_default();
-            let taken = span(here.and_then(|here| here.takeable_ms));
-            let taken = taken.map_or_else(String::new, |taken| format!("; {node} may take the lock in {taken}"));
-            alarm(format!("{} has not renewed its lease for {silent}{taken}", view.holder));
-        }
-        "no-holder" if is_only_observed(hosts, &view.service) => {}
-        "no-holder" if view.others().all(|candidate| !candidate.eligible) => {
-            alarm(format!("nobody runs it, and no host may take it: {}", reasons(view)));
-        }
-        // With a host that may take it, or one that is starting it, the next moment is a better one.
-        _ => {}
-    }
-    if let Some(word) = &view.stopped {
-        let text = format!("stopped {}; \"putexctl start {}\" ends this", in_words(word), view.service);
-        found.push((Severity::Asked, text));
-    }
-    if let Some(word) = &view.paused {
-        let text = format!(
-            "paused {}: no host takes it over meanwhile; \"putexctl resume {}\" ends this",
-            in_words(word),
-            view.service
-        );
-        found.push((Severity::Asked, text));
-    }
-    // With one host alone nothing is known of others: the cluster's report says so.
-    let lonely = hosts.len() > 1 && view.others().all(|candidate| !candidate.eligible);
-    if lonely && matches!(view.state.as_str(), "running" | "held" | "silent") {
-        found.push((Severity::Warning, format!("no host could take it over from {}: {}", view.holder, reasons(view))));
-    }
-    if let Some(here) = view.here.as_ref().filter(|here| here.state != "broken") {
-        found.extend(here.remarks.iter().map(|text| (Severity::Warning, text.clone())));
-    }
-    found
-}
-
-fn reasons(view: &ServiceView) -> String {
-    let all: Vec<String> = view.others().map(|candidate| format!("{} {}", candidate.host, candidate.reason)).collect();
-    if all.is_empty() { "there is none".to_owned() } else { all.join(", ") }
-}
-
-/// Who has asked, when, until when and why.
-pub(super) fn in_words(word: &Word) -> String {
-    let by = if word.by.is_empty() { "somebody" } else { &word.by };
-    let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", word.reason) };
-    let until = word.until.map_or_else(String::new, |until| format!(" until {}", date(until)));
-    format!("by {by} since {}{until}{reason}", date(word.at))
-}
-
-/// What somebody has to know of the hosts.
-fn of_hosts(hosts: &[HostView], now: u64) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut add = |severity, text: String| found.push(Finding { severity, services: Vec::new(), text });
-    for host in hosts {
-        let (name, report) = (&host.node, &host.status.report);
-        match host.presence {
-            Presence::Silent => add(
-                Severity::Alarm,
-                format!(
-                    "host {name} {}: see that it is up, that putexd runs there, and that it reaches the store; if it was removed \
-                     for good, its report goes away by itself",
-                    silent_for(host)
-                ),
-            ),
-            Presence::Drained => {
-                let word = report.drained.clone().unwrap_or_default();
-                let over = word.until.filter(|until| *until <= now).map_or("", |_| " (this time is over)");
-                let text =
-                    format!("host {name} is drained {}{over}; \"putexctl undrain\" there ends this", in_words(&word));
-                add(Severity::Asked, text);
-            }
-            Presence::Up | Presence::Unknown => {}
-        }
-        if host.presence != Presence::Silent {
-            if !report.guard.is_empty() {
-                add(Severity::Alarm, format!("host {name}: {}", report.guard));
-            }
-            report.alarms.iter().for_each(|text| add(Severity::Alarm, format!("host {name}: {text}")));
-        }
-    }
-    found
-}
-
-/// The findings of the services; one that several have alike is there once.
-fn grouped(views: &[ServiceView]) -> Vec<Finding> {
-    let mut found: Vec<Finding> = Vec::new();
-    let mut places: BTreeMap<(Severity, &str), usize> = BTreeMap::new();
-    for view in views {
-        for (severity, text) in &view.findings {
-            let place = *places.entry((*severity, text)).or_insert_with(|| {
-                found.push(Finding { severity: *severity, services: Vec::new(), text: text.clone() });
-                found.len() - 1
-            });
-            found[place].services.push(view.service.clone());
-        }
-    }
-    found
 }

@@ -107,7 +107,9 @@ impl Diary {
                     known => *known = Some(LastHeard { holder: holder.clone(), at, is_found }),
                 }
             }
-            Some(Waiting::OwnRecord { .. }) if self.heard.as_ref().is_none_or(|heard| heard.holder != node.as_str()) => {
+            Some(Waiting::OwnRecord { .. })
+                if self.heard.as_ref().is_none_or(|heard| heard.holder != node.as_str()) =>
+            {
                 self.heard = Some(LastHeard { holder: node.to_string(), at: now, is_found: true });
             }
             Some(_) | None => {}

@@ -111,12 +111,7 @@ impl History {
     }
 
     /// What the store has of the history of `lock`, at `now` since 1970. `Err`: why that is not known.
-    pub(super) async fn read(
-        &self,
-        store: &dyn Store,
-        lock: &Key,
-        now: Duration,
-    ) -> Result<Vec<Happened>, String> {
+    pub(super) async fn read(&self, store: &dyn Store, lock: &Key, now: Duration) -> Result<Vec<Happened>, String> {
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         if let Some((_, events)) = self.answers().get(lock).filter(|(read, _)| read.elapsed() < FRESH) {
             return Ok(events.clone());

@@ -1,7 +1,7 @@
 //! Histories in a store.
 
-use super::{AHEAD_MS, Happened, What};
 use super::pages::{self, Page};
+use super::{AHEAD_MS, Happened, What};
 use crate::store::{Store, StoreError};
 use crate::types::{Incarnation, Key, Revision};
 

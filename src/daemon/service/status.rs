@@ -22,7 +22,7 @@ pub struct Status {
     pub since: u64,
     /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
-    /// Since when this host has seen that tenure, in seconds since 1970. `None`: nobody holds the lock.
+    /// Since when this host has seen that tenure, or that nobody holds the lock, in seconds since 1970. `None`: it has seen nothing.
     pub held_since: Option<u64>,
     /// The lock's revision.
     pub revision: Revision,
@@ -131,7 +131,7 @@ impl Service {
         let mut status = Status {
             state: self.election.state(),
             since: wall,
-            held_since: (!holder.is_empty()).then_some(wall),
+            held_since: Some(wall),
             holder,
             revision: self.election.revision(),
             token: self.election.token(),
@@ -155,7 +155,7 @@ impl Service {
                 status.since = shown.since;
             }
             if (&shown.holder, shown.token) == (&status.holder, status.token) {
-                status.held_since = shown.held_since;
+                status.held_since = shown.held_since.or(status.held_since);
             }
             is_signalled = !shown.is_signalled_as(&status);
             status.version = shown.version + u64::from(is_signalled);

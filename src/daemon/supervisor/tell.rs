@@ -387,6 +387,7 @@ fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
         stop_budget_ms: milliseconds(timings.stop_budget),
         hold_ms: milliseconds(timings.hold()),
         wait_ms: milliseconds(timings.wait(timings.hold())),
+        failover_ms: milliseconds(settings.failover()),
         stop_limit_ms: milliseconds(settings.stop_limit),
     }
 }
