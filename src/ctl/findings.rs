@@ -197,7 +197,11 @@ fn silence(view: &ServiceView, node: &str) -> Option<Found> {
         return Some(Found { severity: Severity::Alarm, text: text(&seen), cause, of_many: text("") });
     }
     let taken = span(here.and_then(|here| here.takeable_ms));
-    let silent = silent.unwrap_or_else(|| "longer than this host has watched it".to_owned());
+    let Some(silent) = silent else {
+        // This host has not seen it renew anything, as after a start of this putexd.
+        let text = format!("{holder} holds the lock, and does not report any more");
+        return Some(Found::new(Severity::Alarm, text));
+    };
     let text = |about: &str| {
         let when = taken.as_ref().map_or_else(String::new, |taken| format!("; {node} may take over in {about}{taken}"));
         format!("{holder} has not renewed its lease for {about}{silent}{when}")

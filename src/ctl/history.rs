@@ -171,6 +171,9 @@ fn picture(pasts: &[Past], from_ms: Option<u64>, now_ms: u64) -> Option<(Vec<Row
     Some((pasts.iter().map(row).collect(), range))
 }
 
+/// On a terminal with so many columns the reasons have room in a column of their own.
+const WIDE: usize = 130;
+
 /// One line of the table.
 struct Line {
     at_ms: u64,
@@ -188,8 +191,20 @@ fn screen(pasts: &[Past], limit: Option<usize>, now_ms: u64, surface: Surface) -
         screen.line("No host has noted anything of these services in this time.");
         return screen;
     }
-    let rows: Vec<Vec<Cell>> = lines.into_iter().map(|line| line.cells).collect();
-    screen.table(&["WHEN", "SERVICE", "HOST", "WHAT", "LASTED", "GAP", "TOKEN", "WHY"], &rows, 0);
+    let mut rows: Vec<Vec<Cell>> = lines.into_iter().map(|line| line.cells).collect();
+    let header = ["WHEN", "SERVICE", "HOST", "WHAT", "LASTED", "GAP", "TOKEN", "WHY"];
+    let (why, others) = (header.len() - 1, &header[..header.len() - 1]);
+    if surface.width.is_none_or(|width| width >= WIDE) {
+        screen.table(&header, &rows, 0);
+        return screen;
+    }
+    // On a narrow terminal the reason has lines of its own.
+    let reasons: Vec<Cell> = rows.iter_mut().filter_map(|row| (row.len() > why).then(|| row.remove(why))).collect();
+    screen.table_with(others, &rows, 1, |screen, place| {
+        if let Some(reason) = reasons.get(place).filter(|reason| !reason.is_none()) {
+            screen.sentence("    ", reason.text(), Style::Faint);
+        }
+    });
     screen
 }
 
@@ -268,6 +283,9 @@ mod tests {
     fn the_history_of_a_bad_day() {
         insta::assert_snapshot!(screen(&day(), None, NOW * 1000, Surface::PIPE).as_text());
         assert_described("history", &day());
+        let narrow = Surface { width: Some(80), ..Surface::PIPE };
+        let narrow = screen(&day(), None, NOW * 1000, narrow);
+        assert!(narrow.as_text().lines().all(|line| line.chars().count() <= 80), "{}", narrow.as_text());
         let last = screen(&day(), Some(1), NOW * 1000, Surface::PIPE);
         assert_eq!(last.as_text().lines().count(), 2);
     }
