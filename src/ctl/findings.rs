@@ -4,73 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::view::{HostView, Presence, ServiceView, enumerated, report_of};
+use super::view::{Finding, Found, HostView, NAMED, Presence, ServiceView, Severity, enumerated, report_of};
 use crate::dbus::Word;
 use crate::types::shortened;
 use crate::types::span::{date, rounded};
 
-/// How many services a finding names one by one.
-const NAMED: usize = 4;
 /// The most characters of the reasons of other hosts in one finding.
 const REASONS_LIMIT: usize = 240;
 /// How long a service whose timings are not known may be without a running unit before that is wrong, in milliseconds.
 const USUAL_FAILOVER_MS: u64 = 60_000;
-
-/// How bad it is, what is shown first first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Severity {
-    /// An operator has asked for it.
-    Asked,
-    /// Something does not run, or an alarm stands.
-    Alarm,
-    /// Something does not run, and is to run in a moment.
-    Progress,
-    /// All runs, and the next fault would find less than it needs.
-    Warning,
-}
-
-/// Something that somebody has to know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    /// How bad it is.
-    pub(super) severity: Severity,
-    /// The services that it concerns; empty = a host, or the store.
-    pub(super) services: Vec<String>,
-    /// What it is; with `services` it goes on where they are named.
-    pub(super) text: String,
-}
-
-impl Finding {
-    /// The whole sentence.
-    pub(super) fn in_words(&self) -> String {
-        match &self.services[..] {
-            [] => self.text.clone(),
-            services if services.len() > NAMED => {
-                format!("{} services ({}): {}", services.len(), enumerated(services, NAMED), self.text)
-            }
-            services => format!("{}: {}", enumerated(services, NAMED), self.text),
-        }
-    }
-
-    pub(super) fn of_no_service(severity: Severity, text: String) -> Self {
-        Self { severity, services: Vec::new(), text }
-    }
-}
-
-/// A finding of one service.
-#[derive(Debug, Clone)]
-pub(super) struct Found {
-    pub(super) severity: Severity,
-    /// What it is.
-    pub(super) text: String,
-    /// Services with the same cause are told of together.
-    cause: String,
-    /// What it is for several services with that cause whose texts differ.
-    of_many: String,
-}
 
 impl Found {
     fn new(severity: Severity, text: String) -> Self {

@@ -105,7 +105,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     // Looked at after the histories, so that a run which they do not show as ended is one that has begun before.
     let view = status::picture(&bus, services).await?;
-    pasts.iter_mut().for_each(|past| compare(past, &view, now_ms));
+    for past in &mut pasts {
+        compare(past, &view, now_ms);
+    }
     if let Some(path) = &arguments.svg {
         return write_picture(path, &pasts, from_ms, now_ms);
     }

@@ -27,9 +27,21 @@ impl Failure {
     /// Prints the message to standard error.
     pub(super) fn tell(&self) {
         if !self.message.is_empty() {
-            tell(&format!("putexctl: {}\n", self.message));
+            // A refusal may name each of a thousand services; what comes first is what to do.
+            tell(&format!("putexctl: {}\n", bounded(&self.message)));
         }
     }
+}
+
+/// The most characters of an error.
+const MESSAGE_LIMIT: usize = 1200;
+
+/// The message, or as much of its beginning as an error may have, up to the end of a part of the sentence.
+fn bounded(message: &str) -> String {
+    let Some((limit, _)) = message.char_indices().nth(MESSAGE_LIMIT) else { return message.to_owned() };
+    let end = message[..limit].rfind(['\n', ';', ',']).unwrap_or(limit);
+    let left = message[end..].chars().count();
+    format!("{} … and {left} characters more: \"putexctl status\" shows each service", &message[..end])
 }
 
 /// Prints to standard output. The reader may have enough before the end, as in `putexctl status | head`.
@@ -398,6 +410,15 @@ mod tests {
         let mut long = on(Some(32), false);
         long.table(&["SERVICE", "WHY"], &rows, 0);
         assert_eq!(long.as_text(), "SERVICE  WHY\ndb       one two three four five\n         six\n");
+    }
+
+    #[test]
+    fn a_long_refusal_is_cut_behind_a_part_of_it() {
+        assert_eq!(bounded("short"), "short");
+        let long = "app-000 has no other host; ".repeat(400);
+        let shown = bounded(&long);
+        assert!(shown.chars().count() < MESSAGE_LIMIT + 100, "{shown}");
+        assert!(shown.starts_with("app-000 has no other host; ") && shown.contains("no other host … and "), "{shown}");
     }
 
     #[test]

@@ -7,11 +7,11 @@ use super::ask::Bus;
 use super::findings::failover_ms;
 use super::output::{Failure, print, print_json, tell};
 use super::status::picture;
-use super::view::{ServiceView, View};
+use super::view::{ServiceView, View, enumerated};
 use crate::command_line::exit;
 use crate::config;
 use crate::host::clock;
-use crate::types::ServiceName;
+use crate::types::{NodeId, ServiceName};
 
 /// Prints the host that runs the service, and ends with a status that tells where it runs.
 pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) -> Result<(), Failure> {
@@ -85,6 +85,35 @@ fn verdict(found: &ServiceView, node: &str, now: u64) -> u8 {
         }
         _ => exit::NOWHERE,
     }
+}
+
+/// Refuses a name that no host has, and that of this host. Where putexd does not answer, nothing is known.
+pub(super) async fn known_node(node: &NodeId) -> Result<(), Failure> {
+    let view = async {
+        let bus = Bus::connect().await?;
+        picture(&bus, bus.services().await?).await
+    };
+    let Ok(view) = view.await else { return Ok(()) };
+    match doubt_of(node, &view) {
+        Some(doubt) => Err(Failure::new(exit::REFUSED, doubt)),
+        None => Ok(()),
+    }
+}
+
+fn doubt_of(node: &NodeId, view: &View) -> Option<String> {
+    if view.node == node.as_str() {
+        return Some(format!("name the host that is off: {node} is this host, which is up"));
+    }
+    // A host whose report is gone may still hold a lock.
+    let mut known: Vec<String> = view.hosts.iter().map(|host| host.node.clone()).collect();
+    known.extend(view.services.iter().map(|service| service.holder.clone()).filter(|holder| !holder.is_empty()));
+    if known.iter().any(|name| name == node.as_str()) {
+        return None;
+    }
+    known.sort();
+    known.dedup();
+    known.retain(|name| *name != view.node);
+    Some(format!("name a host of the cluster: none is called {node}; there is {}", enumerated(&known, 8)))
 }
 
 /// The words that could stand in the place of the last of `words`, each in a line.
@@ -203,6 +232,15 @@ mod tests {
         assert!(orders.contains(&"holder".to_owned()), "{orders:?}");
         let Wanted::Words(options) = at(&["stop"], "--") else { panic!("options") };
         assert!(options.contains(&"--no-wait".to_owned()), "{options:?}");
+    }
+
+    #[test]
+    fn a_name_that_no_host_has_is_refused_before_anything_is_asked() {
+        let view = small().view();
+        let doubt = |name: &str| doubt_of(&NodeId::new(name).expect("a node's name"), &view);
+        assert_eq!(doubt("h2"), None);
+        assert!(doubt("h1").is_some_and(|doubt| doubt.contains("this host")));
+        assert_eq!(doubt("h22").as_deref(), Some("name a host of the cluster: none is called h22; there is h2 and h3"));
     }
 
     #[test]

@@ -5,11 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ask::Bus;
-use super::findings::{Finding, Severity};
 use super::holdings::{Holding, holdings};
 use super::output::{Failure, Screen, Style, Surface, print_json};
 use super::status_words::{ago, style_of};
-use super::view::{Candidate, HostView, Presence, ServiceView, View};
+use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::host::clock;
 use crate::types::span::{date, rounded};

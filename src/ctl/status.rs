@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::ask::{Bus, leases_below, without_putexd};
-use super::findings::{Finding, Severity, in_words};
+use super::findings::in_words;
 use super::local;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::service_screen;
 use super::status_words::{ago, style_of};
-use super::view::{HostView, Presence, ServiceView, View};
+use super::view::{Finding, HostView, Presence, ServiceView, Severity, View};
 use crate::command_line::exit;
 use crate::dbus::{ClusterStatus, HostReport, HostStatus};
 use crate::host::clock;

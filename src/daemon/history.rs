@@ -44,7 +44,10 @@ pub struct History {
 }
 
 /// Says when the host that held a lock was last heard of, in milliseconds since 1970, as far as its reports tell.
-pub(super) struct Witness(pub(super) Box<dyn Fn(&Key, &str) -> Option<u64> + Send + Sync>);
+pub(super) struct Witness(pub(super) Box<LastHeard>);
+
+/// Takes the key of a lock and the name of the host that held it.
+type LastHeard = dyn Fn(&Key, &str) -> Option<u64> + Send + Sync;
 
 impl std::fmt::Debug for Witness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -88,7 +88,7 @@ pub fn holdings(events: &[Happened]) -> Vec<Holding> {
                     before.to_ms = Some(end.max(before.from_ms));
                     let is_heard = gap_before_ms.is_some() && !gap_is_least;
                     before.end = if is_heard { End::LastHeard } else { End::NotKnown };
-                    before.ended_because = if is_heard { END_UNHEARD } else { END_UNKNOWN }.to_owned();
+                    if is_heard { END_UNHEARD } else { END_UNKNOWN }.clone_into(&mut before.ended_because);
                 }
             }
         }

@@ -124,6 +124,9 @@ impl Service {
             alive: !self.alive.is_empty(),
             healthy: self.settings.health.as_ref().map(|_| self.healthy),
             lease: self.settings.timings.lease(),
+            stopped: self.election.stop_word(now).is_some(),
+            paused: self.election.pause_word(now).is_some(),
+            alarms: self.alarms.mask(),
         });
         let wall = self.host.machine.wall().as_secs();
         let has_check = self.settings.health.is_some();
