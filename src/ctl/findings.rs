@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::view::{Finding, Found, HostView, NAMED, Presence, ServiceView, Severity, enumerated, report_of};
-use crate::dbus::Word;
+use super::view::{Finding, Found, HostView, NAMED, Presence, ServiceView, Severity, enumerated, in_words, report_of};
 use crate::types::shortened;
-use crate::types::span::{date, rounded};
+use crate::types::span::rounded;
 
 /// The most characters of the reasons of other hosts in one finding.
 const REASONS_LIMIT: usize = 240;
@@ -78,12 +77,25 @@ pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], node: &str, now
     }
     if let Some(word) = &view.paused {
         let text = |service: &str| {
-            format!("paused {}: no host takes over meanwhile; \"putexctl resume {service}\" ends this", in_words(word))
+            // Only the host that has the long lease can give it up.
+            let end = match view.state.as_str() {
+                "silent" => format!(
+                    "see that {0} is up: nobody but {0} can end this, and until then nobody takes the lock",
+                    view.holder
+                ),
+                _ => format!("\"putexctl resume {service}\" ends this"),
+            };
+            format!("paused {}: no host takes over meanwhile; {end}", in_words(word))
         };
         found.push(Found {
             severity: Severity::Asked,
             text: text(&view.service),
-            cause: format!("paused {} {}", word.by, word.reason),
+            cause: format!(
+                "paused {} {} {}",
+                word.by,
+                word.reason,
+                if view.state == "silent" { &view.holder } else { "" }
+            ),
             of_many: text("SERVICE"),
         });
     }
@@ -212,14 +224,6 @@ fn reasons(view: &ServiceView) -> String {
     let all: Vec<String> =
         view.others().map(|candidate| format!("{} {}", candidate.host, of(&candidate.reason))).collect();
     if all.is_empty() { "there is none".to_owned() } else { shortened(&all.join(", "), REASONS_LIMIT) }
-}
-
-/// Who has asked, when, until when and why.
-pub(super) fn in_words(word: &Word) -> String {
-    let by = if word.by.is_empty() { "somebody" } else { &word.by };
-    let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", word.reason) };
-    let until = word.until.map_or_else(String::new, |until| format!(" until {}", date(until)));
-    format!("by {by} since {}{until}{reason}", date(word.at))
 }
 
 /// What somebody has to know of the hosts. `views`: the services, of which a host that is lost has some.

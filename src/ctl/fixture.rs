@@ -153,7 +153,15 @@ pub(super) fn troubled() -> Told {
 /// An event of a history, so many seconds after [`NOW`].
 pub(super) fn event(at_s: i64, host: &str, what: What, token: u64, reason: &str) -> Happened {
     let (host, reason) = (host.to_owned(), reason.to_owned());
-    Happened { at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000), host, what, token, reason, gap_ms: None, gap_is_least: false }
+    Happened {
+        at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000),
+        host,
+        what,
+        token,
+        reason,
+        gap_ms: None,
+        gap_is_least: false,
+    }
 }
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.

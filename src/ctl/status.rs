@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::ask::{Bus, leases_below, without_putexd};
-use super::findings::in_words;
 use super::local;
+use super::names::hint;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::service_screen;
 use super::status_words::{ago, style_of};
-use super::view::{Finding, HostView, Presence, ServiceView, Severity, View};
+use super::view::{Finding, HostView, Presence, ServiceView, Severity, View, in_words};
 use crate::command_line::exit;
 use crate::dbus::{ClusterStatus, HostReport, HostStatus};
 use crate::host::clock;
@@ -182,8 +182,9 @@ pub(super) fn unknown_is_refused<'a>(
         format!("no service fits {name}: \"putexctl status --all\" shows all names")
     } else {
         format!(
-            "putexd knows no service called {name}: \"putexctl status --all\" shows all names; one whose file is new is read with \
-             \"systemctl reload putexd\""
+            "putexd knows no service called {name}{}; \"putexctl status --all\" shows all names, and one whose file is new is read \
+             with \"systemctl reload putexd\"",
+            hint(&name, known.clone())
         )
     };
     Err(Failure::new(exit::REFUSED, text))

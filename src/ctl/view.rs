@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::dbus::{HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
+use crate::types::span::date;
 
 /// How many services a finding names one by one.
 pub(super) const NAMED: usize = 4;
@@ -116,6 +117,9 @@ impl ServiceView {
         if all == 0 {
             return "none is known".to_owned();
         }
+        if self.paused.is_some() && !self.holder.is_empty() {
+            return format!("none before the pause ends; {eligible} of {all} then");
+        }
         if eligible == all {
             return format!("{eligible} of {all} eligible");
         }
@@ -201,4 +205,12 @@ pub(super) fn report_of<'a>(host: &'a HostView, service: &str) -> Option<&'a Ser
 /// An empty state in a report is the ordinary one.
 pub(super) fn state_in(report: &ServiceReport) -> &str {
     if report.state.is_empty() { "standby" } else { &report.state }
+}
+
+/// Who has asked, when, until when and why.
+pub(super) fn in_words(word: &Word) -> String {
+    let by = if word.by.is_empty() { "somebody" } else { &word.by };
+    let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", word.reason) };
+    let until = word.until.map_or_else(String::new, |until| format!(" until {}", date(until)));
+    format!("by {by} since {}{until}{reason}", date(word.at))
 }

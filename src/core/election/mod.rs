@@ -45,4 +45,4 @@ pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration,
 pub use state::{EDGES, Edge, State, find_edge};
 pub use stop_cause::STOP_KINDS;
 pub use timings::{Confirmation, Timings, TimingsError};
-pub use waiting::{Cause, Heard, Hindrance, Longest, Unseen, Waiting, Why, rounded};
+pub use waiting::{Cause, Heard, Hindrance, Longest, Stage, Unseen, Waiting, Why, rounded};

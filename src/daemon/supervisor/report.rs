@@ -42,7 +42,7 @@ pub(super) fn describe(host: &Host, guard_news: GuardNews) -> impl Fn() -> HostR
         since,
         guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
         watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
-        drained: drain.word(),
+        drained: drain.told(),
         alarms: tidings.alarms().in_words().into_iter().chain(guard_news.in_words()).chain(machine.trouble()).collect(),
         ..HostReport::default()
     }
