@@ -183,34 +183,30 @@ fn idleness(view: &ServiceView, hosts: &[HostView], now: u64) -> Option<Found> {
     let nobody_may = takes.iter().all(|host| host == holder);
     let starts = view.here.as_ref().and_then(|here| here.starts_ms).filter(|_| holder == &view.node);
     let starts = starts.map_or_else(String::new, |ms| format!(" in {}", rounded(Duration::from_millis(ms))));
-    let (severity, what) = match view.state.as_str() {
-        "no-holder" if nobody_may => {
-            (Severity::Alarm, format!("nobody runs it, and no host may take it: {}", reasons(view)))
-        }
-        "no-holder" => (late(is_late), format!("nobody runs it; {} may take it", enumerated(&takes, NAMED))),
-        "lapsed" => (
-            late(is_late),
-            format!("nobody runs it: {holder} has stopped it without a release, and its record has to age first"),
+    let reasons = reasons(view);
+    let words = |lasts: &str, starts: &str| match view.state.as_str() {
+        "no-holder" if nobody_may => format!("nobody has run it for {lasts}, and no host may take it: {reasons}"),
+        "no-holder" => format!("nobody has run it for {lasts}; {} may take it", enumerated(&takes, NAMED)),
+        "lapsed" => format!(
+            "nobody has run it for {lasts}: {holder} has stopped it without a release, and its record has to age first"
         ),
-        "stopping" => (late(is_late), format!("{holder} stops it")),
-        "starting" => (late(is_late), format!("{holder} has the lock, and starts it{starts}")),
+        "stopping" => format!("{holder} has been stopping it for {lasts}"),
+        "starting" => format!("{holder} took the lock {lasts} ago, and starts it{starts}"),
         // Only a host that does not report stays so.
-        _ if is_late => (
-            Severity::Warning,
+        _ if is_late => {
             format!(
                 "{holder} has the lock, and whether it runs it is not known here, because {holder} does not report it"
-            ),
-        ),
-        _ => (Severity::Progress, format!("{holder} has the lock, and has not reported yet that it runs it")),
+            )
+        }
+        _ => format!("{holder} took the lock {lasts} ago, and has not reported yet that it runs it"),
     };
-    let text = if severity == Severity::Warning { what.clone() } else { format!("{what}, for {lasts} now") };
-    let of_many = if is_late { format!("{what}, for {lasts} or longer") } else { what.clone() };
-    let cause = if starts.is_empty() { what } else { format!("{holder} starts") };
-    Some(Found { severity, text, cause, of_many })
-}
-
-const fn late(is_late: bool) -> Severity {
-    if is_late { Severity::Alarm } else { Severity::Progress }
+    let severity = match (view.state.as_str(), is_late) {
+        ("held", true) => Severity::Warning,
+        (_, true) => Severity::Alarm,
+        (_, false) => Severity::Progress,
+    };
+    let (text, of_many) = (words(&lasts, &starts), words(&format!("about {lasts}"), ""));
+    Some(Found { severity, text, cause: words("", ""), of_many })
 }
 
 /// Why no other host would take it, in words that are the same for services which have the same reasons.
@@ -337,7 +333,10 @@ mod tests {
         }
         let progress = of(&told.view(), Severity::Progress);
         assert_eq!(progress.len(), 1, "{progress:#?}");
-        assert!(progress[0].contains("55 services") && progress[0].contains("h1 has the lock, and starts it"));
+        assert!(
+            progress[0].contains("55 services") && progress[0].contains("h1 took the lock 2.0s ago, and starts it"),
+            "{progress:#?}"
+        );
     }
 
     #[test]
