@@ -4,6 +4,7 @@
 mod connection;
 mod heart;
 mod keeping;
+mod reexec;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,13 +25,14 @@ use sd_notify::NotifyState;
 use self::connection::{Connection, farewell, is_of_putexd};
 use self::heart::{AllCondemned, FirstAct, Heart};
 use self::keeping::{Change, Room};
+use self::reexec::{Reloads, Sockets};
 use super::Paths;
 use super::enforce::{Enforcement, Enforcer};
 use super::files::Files;
 use super::records::Records;
+use super::reexec::Taken;
 use super::table::{Effect, Entry, Table};
 use super::told::{self, Level, say};
-use super::watch::{Pulse, listen};
 use super::watchdog::Watchdog;
 use crate::guard_client::frame::{Command, Lease, Of, Outcome, Reply};
 use crate::host::cgroup::{Condemned, Hierarchy};
@@ -73,11 +75,23 @@ pub enum Fatal {
 
 /// Tries to start for [`START_PATIENCE`], and logs each reason why it cannot once. A guard that ended at each failure would be
 /// started ten times a second, and would fill the journal.
-pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'_>, Fatal> {
+///
+/// A program that was executed in place goes on instead, and tries only once: the program before can go on at once.
+pub(super) fn begin(
+    paths: &Paths,
+    watchdog: impl Fn() -> Option<Watchdog>,
+    taken: Option<Taken>,
+) -> Result<Shell<'_>, Fatal> {
+    if let Some(taken) = taken {
+        return Shell::start(paths, watchdog(), Some(&taken)).or_else(|error| {
+            let error = taken.give_back(&error.to_string());
+            Err(Fatal::Host("go on", io::Error::other(error.to_string())))
+        });
+    }
     let began = clock::now();
     let mut told = String::new();
     loop {
-        let error = match Shell::start(paths, watchdog()) {
+        let error = match Shell::start(paths, watchdog(), None) {
             Ok(shell) => return Ok(shell),
             Err(error) if clock::now().has_passed(began.plus(START_PATIENCE)) => return Err(error),
             Err(error) => error.to_string(),
@@ -95,6 +109,8 @@ pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> R
 struct Comers {
     clients: bool,
     watchers: bool,
+    /// Either a new program, or a word of the one that has connected.
+    reloads: bool,
 }
 
 pub(super) struct Shell<'a> {
@@ -115,6 +131,7 @@ pub(super) struct Shell<'a> {
     /// The control group of the process at the other end of the connection.
     connection_group: Option<String>,
     heart: Heart,
+    reloads: Reloads,
     /// The hardware watchdog, if the guard is to serve one.
     watchdog: Option<Watchdog>,
     room: Room,
@@ -124,13 +141,23 @@ pub(super) struct Shell<'a> {
 }
 
 impl<'a> Shell<'a> {
-    /// Enforces the leases that the previous guard left, and only then listens.
-    fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
+    /// Enforces the leases that the previous guard left, and only then listens. With what another program has `taken` over in this
+    /// process, it goes on with that.
+    fn start(paths: &'a Paths, watchdog: Option<Watchdog>, taken: Option<&Taken>) -> Result<Self, Fatal> {
         let host = |what| move |error| Fatal::Host(what, error);
         let boot = identity::boot_id().map_err(host("read the boot's id"))?;
         let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
         let records = Records::new(&paths.state, boot);
-        let (table, effects) = Table::resume(clock::now(), records.load());
+        let (table, effects, enforced) = match taken {
+            Some(taken) => {
+                let (table, enforced) = Table::go_on(taken.handed.entries.clone());
+                (table, Vec::new(), enforced)
+            }
+            None => {
+                let (table, effects) = Table::resume(clock::now(), records.load());
+                (table, effects, Vec::new())
+            }
+        };
         // The previous guard has refused groups that must not be killed. The enforcement reports those that cannot be read now.
         let condemn = |lease: &Lease| -> Vec<_> {
             lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect()
@@ -156,17 +183,24 @@ impl<'a> Shell<'a> {
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
         let mut grants = Files::new(&paths.leases, GRANT_MODE);
-        grants.clear().map_err(host("remove the grants of the guard before"))?;
+        if taken.is_none() {
+            grants.clear().map_err(host("remove the grants of the guard before"))?;
+        }
         let parent = |file: &'a Path| file.parent().unwrap_or(Path::new("/"));
-        for directory in [&paths.state, parent(&paths.socket), parent(&paths.watch)] {
+        for directory in [&paths.state, parent(&paths.socket), parent(&paths.watch), parent(&paths.reload)] {
             fs::create_dir_all(directory).map_err(host("make the guard's own directory"))?;
         }
         let leases = table.leases().count();
-        if leases > 0 {
+        if taken.is_none() && leases > 0 {
             say(Level::Warning, &format!("{leases} leases of a guard that ended are closed; their deadlines stand"));
         }
-        let listener = listen(&paths.socket).map_err(host("listen"))?;
-        let pulse = Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?;
+        let Sockets { listener, pulse, reloads, connection, asker, device } =
+            Sockets::of(paths, taken).map_err(host("listen"))?;
+        let kept = taken.and_then(|taken| taken.handed.watchdog.clone());
+        let watchdog = watchdog.map(|watchdog| match kept {
+            Some(kept) => watchdog.going_on(kept, device),
+            None => watchdog,
+        });
         let enforcer =
             Enforcer::start(Arc::clone(&hierarchy), paths.systemd.clone()).map_err(host("start its threads"))?;
         let mut shell = Self {
@@ -182,13 +216,19 @@ impl<'a> Shell<'a> {
             enforcer,
             enforcements: BTreeMap::new(),
             listener,
-            connection: None,
-            connection_group: None,
+            connection,
+            connection_group: taken.and_then(|taken| taken.handed.connection_group.clone()),
             heart: Heart::new(pulse),
+            reloads,
             watchdog,
             room: Room::default(),
             told,
         };
+        shell.beat();
+        for lease in enforced {
+            let enforcement = shell.enforcer.begin(lease.clone());
+            shell.enforcements.insert(lease.service, enforcement);
+        }
         shell.carry_out(effects)?;
         shell.expire()?;
         shell.tend();
@@ -196,6 +236,9 @@ impl<'a> Shell<'a> {
             say(Level::Warning, &format!("cannot tell systemd that the guard is ready, ignoring: {error}"));
         }
         shell.beat();
+        if let Some(taken) = taken {
+            taken.has_gone_on(asker.as_ref(), leases);
+        }
         Ok(shell)
     }
 
@@ -217,6 +260,9 @@ impl<'a> Shell<'a> {
             }
             self.converse()?;
             self.beat();
+            if comers.reloads || self.reloads.due_in().is_some_and(|left| left.is_zero()) {
+                self.serve_reload();
+            }
         }
     }
 
@@ -262,19 +308,24 @@ impl<'a> Shell<'a> {
         let beat = self.heart.due_in();
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
-        let limit = [raw, beat, keep_alive].into_iter().flatten().min();
+        let limit = [raw, beat, keep_alive, self.reloads.due_in()].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
         fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
+        fds.extend(self.reloads.poll_fds());
+        let before_told = fds.len();
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             fds.push(connection.poll_fd());
         }
         match poll(&mut fds, limit.as_ref()) {
-            Ok(_) => Ok(Comers { clients: !fds[1].revents().is_empty(), watchers: !fds[2].revents().is_empty() }),
+            Ok(_) => {
+                let has = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+                Ok(Comers { clients: has(&fds[1..2]), watchers: has(&fds[2..3]), reloads: has(&fds[3..before_told]) })
+            }
             Err(rustix::io::Errno::INTR) => Ok(Comers::default()),
             Err(error) => Err(error.into()),
         }
