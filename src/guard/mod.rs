@@ -154,9 +154,8 @@ pub fn main() -> ExitCode {
             }
         },
         Some(Mode::Reload { socket }) => {
-            let takes = |others: &[String]| {
-                Arguments::try_parse_from(others).map(drop).map_err(|error| error.to_string())
-            };
+            let takes =
+                |others: &[String]| Arguments::try_parse_from(others).map(drop).map_err(|error| error.to_string());
             match reexec::reload(&socket, takes) {
                 Ok(version) => {
                     println!("the guard goes on with {version}");

@@ -116,11 +116,7 @@ pub enum Error {
 
 impl Handed {
     /// What this program hands over; the descriptors are added by [`write`].
-    pub(super) fn new(
-        entries: Vec<Entry>,
-        connection_group: Option<String>,
-        watchdog: Option<watchdog::Kept>,
-    ) -> Self {
+    pub(super) fn new(entries: Vec<Entry>, connection_group: Option<String>, watchdog: Option<watchdog::Kept>) -> Self {
         let arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Self { format: FORMAT, version, arguments, entries, connection_group, watchdog, descriptors: Vec::new() }
@@ -332,10 +328,7 @@ pub(super) enum ReloadError {
 
 /// Runs `putex-guard reload` (steps 1 and 3): has the guard go on with this program. `takes` says whether this program takes the
 /// arguments of the guard. Returns the version that serves.
-pub(super) fn reload(
-    socket: &Path,
-    takes: impl Fn(&[String]) -> Result<(), String>,
-) -> Result<String, ReloadError> {
+pub(super) fn reload(socket: &Path, takes: impl Fn(&[String]) -> Result<(), String>) -> Result<String, ReloadError> {
     let not_reached = |source| ReloadError::NotReached { socket: socket.to_owned(), source };
     let mut guard = UnixStream::connect(socket).map_err(not_reached)?;
     guard.set_read_timeout(Some(ANSWER_LIMIT)).map_err(not_reached)?;

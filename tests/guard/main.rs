@@ -2,6 +2,8 @@
 //!
 //! Tests that need control groups run where they may make one (as root), and are skipped with a message elsewhere.
 
+#[path = "../support/examples.rs"]
+mod examples;
 mod reload;
 
 use std::fs;

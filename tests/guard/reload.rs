@@ -79,7 +79,10 @@ async fn a_deadline_that_passes_during_the_exchange_is_enforced_by_the_new_progr
     let client = guard.client().await;
     for number in 0..50 {
         let service = ServiceName::new(&format!("s{number}")).expect("a good name");
-        client.arm(Lease { service, ..lease(number, ms(500 + 20 * u64::try_from(number).expect("small"))) }).await.expect("arms");
+        client
+            .arm(Lease { service, ..lease(number, ms(500 + 20 * u64::try_from(number).expect("small"))) })
+            .await
+            .expect("arms");
     }
     // The exchanges follow each other while one deadline after the other passes.
     let mut exchanges = 0;
@@ -101,8 +104,9 @@ async fn what_was_handed_over_is_given_back_by_a_program_that_cannot_go_on() {
     let client = guard.client().await;
     client.arm(lease(1, ms(60_000))).await.expect("arms");
     let before = guard.inode();
-    let tests = std::env::current_exe().expect("a test has an executable");
-    let impostor = tests.parent().and_then(Path::parent).expect("is in deps").join("examples/impostor");
+    let programs = Path::new(env!("CARGO_BIN_EXE_putex-guard")).parent().expect("a program lies in a folder");
+    examples::build(programs, &["impostor"]);
+    let impostor = programs.join("examples/impostor");
     let socket = guard.root.path().join("reload.sock");
     let output = Command::new(impostor).arg(socket).output().expect("runs");
     assert_eq!(text(&output), "Some(0) kept an impostor guards nothing\n");

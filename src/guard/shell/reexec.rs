@@ -158,7 +158,7 @@ impl Shell<'_> {
         if let Some(asker) = self.reloads.accept() {
             match reexec::offer(&asker.stream, self.handed()) {
                 Ok(()) => self.reloads.asker = Some(asker),
-                Err(error) => self.keep_program(&asker, &error.to_string()),
+                Err(error) => keep_program(&asker, &error.to_string()),
             }
         }
         let Some(mut asker) = self.reloads.asker.take() else { return };
@@ -168,36 +168,31 @@ impl Shell<'_> {
                 Ok(None) => {}
                 Ok(Some(word)) if word == reexec::READY => match reexec::program_of(asker.process) {
                     Ok(program) => asker.program = Some(program),
-                    Err(error) => return self.keep_program(&asker, &error.to_string()),
+                    Err(error) => return keep_program(&asker, &error.to_string()),
                 },
                 Ok(Some(word)) => {
-                    return self.keep_program(&asker, &format!("the new program says {}", printable(&word)));
+                    return keep_program(&asker, &format!("the new program says {}", printable(&word)));
                 }
-                Err(error) => return self.keep_program(&asker, &format!("the new program cannot go on: {error}")),
+                Err(error) => return keep_program(&asker, &format!("the new program cannot go on: {error}")),
             }
         }
         let is_late = clock::now().has_passed(asker.since.plus(PATIENCE));
         let Some(program) = asker.program.clone() else {
             if is_late {
-                return self.keep_program(&asker, "the new program has not said whether it can go on");
+                return keep_program(&asker, "the new program has not said whether it can go on");
             }
             self.reloads.asker = Some(asker);
             return;
         };
         match self.hindrance() {
-            Some(hindrance) if is_late => self.keep_program(&asker, &hindrance),
+            Some(hindrance) if is_late => keep_program(&asker, &hindrance),
             Some(_) => self.reloads.asker = Some(asker),
             None => {
                 // From here on nothing may be begun: what has been handed over would not know of it.
                 let error = self.execute_in_place(&program, &asker.stream);
-                self.keep_program(&asker, &error.to_string());
+                keep_program(&asker, &error.to_string());
             }
         }
-    }
-
-    fn keep_program(&self, asker: &Asker, reason: &str) {
-        say(Level::Error, &format!("the guard goes on with its present program: {reason}"));
-        reexec::answer(&asker.stream, Err(reason));
     }
 
     /// Why the program cannot be replaced now.
@@ -236,4 +231,9 @@ impl Shell<'_> {
         descriptors.extend(optional.into_iter().filter_map(|(what, descriptor)| descriptor.map(|fd| (what, fd))));
         reexec::execute(program, self.handed(), &descriptors)
     }
+}
+
+fn keep_program(asker: &Asker, reason: &str) {
+    say(Level::Error, &format!("the guard goes on with its present program: {reason}"));
+    reexec::answer(&asker.stream, Err(reason));
 }
