@@ -27,7 +27,7 @@
 //!
 //! # What it does not cover
 //!
-//! Fences, health checks, units without a main process, and self-fencing are not in this world. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
+//! Health checks, units without a main process, and self-fencing are not in this world, and fences only where nothing else protects. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
 //! late and a stop that is late. The proof of a stop belongs to the latest stop, and the observed state of a unit is
 //! current when it is reported: the driver ensures both. A walk that finds nothing proves nothing beyond the states that
 //! it visited.
@@ -317,6 +317,40 @@ fn words_that_stop_and_start() {
         check::walk(&format!("{name}, words, stores made anew"), plan.with(&stores), 1, effort(5))
             .holds(100_000, &[Milestone::Release]);
     }
+}
+
+/// Two writes from one base that come at the same moment are both kept by some stores, and the second is answered as a conflict.
+/// Then words may be on top of a renewal that was won, and make the record look as old as before it.
+#[test]
+fn words_on_top_of_a_renewal() {
+    let _turn = turn();
+    let words = [(Fault::Stop, 2), (Fault::StartAgain, 2), (Fault::KeepBoth, 2)];
+    let faults = [(Fault::Loss, 2), (Fault::Disconnect, 2), (Fault::Pause, 1), (Fault::Freeze, 1)];
+    let plan = valid(two().with(&words).with(&faults));
+    check::walk("2 hosts, words on top of renewals", plan, 1, effort(5)).holds(100_000, &[Milestone::TakeOver]);
+}
+
+/// A unit that SIGKILL does not end: only fencing protects from that. Whoever started nothing is not fenced, and everybody else is.
+fn fenced() -> Plan {
+    let ends = [(Fault::Unkillable, 1), (Fault::FenceFails, 3), (Fault::StepDown, 1), (Fault::GuardDeath, 1)];
+    let faults = [(Fault::Loss, 3), (Fault::Orphan, 1), (Fault::Disconnect, 2), (Fault::DaemonCrash, 1)];
+    let mut plan = valid(three().with(&ends).with(&faults));
+    plan.fences = true;
+    plan
+}
+
+#[test]
+fn fencing_where_nothing_else_protects() {
+    let _turn = turn();
+    let outcome = check::walk("3 hosts that fence, a unit that SIGKILL does not end", fenced(), 1, effort(10));
+    outcome.holds(100_000, &[Milestone::TakeOver, Milestone::GaveUp]);
+}
+
+/// A host may say that it gave up only before its guard was asked for a lease.
+#[test]
+fn a_host_that_says_that_it_gave_up_after_its_start() {
+    let _turn = turn();
+    finds("gave up after the start", fenced().with(&[(Fault::FalseGaveUp, 1)]));
 }
 
 /// The effect of a won write was fixed when it was sent, whatever is reloaded before its answer comes. A record with a

@@ -37,6 +37,8 @@ mod postgres_rig;
 mod postgres_specific;
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/rights.rs"]
+mod rights;
 #[path = "support/too_large.rs"]
 mod too_large;
 

@@ -1,7 +1,10 @@
 //! What an operator asks for: of the host where the command is run, or of another one through the store.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use crate::election::LONGEST_PAUSE;
 use crate::types::{NodeId, ServiceName};
 
 /// What an operator asks for. Times are in seconds since 1970, reasons are one line and may be empty.
@@ -68,10 +71,76 @@ pub enum Verb {
     },
 }
 
+/// Why a request has not begun, as far as that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unmet {
+    /// Nothing was changed. The text says why, and begins with what to do.
+    Refused(String),
+    /// It may have begun, or may begin still. The text says what is known of that.
+    Open(String),
+}
+
+impl Unmet {
+    /// The same with another text.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Refused(text) => Self::Refused(change(text)),
+            Self::Open(text) => Self::Open(change(text)),
+        }
+    }
+}
+
+impl From<String> for Unmet {
+    fn from(text: String) -> Self {
+        Self::Refused(text)
+    }
+}
+
 /// The reason for a step-down where the operator gives none.
 pub const NO_REASON: &str = "an operator asked for it";
 
+/// The longest time for which something may be asked for.
+pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
 impl Verb {
+    /// Refuses a time that is over at `now`, in seconds since 1970, or that is too long. Whoever asks may say anything: over the bus
+    /// as well as through the store.
+    ///
+    /// # Errors
+    ///
+    /// What to say instead.
+    pub fn check(&self, now: u64) -> Result<(), String> {
+        match self {
+            Self::Stop { until: Some(until), .. } | Self::Drain { until: Some(until), .. } => {
+                if *until <= now {
+                    return Err(format!("give a later time: \"until\" is {until}, and now it is {now}"));
+                }
+                if until - now > LONGEST.as_secs() {
+                    return Err(format!("give a time of at most {} days from now", LONGEST.as_secs() / 86_400));
+                }
+            }
+            Self::Pause { seconds, .. } => {
+                let longest = LONGEST_PAUSE.as_secs();
+                if !(1..=longest).contains(seconds) {
+                    return Err(format!(
+                        "give a time of at least a second and at most {} days: nobody takes over from a holder that dies in a pause",
+                        longest / 86_400
+                    ));
+                }
+            }
+            Self::StepDown { .. }
+            | Self::Stop { .. }
+            | Self::Start { .. }
+            | Self::Resume { .. }
+            | Self::Adopt { .. }
+            | Self::Drain { .. }
+            | Self::Undrain
+            | Self::ConfirmDead { .. } => {}
+        }
+        Ok(())
+    }
+
     /// The service that it concerns. `None`: it concerns a host.
     #[must_use]
     pub fn service(&self) -> Option<&ServiceName> {
@@ -126,6 +195,30 @@ pub struct Outcome {
     pub is_done: bool,
     /// Whether it was carried out.
     pub is_ok: bool,
+    /// Whether it may have been carried out, or may be still: the host's putexd has not said so in time.
+    pub is_open: bool,
     /// What was begun, or why nothing was.
     pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_taken_that_is_over_or_too_long() {
+        let now = 1_000_000;
+        let service: ServiceName = "db".parse().expect("a name");
+        let stop = |until| Verb::Stop { service: service.clone(), reason: String::new(), until };
+        let drain = |until| Verb::Drain { reason: String::new(), until, force: true };
+        let pause = |seconds| Verb::Pause { service: service.clone(), reason: String::new(), seconds };
+        for until in [None, Some(now + 1), Some(now + LONGEST.as_secs())] {
+            assert_eq!((stop(until).check(now), drain(until).check(now)), (Ok(()), Ok(())), "{until:?}");
+        }
+        for until in [0, now, now + LONGEST.as_secs() + 1, u64::MAX] {
+            assert!(stop(Some(until)).check(now).is_err() && drain(Some(until)).check(now).is_err(), "{until}");
+        }
+        assert_eq!((pause(1).check(now), pause(LONGEST_PAUSE.as_secs()).check(now)), (Ok(()), Ok(())));
+        assert!([0, LONGEST_PAUSE.as_secs() + 1, u64::MAX].iter().all(|seconds| pause(*seconds).check(now).is_err()));
+    }
 }

@@ -91,10 +91,17 @@ impl Bus {
         subject: Option<&str>,
         options: Dictionary,
     ) -> Result<String, Failure> {
-        let told: Dictionary = match subject {
-            Some(subject) => self.call("Manager", method, &(subject, options), ORDER_LIMIT).await?,
-            None => self.call("Manager", method, &(options,), ORDER_LIMIT).await?,
+        let interface = format!("{}.Manager", dbus::NAME);
+        let ordered = async {
+            let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
+            let told: zbus::Result<Dictionary> = match subject {
+                Some(subject) => proxy.call(method, &(subject, options)).await,
+                None => proxy.call(method, &(options,)).await,
+            };
+            told.map_err(|error| of_order(error.into()))
         };
+        let late = || open(&format!("the putexd of this host has not answered within {}", rounded(ORDER_LIMIT)));
+        let told = tokio::time::timeout(ORDER_LIMIT, ordered).await.unwrap_or_else(|_| Err(late()))?;
         Ok(read::<Begun>(told)?.begun)
     }
 
@@ -145,6 +152,31 @@ pub(super) async fn store_status() -> Result<StoreStatus, Failure> {
     Bus::connect().await?.store().await
 }
 
+/// What an error says of something that putexd was told to do. Where it does not say that nothing has begun, nobody knows.
+fn of_order(error: fdo::Error) -> Failure {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum may grow, and all other errors say that nothing has begun"
+    )]
+    match error {
+        fdo::Error::NoReply(known)
+        | fdo::Error::TimedOut(known)
+        | fdo::Error::Timeout(known)
+        | fdo::Error::Disconnected(known)
+        | fdo::Error::IOError(known) => open(&known),
+        fdo::Error::ZBus(error) => open(&error.to_string()),
+        other => other.into(),
+    }
+}
+
+/// The failure of an order that may have been begun, or may be begun still.
+fn open(known: &str) -> Failure {
+    let text = format!(
+        "look at \"putexctl status\" before you say it again, because it is not known whether it has begun or begins still: {known}"
+    );
+    Failure::new(exit::GOING_ON, text)
+}
+
 async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     within(CALL_LIMIT, work).await
 }
@@ -152,7 +184,7 @@ async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T,
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
-            "putexd has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
+            "the putexd of this host has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
              restart it if it stays so, which no service feels whose lease is renewed again in time",
             rounded(limit)
         )))

@@ -10,10 +10,13 @@ use tokio::time::sleep;
 
 use super::ask::Bus;
 use super::holdings::holdings;
+use super::names::hint;
 use super::outcome::{Goal, Verdict};
 use super::output::{Failure, Progress, print, print_json, tell};
 use super::status::picture;
 use super::view::View;
+use crate::cluster::history::What;
+use crate::cluster::request::LONGEST;
 use crate::command_line::exit;
 use crate::config;
 use crate::dbus::Options;
@@ -23,6 +26,8 @@ use crate::types::{NodeId, ServiceName};
 
 /// How often the outcome is looked for.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// After so long it is said that putexd's answer is waited for.
+const SOON: Duration = Duration::from_secs(1);
 /// How long it is waited for that the history tells of a hand-over.
 const NOTED: Duration = Duration::from_secs(3);
 /// What the hosts have reported may be older than what was done by so much.
@@ -31,8 +36,6 @@ const REPORTED: Duration = Duration::from_secs(5);
 const USUAL_LIMIT: Duration = Duration::from_secs(120);
 /// What is added to the time that the timings allow for.
 const ALLOWANCE: Duration = Duration::from_secs(15);
-/// The longest time that may be asked for.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 const DAY: u64 = 86_400;
 
 /// What all of these verbs have in common.
@@ -123,19 +126,27 @@ impl Change {
 
     /// What to wait for, as the cluster stands before. `None`: putexd's answer is the outcome.
     fn goal(&self, before: &View) -> Option<Goal> {
-        let held = |service: &ServiceName| {
-            let found = before.services.iter().find(|known| known.service == service.as_str());
-            found.map(|known| (known.holder.clone(), known.token)).unwrap_or_default()
-        };
+        let known = |name: &ServiceName| before.services.iter().find(|known| known.service == name.as_str());
+        let held =
+            |service: &ServiceName| known(service).map(|known| (known.holder.clone(), known.token)).unwrap_or_default();
         Some(match self {
-            Self::Stop(service) => Goal::Stopped(service.to_string()),
-            Self::Start(service) => Goal::Started(service.to_string()),
+            Self::Stop(service) => Goal::Stopped { service: service.to_string(), token: held(service).1 },
+            Self::Start(service) => {
+                let before = known(service).and_then(|known| known.stopped.clone());
+                Goal::Started { service: service.to_string(), before }
+            }
             Self::StepDown(service, to) => {
                 let (from, token) = held(service);
                 Goal::HandedOver { service: service.to_string(), from, token, to: to.as_ref().map(ToString::to_string) }
             }
-            Self::Pause(service) => Goal::Paused(service.to_string()),
-            Self::Resume(service) => Goal::Resumed(service.to_string()),
+            Self::Pause(service) => {
+                let (from, token) = held(service);
+                Goal::Paused { service: service.to_string(), from, token }
+            }
+            Self::Resume(service) => {
+                let before = known(service).and_then(|known| known.paused.clone());
+                Goal::Resumed { service: service.to_string(), before }
+            }
             Self::Drain => {
                 let had = before.services.iter().filter(|service| service.holder == before.node);
                 Goal::Drained { node: before.node.clone(), had: had.map(|service| service.service.clone()).collect() }
@@ -171,10 +182,12 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let (verb, method) = change.names();
     // What putexd is about to be asked for is judged by what it was before.
     let before = picture(&bus, bus.services().await?).await?;
+    change.names_are_known(&before)?;
     let subject = change.subject().unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
     let began_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
-    let answer = bus.order(method, change.subject(), options.into()).await?;
+    let mut progress = Progress::new();
+    let answer = answer(&bus, method, &change, options, (&subject, &mut progress)).await?;
     let goal = change.goal(&before).filter(|_| !waiting.no_wait);
     let took_ms = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Some(goal) = goal else {
@@ -194,21 +207,33 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
         return print(&format!("{subject}: {answer}; \"{next}\" shows what follows\n"));
     };
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
-    let mut progress = Progress::new();
     progress.show(&format!("{subject}: {answer}"), "");
-    let seen = if matches!(goal, Goal::Paused(_)) { seen_by_all(&subject, &before) } else { Duration::ZERO };
+    let seen = if matches!(goal, Goal::Paused { .. }) { seen_by_all(&subject, &before) } else { Duration::ZERO };
     let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
+    let took = took_ms();
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
     let gap_ms = match (&verdict, goal.service()) {
         (Verdict::Done(_), Some(service)) => gap(&bus, service, &holder, began_ms).await,
         _ => None,
     };
-    let took = took_ms();
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
-        Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
+        Verdict::Failed(text) | Verdict::Stuck(text) => {
+            let asked = match change.subject().filter(|_| goal.concerns(&subject)) {
+                Some(service) => last_asked(&bus, service).await,
+                None => None,
+            };
+            ("otherwise", Some(exit::REFUSED), asked.map_or(text.clone(), |asked| format!("{text}; {asked}")))
+        }
+        Verdict::Unseen(text) => {
+            let text = format!(
+                "{text}; it is neither given up nor undone, and \"{}\" shows what came of it",
+                status_of(&change)
+            );
+            ("going-on", Some(exit::GOING_ON), text)
+        }
         Verdict::Going(text) => {
             let text = format!(
                 "still going on after {}: {text}; it is neither given up nor undone, and \"{}\" shows how it goes on",
@@ -229,6 +254,70 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
         None => print(&format!("{subject}: {text}\n")),
         Some(status) => Err(Failure::new(status, format!("{subject}: {text}"))),
     }
+}
+
+impl Change {
+    /// Refuses a service or a host that no host knows, with the names that are similar.
+    fn names_are_known(&self, before: &View) -> Result<(), Failure> {
+        let nodes = || before.hosts.iter().map(|host| host.node.as_str());
+        let (service, node) = match self {
+            Self::StepDown(service, node) => (Some(service), node.as_ref()),
+            Self::Stop(service)
+            | Self::Start(service)
+            | Self::Pause(service)
+            | Self::Resume(service)
+            | Self::Adopt(service) => (Some(service), None),
+            // A host that is off may be known to the locks alone, and putexd knows these.
+            Self::Drain | Self::Undrain | Self::ConfirmDead(_) => (None, None),
+        };
+        if let Some(service) =
+            service.filter(|name| !before.services.iter().any(|known| known.service == name.as_str()))
+        {
+            let near = hint(service.as_str(), before.services.iter().map(|known| known.service.as_str()));
+            let text = format!("\"putexctl status --all\" shows all names: no service is called {service}{near}");
+            return Err(Failure::new(exit::REFUSED, text));
+        }
+        if let Some(node) = node.filter(|node| !nodes().any(|known| known == node.as_str())) {
+            let near = hint(node.as_str(), nodes());
+            let text = format!("name another host, or look at \"putexctl status\": {node} has never reported{near}");
+            return Err(Failure::new(exit::REFUSED, text));
+        }
+        Ok(())
+    }
+}
+
+/// Has putexd begin, and says that it is waited for where that takes a while.
+async fn answer(
+    bus: &Bus,
+    method: &str,
+    change: &Change,
+    options: Options,
+    (subject, progress): (&str, &mut Progress),
+) -> Result<String, Failure> {
+    let order = bus.order(method, change.subject(), options.into());
+    tokio::pin!(order);
+    let begin = Instant::now();
+    let answer = loop {
+        tokio::select! {
+            answer = &mut order => break answer,
+            () = sleep(SOON) => {}
+        }
+        let waits = match change {
+            Change::Drain => "looks for other hosts that would take what it runs",
+            Change::StepDown(..) => "looks for a host that would take it",
+            _ => "waits for the answer of the host that has to do it",
+        };
+        progress.show(&format!("{subject}: {waits}"), &format!(" ({})", rounded(begin.elapsed())));
+    };
+    progress.clear();
+    answer
+}
+
+/// What operators have last asked for, as the history of the service tells.
+async fn last_asked(bus: &Bus, service: &str) -> Option<String> {
+    let past = bus.history(service).await.ok()?;
+    let asked = past.into_iter().rev().find(|event| event.what == What::Asked)?;
+    Some(format!("what was asked for last: {}", asked.reason))
 }
 
 /// The command that shows how it goes on.
@@ -254,6 +343,8 @@ async fn wait(
     (seen, limit): (Duration, Duration),
     progress: &mut Progress,
 ) -> (Verdict, Option<View>) {
+    // Whether the word was there, and since when it is not any more.
+    let (mut had_word, mut lost) = (false, None::<Instant>);
     loop {
         sleep(INTERVAL).await;
         // A putexd that restarts meanwhile is asked again.
@@ -261,6 +352,23 @@ async fn wait(
             Ok(services) => picture(bus, services).await,
             Err(failure) => Err(failure),
         };
+        if let Ok(view) = &view {
+            match goal.has_word(view) {
+                Some(true) => (had_word, lost) = (true, None),
+                // While the store is away a word that is to be written still is not seen for a moment.
+                Some(false) if had_word && view.store.trouble_in_short().is_none() => {
+                    if lost.get_or_insert_with(Instant::now).elapsed() >= REPORTED {
+                        let text = "somebody has taken it back before it was done, or its time is over".to_owned();
+                        return (Verdict::Failed(text), Some(view.clone()));
+                    }
+                }
+                Some(false) | None => lost = None,
+            }
+            let is_open = matches!(goal.judge(view), Verdict::Going(_) | Verdict::Stuck(_));
+            if let Some(unseen) = goal.unseen(view).filter(|_| is_open && begin.elapsed() >= REPORTED) {
+                return (unseen, Some(view.clone()));
+            }
+        }
         let text = match view.map(|view| (goal.judge(&view), view)) {
             Ok((Verdict::Going(text), _)) => text,
             Ok((Verdict::Done(_), _)) if begin.elapsed() < seen => {
@@ -281,15 +389,7 @@ async fn wait(
 
 /// How long the outcome may take: the longest stop, the longest wait of a successor, and some time for the rest.
 fn limit_of(before: &View, goal: &Goal) -> Duration {
-    let services = before.services.iter().filter(|service| match goal {
-        Goal::Drained { had, .. } => had.contains(&service.service),
-        Goal::HandedOver { service: name, .. }
-        | Goal::Stopped(name)
-        | Goal::Started(name)
-        | Goal::Paused(name)
-        | Goal::Resumed(name) => service.service == *name,
-        Goal::Undrained(_) => false,
-    });
+    let services = before.services.iter().filter(|service| goal.concerns(&service.service));
     let of_service = services.filter_map(|service| {
         let timings = service.here.as_ref()?.timings.as_ref()?;
         Some(Duration::from_millis(timings.stop_limit_ms.saturating_add(timings.wait_ms)))

@@ -14,6 +14,7 @@ mod history;
 mod holdings;
 mod local;
 mod locks;
+mod names;
 mod outcome;
 mod output;
 mod script;

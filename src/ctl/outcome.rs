@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::view::{Presence, ServiceView, View};
+use super::view::{Presence, ServiceView, View, in_words};
+use crate::cluster::eligibility;
+use crate::dbus::Word;
 use crate::types::span::rounded;
 
 /// What is waited for.
@@ -20,13 +22,35 @@ pub(super) enum Goal {
         to: Option<String>,
     },
     /// The service is kept stopped, and nobody runs it.
-    Stopped(String),
+    Stopped {
+        /// The service.
+        service: String,
+        /// The fencing token before.
+        token: u64,
+    },
     /// The service is not kept stopped, and somebody runs it.
-    Started(String),
+    Started {
+        /// The service.
+        service: String,
+        /// The word that kept it stopped before; `None`: this host knew of none.
+        before: Option<Word>,
+    },
     /// The holder has its long lease.
-    Paused(String),
+    Paused {
+        /// The service.
+        service: String,
+        /// Who held it before; empty = nobody.
+        from: String,
+        /// The fencing token then.
+        token: u64,
+    },
     /// The lease is an ordinary one.
-    Resumed(String),
+    Resumed {
+        /// The service.
+        service: String,
+        /// The word for the long lease before; `None`: this host knew of none.
+        before: Option<Word>,
+    },
     /// The host takes nothing, and runs nothing.
     Drained {
         /// The host.
@@ -49,15 +73,62 @@ pub(super) enum Verdict {
     Stuck(String),
     /// It has come out otherwise; what to do comes with it.
     Failed(String),
+    /// It may have come about or not, and this host does not see it for as long as its store does not answer.
+    Unseen(String),
 }
 
 impl Goal {
     /// The service whose history tells how long nobody ran it.
     pub(super) fn service(&self) -> Option<&str> {
         match self {
-            Self::HandedOver { service, .. } | Self::Started(service) => Some(service),
-            Self::Stopped(_) | Self::Paused(_) | Self::Resumed(_) | Self::Drained { .. } | Self::Undrained(_) => None,
+            Self::HandedOver { service, .. } | Self::Started { service, .. } => Some(service),
+            Self::Stopped { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::Drained { .. }
+            | Self::Undrained(_) => None,
         }
+    }
+
+    /// Whether `service` is one that it is about.
+    pub(super) fn concerns(&self, service: &str) -> bool {
+        match self {
+            Self::HandedOver { service: name, .. }
+            | Self::Stopped { service: name, .. }
+            | Self::Started { service: name, .. }
+            | Self::Paused { service: name, .. }
+            | Self::Resumed { service: name, .. } => service == name,
+            Self::Drained { had, .. } => had.iter().any(|name| name == service),
+            Self::Undrained(_) => false,
+        }
+    }
+
+    /// Whether the operator's word for it is there; `None`: it needs none.
+    pub(super) fn has_word(&self, view: &View) -> Option<bool> {
+        match self {
+            Self::Stopped { service, .. } => Some(find(view, service)?.stopped.is_some()),
+            Self::Paused { service, .. } => Some(find(view, service)?.paused.is_some()),
+            Self::HandedOver { .. }
+            | Self::Started { .. }
+            | Self::Resumed { .. }
+            | Self::Drained { .. }
+            | Self::Undrained(_) => None,
+        }
+    }
+
+    /// What is told where the store does not answer this host and nothing that it is about runs here any more: nobody sees from
+    /// here what other hosts do. `None`: there is more to see.
+    pub(super) fn unseen(&self, view: &View) -> Option<Verdict> {
+        let trouble = view.store.trouble_in_short()?;
+        let mut concerned = view.services.iter().filter(|service| self.concerns(&service.service)).peekable();
+        let runs_here =
+            |service: &ServiceView| service.here.as_ref().is_some_and(|here| eligibility::is_held_in(&here.state));
+        if concerned.peek().is_none() || concerned.any(runs_here) {
+            return None;
+        }
+        Some(Verdict::Unseen(format!(
+            "nothing that this is about runs on this host, and what other hosts do is not seen here: {trouble}"
+        )))
     }
 
     /// Judges the picture as it is now.
@@ -66,12 +137,15 @@ impl Goal {
             Self::HandedOver { service, from, token, to } => {
                 handed_over(find(view, service), from, *token, to.as_deref(), &view.incomplete)
             }
-            Self::Stopped(service) => stopped(find(view, service)),
-            Self::Started(service) => started(find(view, service), &view.incomplete),
-            Self::Paused(service) => paused(find(view, service)),
-            Self::Resumed(service) => match find(view, service) {
-                Some(service) if service.paused.is_none() => Verdict::Done("it is not paused any more".to_owned()),
-                Some(_) | None => Verdict::Going("its holder still has the long lease".to_owned()),
+            Self::Stopped { service, token } => stopped(find(view, service), *token),
+            Self::Started { service, before } => started(find(view, service), before.as_ref(), &view.incomplete),
+            Self::Paused { service, from, token } => paused(find(view, service), from, *token),
+            Self::Resumed { service, before } => match find(view, service).map(|service| &service.paused) {
+                Some(None) => Verdict::Done("it is not paused any more".to_owned()),
+                Some(Some(word)) if is_another(word, before.as_ref()) => {
+                    Verdict::Failed(format!("it was paused again {}", in_words(word)))
+                }
+                Some(Some(_)) | None => Verdict::Going("its holder still has the long lease".to_owned()),
             },
             Self::Drained { node, had } => drained(view, node, had),
             Self::Undrained(node) => match view.hosts.iter().find(|host| host.node == *node) {
@@ -86,6 +160,11 @@ impl Goal {
 
 fn find<'a>(view: &'a View, service: &str) -> Option<&'a ServiceView> {
     view.services.iter().find(|known| known.service == service)
+}
+
+/// Whether a word was said after the one that was there before.
+fn is_another(word: &Word, before: Option<&Word>) -> bool {
+    before.is_some_and(|before| before != word)
 }
 
 fn lost() -> Verdict {
@@ -152,9 +231,14 @@ fn left(service: &ServiceView) -> String {
     starts.map_or_else(String::new, |ms| format!(" in {}", rounded(Duration::from_millis(ms))))
 }
 
-fn stopped(service: Option<&ServiceView>) -> Verdict {
+fn stopped(service: Option<&ServiceView>, token: u64) -> Verdict {
     let Some(service) = service else { return lost() };
     match (&service.stopped, service.holder.as_str()) {
+        (None, holder) if service.token > token && matches!(service.state.as_str(), "running" | "paused") => {
+            Verdict::Failed(format!(
+                "it is not kept stopped, and {holder} has started it again: somebody has said so meanwhile"
+            ))
+        }
         (None, _) => Verdict::Going("the word is not in the lock's record yet".to_owned()),
         (Some(_), "") => Verdict::Done(format!(
             "it runs nowhere, and no host starts it before \"putexctl start {}\"{}",
@@ -165,8 +249,11 @@ fn stopped(service: Option<&ServiceView>) -> Verdict {
     }
 }
 
-fn started(service: Option<&ServiceView>, incomplete: &str) -> Verdict {
+fn started(service: Option<&ServiceView>, before: Option<&Word>, incomplete: &str) -> Verdict {
     let Some(service) = service else { return lost() };
+    if let Some(word) = service.stopped.as_ref().filter(|word| is_another(word, before)) {
+        return Verdict::Failed(format!("it was stopped again {}", in_words(word)));
+    }
     match (service.state.as_str(), service.holder.as_str()) {
         _ if service.stopped.is_some() => Verdict::Going("the word that keeps it stopped is still there".to_owned()),
         ("running" | "paused", holder) => Verdict::Done(format!("{holder} runs it")),
@@ -184,7 +271,7 @@ fn started(service: Option<&ServiceView>, incomplete: &str) -> Verdict {
     }
 }
 
-fn paused(service: Option<&ServiceView>) -> Verdict {
+fn paused(service: Option<&ServiceView>, from: &str, token: u64) -> Verdict {
     let Some(service) = service else { return lost() };
     match (&service.paused, service.holder.as_str()) {
         (Some(word), holder) => {
@@ -198,6 +285,12 @@ fn paused(service: Option<&ServiceView>) -> Verdict {
         (None, "") => Verdict::Failed(
             "nobody holds the lock, so that there is no lease to make long: pause it again when it runs".to_owned(),
         ),
+        (None, holder) if !from.is_empty() && (holder != from || service.token > token) => Verdict::Failed(format!(
+            "the host that was asked for it has handed the service over, and {holder} has an ordinary lease: pause it again"
+        )),
+        (None, _) if service.state == "stopping" => {
+            Verdict::Failed("its holder stops it, and has no lease to be kept: pause it again when it runs".to_owned())
+        }
         (None, holder) => Verdict::Going(format!("{holder} asks the store for the long lease")),
     }
 }
@@ -238,21 +331,25 @@ fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
             super::view::enumerated(&names, 4)
         ));
     }
+    let has_it = |service: &ServiceView| match service.state.as_str() {
+        "running" | "paused" => format!("{} on {}", service.service, service.holder),
+        _ => format!("{} ({} has the lock)", service.service, service.holder),
+    };
     let taken: Vec<String> = had
         .iter()
         .filter_map(|name| find(view, name))
         .filter(|service| !service.holder.is_empty())
-        .map(|service| format!("{} on {}", service.service, service.holder))
+        .map(has_it)
         .collect();
     let mut text = "it runs nothing and takes nothing; \"putexctl undrain\" there ends this".to_owned();
     if !taken.is_empty() {
-        text = format!("{text}; what it ran runs elsewhere now: {}", super::view::enumerated(&taken, 8));
+        text = format!("{text}; what it ran is elsewhere now: {}", super::view::enumerated(&taken, 8));
     }
-    if !left.is_empty() {
-        let names: Vec<String> = left.iter().map(|service| service.service.clone()).collect();
-        text = format!("{text}; nobody runs {}, because no other host may", super::view::enumerated(&names, 8));
+    if left.is_empty() {
+        return Verdict::Done(text);
     }
-    Verdict::Done(text)
+    let names: Vec<String> = left.iter().map(|service| service.service.clone()).collect();
+    Verdict::Stuck(format!("nobody runs {}, because no other host may; {text}", super::view::enumerated(&names, 8)))
 }
 
 #[cfg(test)]
@@ -301,13 +398,60 @@ mod tests {
     #[test]
     fn a_service_is_stopped_when_nobody_runs_it() {
         let mut told = small();
-        let goal = Goal::Stopped("db".to_owned());
+        let goal = Goal::Stopped { service: "db".to_owned(), token: 1_794_992_500 };
         assert!(matches!(goal.judge(&told.view()), Verdict::Going(_)));
         told.service("db").stopped = Some(word("schema", Some(NOW + 60)));
         assert_eq!(goal.judge(&told.view()), Verdict::Going("h1 stops it".to_owned()));
         held_by(&mut told, "", "standby");
         assert!(matches!(goal.judge(&told.view()), Verdict::Done(text) if text.contains("putexctl start db")));
-        assert!(matches!(Goal::Started("db".to_owned()).judge(&told.view()), Verdict::Going(_)));
+        assert_eq!((goal.has_word(&told.view()), goal.unseen(&told.view())), (Some(true), None));
+        let started = |before| Goal::Started { service: "db".to_owned(), before };
+        assert!(matches!(started(None).judge(&told.view()), Verdict::Going(_)));
+        assert!(matches!(started(Some(word("schema", Some(NOW + 60)))).judge(&told.view()), Verdict::Going(_)));
+        let overridden = started(Some(word("before", None))).judge(&told.view());
+        assert!(
+            matches!(&overridden, Verdict::Failed(text) if text.contains("stopped again by root@h2")),
+            "{overridden:?}"
+        );
+        // Somebody has started it again before it had stopped.
+        told.service("db").stopped = None;
+        held_by(&mut told, "h2", "active");
+        told.service("db").token += 1;
+        told.report("h2", "db").token = told.service("db").token;
+        let overridden = goal.judge(&told.view());
+        assert!(
+            matches!(&overridden, Verdict::Failed(text) if text.contains("h2 has started it again")),
+            "{overridden:?}"
+        );
+    }
+
+    #[test]
+    fn a_pause_fails_where_the_service_is_handed_over_and_its_end_where_it_is_paused_anew() {
+        let mut told = small();
+        let goal = Goal::Paused { service: "db".to_owned(), from: "h1".to_owned(), token: 1_794_992_500 };
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("asks the store")));
+        held_by(&mut told, "h1", "releasing");
+        assert!(matches!(goal.judge(&told.view()), Verdict::Failed(text) if text.contains("when it runs")));
+        held_by(&mut told, "h2", "active");
+        assert!(matches!(goal.judge(&told.view()), Verdict::Failed(text) if text.contains("h2 has an ordinary lease")));
+        told.service("db").paused = Some(word("disks", None));
+        assert!(matches!(goal.judge(&told.view()), Verdict::Done(_)));
+        let resumed = |before| Goal::Resumed { service: "db".to_owned(), before }.judge(&told.view());
+        assert!(matches!(resumed(Some(word("disks", None))), Verdict::Going(_)));
+        assert!(matches!(resumed(Some(word("fans", None))), Verdict::Failed(text) if text.contains("paused again")));
+    }
+
+    #[test]
+    fn without_the_store_it_is_waited_for_what_this_host_does_and_not_longer() {
+        let mut told = small();
+        told.store.silent_ms = 7000;
+        let goal = Goal::Stopped { service: "db".to_owned(), token: 1_794_992_500 };
+        assert_eq!(goal.unseen(&told.view()), None);
+        told.service("db").state = "no-store".to_owned();
+        assert!(
+            matches!(goal.unseen(&told.view()), Some(Verdict::Unseen(text)) if text.contains("store lost 7.0s ago"))
+        );
+        assert_eq!(Goal::Undrained("h1".to_owned()).unseen(&told.view()), None);
     }
 
     #[test]
@@ -320,5 +464,12 @@ mod tests {
         assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("being taken over")));
         held_by(&mut told, "h3", "active");
         assert!(matches!(goal.judge(&told.view()), Verdict::Done(text) if text.contains("db on h3")));
+        // Nobody runs it, and nobody may: that is no success.
+        held_by(&mut told, "", "standby");
+        for host in ["h2", "h3"] {
+            told.host(host).report.drained = Some(word("", None));
+        }
+        let left = goal.judge(&told.view());
+        assert!(matches!(&left, Verdict::Stuck(text) if text.starts_with("nobody runs db")), "{left:?}");
     }
 }

@@ -151,6 +151,9 @@ impl ServiceView {
         if all == 0 {
             return "none is known".to_owned();
         }
+        if self.paused.is_some() && !self.holder.is_empty() {
+            return format!("none before the pause ends; {eligible} of {all} then");
+        }
         if eligible == all {
             return format!("{eligible} of {all} eligible");
         }
@@ -437,11 +440,15 @@ fn findings_of(view: &ServiceView, hosts: &[HostView], node: &str) -> Vec<(Sever
         found.push((Severity::Asked, text));
     }
     if let Some(word) = &view.paused {
-        let text = format!(
-            "paused {}: no host takes it over meanwhile; \"putexctl resume {}\" ends this",
-            in_words(word),
-            view.service
-        );
+        // Only the host that has the long lease can give it up.
+        let end = match view.state.as_str() {
+            "silent" => format!(
+                "see that {0} is up: nobody but {0} can end this, and until then nobody takes the lock",
+                view.holder
+            ),
+            _ => format!("\"putexctl resume {}\" ends this", view.service),
+        };
+        let text = format!("paused {}: no host takes it over meanwhile; {end}", in_words(word));
         found.push((Severity::Asked, text));
     }
     // With one host alone nothing is known of others: the cluster's report says so.

@@ -4,10 +4,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
 use super::disk;
@@ -30,6 +31,10 @@ pub struct Drain(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     now: Mutex<Option<Drained>>,
+    /// The word of a drain that is announced to the other hosts, and not decided yet.
+    announced: Mutex<Option<Word>>,
+    /// Held while it is decided.
+    deciding: Arc<tokio::sync::Mutex<()>>,
     /// Held while the file is written.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
@@ -70,7 +75,7 @@ impl Drain {
         if let Some(Drained { reason, .. }) = &now {
             tracing::warn!("{reason}");
         }
-        Self(Arc::new(Shared { path, now: Mutex::new(now), writing: Arc::default() }))
+        Self(Arc::new(Shared { path, now: Mutex::new(now), ..Shared::default() }))
     }
 
     /// Why this host takes nothing, in words that end with what ends it. `None`: it is not drained.
@@ -84,6 +89,23 @@ impl Drain {
         self.now().map(|drained| drained.word)
     }
 
+    /// The word that the other hosts are told of: that of a drain, or of one that is only announced.
+    pub(super) fn told(&self) -> Option<Word> {
+        self.word().or_else(|| lock(&self.0.announced).clone())
+    }
+
+    /// Begins to tell the other hosts of a drain that is not decided yet. This is told until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Another one is being decided.
+    pub(super) fn announce(&self, word: Word) -> Result<Announced, String> {
+        let turn = Arc::clone(&self.0.deciding).try_lock_owned();
+        let turn = turn.map_err(|_| "say it again later: another drain of this host is being decided".to_owned())?;
+        *lock(&self.0.announced) = Some(word);
+        Ok(Announced { drain: self.clone(), _turn: turn })
+    }
+
     /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
     pub(super) fn is_over(&self, wall: u64) -> bool {
         self.word().and_then(|word| word.until).is_some_and(|until| until <= wall)
@@ -94,19 +116,19 @@ impl Drain {
         let content = serde_json::to_vec_pretty(&Stored { format: FORMAT, word: word.clone() });
         let content = content.map_err(|error| error.to_string())?;
         self.write(move |path| disk::replace(path, &content)).await?;
-        *self.0.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(word.into());
+        *lock(&self.0.now) = Some(word.into());
         Ok(())
     }
 
     /// Ends the drain, once that is on the disk.
     pub(super) async fn end(&self) -> Result<(), String> {
         self.write(remove).await?;
-        *self.0.now.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.0.now) = None;
         Ok(())
     }
 
     fn now(&self) -> Option<Drained> {
-        self.0.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0.now).clone()
     }
 
     async fn write(&self, write: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> Result<(), String> {
@@ -130,6 +152,23 @@ impl Drain {
             )),
         }
     }
+}
+
+/// A drain that is announced to the other hosts. Dropping it takes that back, unless the drain has begun.
+#[derive(Debug)]
+pub(super) struct Announced {
+    drain: Drain,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        *lock(&self.drain.0.announced) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unreadable(path: &Path, error: &str) -> Word {

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::grounds::Uncontainable;
 use super::unit_control::ObservedUnits;
+use crate::cluster::request::Unmet;
 use crate::config::{ServiceSettings, WatchdogSettings};
 use crate::election::{Event, Word};
 use crate::host::processes::Process;
@@ -19,7 +20,7 @@ use crate::types::NodeId;
 const LIMIT: usize = 64;
 
 /// The channel for the answer to an operator: what was done, or why nothing was.
-pub type Answer = oneshot::Sender<Result<String, String>>;
+pub type Answer = oneshot::Sender<Result<String, Unmet>>;
 
 /// What the daemon or an operator tells a service to do.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ pub(super) enum Standpoint {
 
 /// An operator's word that the place which the configuration names is meant (adoption of another key, N3). It carries the
 /// channel for the answer.
-pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
+pub(super) type Adoption = Answer;
 
 /// A message to a service's loop.
 #[derive(Debug)]

@@ -185,7 +185,7 @@ pub(super) async fn keep_looking(
             biased;
             adoption = adoptions.next() => {
                 // The client may have gone.
-                let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
+                let _ = adoption.send(Box::pin(adopt(&mut registrars)).await.map_err(Into::into));
             }
             () = hints::hint(&bells) => {}
             () = sleep(shared_pause(host.machine.now(), pause)) => {}

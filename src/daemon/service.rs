@@ -587,7 +587,7 @@ impl Service {
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
                     // The client may have gone.
-                    let _ = adoption.send(Err("another one is under way; say it again".to_owned()));
+                    let _ = adoption.send(Err("another one is under way; say it again".to_owned().into()));
                 }
                 Event::Timeout
             }
@@ -652,7 +652,7 @@ impl Service {
              slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""
         );
         self.strayed = Some(reason.clone());
-        Some(Event::Contend(Err(reason)))
+        Some(Event::Strayed(reason))
     }
 
     fn restart_checker(&mut self) {
@@ -674,12 +674,18 @@ impl Service {
 fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
     let event = if told.is_ok() { event } else { Event::Timeout };
     // The client may have gone.
-    let _ = answer.send(told);
+    let _ = answer.send(told.map_err(Into::into));
     event
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if let Some(word) = self.unsaid() {
+            tracing::warn!(
+                "{}: say it again: {word}: that was not written to the lock, and is dropped",
+                self.settings.name
+            );
+        }
         self.host.grounds.remove(&self.settings.name);
     }
 }

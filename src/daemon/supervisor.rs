@@ -2,6 +2,7 @@
 //! of services, the binding of units to their leases, what is told of the services, and what other hosts are told.
 
 mod binding;
+mod drain;
 mod reload;
 mod report;
 mod retire;

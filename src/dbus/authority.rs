@@ -141,6 +141,10 @@ impl Authority {
         if uid != 0 {
             may_act(self.ask_polkit(sender, MANAGE, may_ask).await)?;
         }
+        // A client that has given up meanwhile has been told that nothing is known. So it is asked anew whether he is there still:
+        // a putexd that stood still must not do later what nobody waits for.
+        self.known.lock().await.clients.remove(sender);
+        self.uid(sender).await?;
         Ok(format!("{}@{}", user_name(uid).await, self.node))
     }
 

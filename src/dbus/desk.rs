@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
@@ -24,7 +24,8 @@ use super::interfaces::{
 use super::options::{self, Options};
 use super::status::{Begun, ServiceStatus};
 use super::{Ask, PATH, SERVICE, object};
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
+use crate::host::clock;
 use crate::types::{ServiceName, printable};
 
 /// The least age at which the picture that looks are answered from is taken anew.
@@ -36,8 +37,8 @@ const FRESH_SHARE: u32 = 20;
 const PACE: Duration = Duration::from_micros(800);
 /// What is added to [`PACE`] for each service in the answer.
 const PACE_OF_SERVICE: Duration = Duration::from_micros(100);
-/// For how many times as long as an answer took no other look is answered, so that looks cost an eighth of a processor at most,
-/// however slow the host is.
+/// For how many times the processor time of an answer no other look is answered, so that looks cost an eighth of a processor at
+/// most, however slow the host is.
 const REST_SHARE: u32 = 7;
 /// For how much time the looks may come at once.
 const BURST: Duration = Duration::from_millis(100);
@@ -87,15 +88,32 @@ impl Cache {
         turn
     }
 
-    /// Puts off the next look for what an answer has cost, which was begun at `began`.
-    fn rest(&mut self, began: Instant) {
-        let now = Instant::now();
-        let rested = now + (now - began) * REST_SHARE;
+    /// Puts off the next look for what an answer has cost.
+    fn rest(&mut self, cost: Duration) {
+        let rested = Instant::now() + cost * REST_SHARE;
         self.next_look = Some(self.next_look.map_or(rested, |next| next.max(rested)));
     }
 
     fn count(&self) -> usize {
         self.services.as_ref().map_or(0, |(_, picture)| picture.services.len())
+    }
+}
+
+/// The beginning of an answer.
+struct Answering {
+    at: Instant,
+    used: Duration,
+}
+
+impl Answering {
+    fn now() -> Self {
+        Self { at: Instant::now(), used: clock::used() }
+    }
+
+    /// The processor time since then. What other tasks used meanwhile is in it, and no more than the time that has passed. On a
+    /// host that is busy with other programs it is much less than that.
+    fn cost(&self) -> Duration {
+        clock::used().saturating_sub(self.used).min(self.at.elapsed())
     }
 }
 
@@ -206,18 +224,21 @@ fn verb(message: &Message, member: &str) -> fdo::Result<Verb> {
     let options = read(options, &OF_MANAGER, member)?;
     let service = || named(&subject);
     let reason = options.reason();
-    Ok(match member {
+    let verb = match member {
         "StepDown" => Verb::StepDown { service: service()?, reason, to: options.to()? },
-        "Stop" => Verb::Stop { service: service()?, reason, until: options.until()? },
+        "Stop" => Verb::Stop { service: service()?, reason, until: options.until },
         "Start" => Verb::Start { service: service()? },
         "Pause" => Verb::Pause { service: service()?, reason, seconds: options.seconds(member)? },
         "Resume" => Verb::Resume { service: service()? },
         "Adopt" => Verb::Adopt { service: service()? },
-        "Drain" => Verb::Drain { reason, until: options.until()?, force: options.force.unwrap_or_default() },
+        "Drain" => Verb::Drain { reason, until: options.until, force: options.force.unwrap_or_default() },
         "Undrain" => Verb::Undrain,
         "ConfirmDead" => Verb::ConfirmDead { node: options::node(&subject)? },
         _ => return Err(fdo::Error::UnknownMethod(format!("{MANAGER} has no method {member:?}"))),
-    })
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    verb.check(now).map_err(fdo::Error::InvalidArgs)?;
+    Ok(verb)
 }
 
 fn read(options: Dictionary, interface: &interfaces::Interface, member: &str) -> fdo::Result<Options> {
@@ -319,7 +340,11 @@ impl Desk {
         let by = self.authority.act(sender, may_ask).await?;
         let (answer, result) = oneshot::channel();
         self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
-        Ok(to_dictionary(&Begun { begun: said(result.await.map_err(gone)?)? }))
+        let begun = result.await.map_err(gone)?.map_err(|unmet| match unmet {
+            Unmet::Refused(why) => fdo::Error::Failed(printable(&why).into_owned()),
+            Unmet::Open(known) => fdo::Error::NoReply(printable(&known).into_owned()),
+        })?;
+        Ok(to_dictionary(&Begun { begun }))
     }
 
     async fn show(self: &Arc<Self>, message: &Message, look: Look) {
@@ -332,15 +357,15 @@ impl Desk {
             Look::Introspect => self.reply(message, self.introspect(path).await).await,
             Look::List => {
                 let picture = self.picture(1).await;
-                let began = Instant::now();
+                let began = Answering::now();
                 self.reply(message, picture.as_ref().map(|picture| &picture.dictionaries).map_err(Clone::clone)).await;
-                self.cache.lock().await.rest(began);
+                self.cache.lock().await.rest(began.cost());
             }
             Look::Managed => match self.picture(2).await {
                 Ok(picture) => {
-                    let began = Instant::now();
+                    let began = Answering::now();
                     self.reply(message, Ok(managed(&picture.services).await)).await;
-                    self.cache.lock().await.rest(began);
+                    self.cache.lock().await.rest(began.cost());
                 }
                 Err(error) => self.reply(message, Err::<(), _>(error)).await,
             },

@@ -31,7 +31,7 @@ use self::desk::Desk;
 use self::dictionary::Dictionary;
 use self::teller::Teller;
 use crate::cluster::history::Happened;
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
 use crate::types::{NodeId, ServiceName};
 
 mod authority;
@@ -100,7 +100,7 @@ pub enum Ask {
         /// Who asks: the user and the host, as in `root@h1`.
         by: String,
         /// Where to send what was begun; `Err`: why nothing was.
-        answer: oneshot::Sender<Result<String, String>>,
+        answer: oneshot::Sender<Result<String, Unmet>>,
     },
 }
 

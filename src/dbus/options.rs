@@ -1,8 +1,6 @@
 //! The options of the Manager's methods: what a client may say beside the service. A method refuses an option that it does not
 //! know, by its name, because an operator who is not heard must not believe that he was.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::{Deserialize, Serialize};
 use zbus::fdo;
 
@@ -68,18 +66,6 @@ impl Options {
         self.to.as_deref().map(node).transpose()
     }
 
-    /// When it is over, which is to come.
-    pub(super) fn until(&self) -> fdo::Result<Option<u64>> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        match self.until {
-            Some(until) if until <= now => {
-                let text = format!("give a later time: \"until\" is {until}, and now it is {now}");
-                Err(fdo::Error::InvalidArgs(text))
-            }
-            until => Ok(until),
-        }
-    }
-
     /// For how many seconds, which have to be said.
     pub(super) fn seconds(&self, method: &str) -> fdo::Result<u64> {
         let text = || fdo::Error::InvalidArgs(format!("{method} needs the option \"seconds\", which is not 0"));
@@ -117,10 +103,7 @@ mod tests {
         let options = Options { reason: Some("r".repeat(300)), until: Some(u64::MAX), ..Options::default() };
         let read = Options::read(options.clone().into(), "Stop", &["reason", "until"]).expect("it is understood");
         assert_eq!(read, options);
-        assert_eq!(read.until().expect("it is to come"), Some(u64::MAX));
         assert!(read.reason().chars().count() <= REASON_LIMIT + 1, "{}", read.reason());
-        let past = Options { until: Some(1), ..Options::default() };
-        assert!(past.until().expect_err("it is over").to_string().contains("a later time"));
         assert!(Options::default().seconds("Pause").is_err());
     }
 }

@@ -32,6 +32,8 @@ pub enum Milestone {
     LateWrite,
     /// A claim was lost, or given up.
     ClaimLost,
+    /// A host told that it gave up its claim.
+    GaveUp,
     /// The store went back in place.
     WentBack,
     /// The entry of a unit was made.
@@ -60,6 +62,7 @@ impl Milestone {
         Self::GateRefused,
         Self::LateWrite,
         Self::ClaimLost,
+        Self::GaveUp,
         Self::WentBack,
         Self::EntryMade,
         Self::KeyAdopted,

@@ -64,6 +64,10 @@ pub enum Fault {
     Resume,
     /// A reload changes the timings.
     Reload,
+    /// The fencing of others fails.
+    FenceFails,
+    /// Of two writes from one base that come at the same moment, the store keeps both, and answers the second as a conflict.
+    KeepBoth,
     /// A clock runs at another rate, within the stated error.
     Rate,
     /// One of a host's two clocks has a far larger error, as when chrony slews it.
@@ -82,10 +86,12 @@ pub enum Fault {
     Unkillable,
     /// (d) dropped: the program is run outside of its unit.
     Stray,
+    /// A host that has been given a lease says that it gave up before.
+    FalseGaveUp,
 }
 
 impl Fault {
-    pub const COUNT: usize = Self::Stray as usize + 1;
+    pub const COUNT: usize = Self::FalseGaveUp as usize + 1;
 }
 
 /// A fault that may happen any number of times.
@@ -118,6 +124,8 @@ pub struct Plan {
     pub exact: bool,
     /// In the first state a unit is active and another host is standby, instead of an empty store.
     pub begins_served: bool,
+    /// Each host has the hosts before it fenced.
+    pub fences: bool,
     /// The guard's replies may come late as well.
     pub slow_guard: bool,
     /// Writes that were under way when the store was made anew are applied to the new one.
@@ -147,6 +155,7 @@ impl Plan {
             reloads: Vec::new(),
             exact: false,
             begins_served: true,
+            fences: false,
             slow_guard: false,
             blind_writes: true,
             overrun: Duration::ZERO,

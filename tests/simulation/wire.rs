@@ -123,6 +123,7 @@ impl World {
         }
         let (token, fields) = (String::from_utf8_lossy(&attempt.value.body), &attempt.value.fields);
         let state = fields.get("state").map_or("", String::as_str);
+        let state = if fields.contains_key("gave-up") { "as it gave up" } else { state };
         if let WriteOutcome::Won(revision) = outcome {
             if state == "proven" {
                 self.proven = Some(store.backup());

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -645,7 +645,10 @@ impl Host {
         for process in &processes {
             // A pidfd is readable as soon as the process is dead, without waiting until the zombie is collected.
             let mut watched = [PollFd::new(process, PollFlags::IN)];
-            while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
+            let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            while !matches!(poll(&mut watched, Some(&pause)), Ok(1..)) {
+                collect_strays();
+            }
         }
         nspawn.wait().expect("nspawn is a child of this process");
         // PID 1 was orphaned by nspawn and has become a child of this process. Its cgroup stays until it is collected.
@@ -668,6 +671,7 @@ impl Host {
             // No signal ends a call that a share that hangs has begun, and the container waits for it. A machine would not.
             if pid1.is_some_and(has_ended) {
                 self.unmount_share();
+                collect_strays();
             }
             lock(&self.nspawn).as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
         });
@@ -680,6 +684,7 @@ impl Host {
     /// Switches on a host that has gone off to reboot, as a real machine does by itself, without waiting. Returns
     /// whether the host was off.
     pub fn reboot_if_off(&self) -> bool {
+        collect_strays();
         let mut nspawn = lock(&self.nspawn);
         let ended = |child: &mut Child| child.try_wait().expect("nspawn is a child of this process").is_some();
         if !nspawn.as_mut().is_some_and(ended) {
@@ -815,6 +820,26 @@ fn pidfd(pid: i32) -> Option<rustix::fd::OwnedFd> {
 /// Whether a process has ended, or only waits for the end of others. It has no command line any more.
 fn has_ended(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty())
+}
+
+/// Collects processes of hosts that have ended and were left to this process, because the command that ran them there was killed
+/// at its time limit. The PID 1 of their host waits for that before it ends itself.
+fn collect_strays() {
+    for thread in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter(|child| is_stray(child)) {
+            if let Some(pid) = child.parse().ok().and_then(Pid::from_raw) {
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+    }
+}
+
+/// Whether a child of this process has ended and was one of a host, but not its PID 1. Others are waited for elsewhere.
+fn is_stray(child: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+    let names = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    status.contains("\nState:\tZ") && names.split_whitespace().count() > 1 && !names.ends_with("\t1")
 }
 
 /// Every process in a cgroup and in the cgroups below it.

@@ -18,7 +18,7 @@ pub const BASE: &str = "/var/tmp/putexd-tests";
 
 /// Limit of clusters that run at the same time. Hosts mostly wait, but each boot takes a core for a second, so more
 /// clusters would disturb each other. The test harness needs at least as many threads, which `tests/run` arranges.
-const CLUSTERS_AT_ONCE: usize = 4;
+const CLUSTERS_AT_ONCE: usize = 6;
 
 /// The tests' own programs on the hosts. One of them writes to a PostgreSQL, whose client is built with the store of
 /// that name.

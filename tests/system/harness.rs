@@ -49,6 +49,9 @@ fn power_loss_is_sudden_and_spares_the_disk() {
     one.exec(&["logger", "the last words before the power loss"]);
     wait_until(SOON, "the journal has the last words", || one.journal(&[]).contains("the last words"));
 
+    // A command that was killed leaves a process of the host that nobody has waited for.
+    one.output_within(Duration::from_secs(1), &["sleep", "infinity"]);
+
     let lost = one.power_off_hard();
     let off = since(lost);
     let end = cluster.oracle.wait_for_end(&start, SOON);

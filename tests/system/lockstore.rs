@@ -195,6 +195,14 @@ impl Locks {
         self.init(cluster);
     }
 
+    /// From now on everybody may publish these subjects of NATS, and no others.
+    pub fn permit(&self, subjects: &[&str]) {
+        match &self.place {
+            Place::Beside(server) => server.permit(subjects),
+            Place::OnHosts(_) | Place::Nowhere => unreachable!("no test asks for it"),
+        }
+    }
+
     /// Makes the server of `host` the leader of the servers on the hosts, if there are any and the leader can be
     /// chosen.
     pub fn have_lead(&self, cluster: &Cluster, host: &Host) {

@@ -91,8 +91,41 @@ fn a_drained_host_hands_over_and_takes_nothing_until_it_is_undrained() {
     assert!(told.contains(&format!("{} is drained by root", host.name)), "{told}");
     fixture.assert_alone(&second);
 
-    // It lasts over a boot, without the store, and when the other host is lost.
+    // What the operator insists on is done, and is no success: nobody runs it. Who says it again changes nothing.
+    let asked = now();
+    let forced = other.output(&["putexctl", "drain", "--force", "--reason", "no power"]);
+    let told = said(&forced);
+    println!("{:?} after a forced drain: {told}", now().saturating_sub(asked));
+    assert_eq!(forced.status.code(), Some(1), "{told}");
+    assert!(told.contains("nobody runs db"), "{told}");
+    fixture.oracle.wait_for_end(&second, SOON);
+    let asked = now();
+    other.exec(&["putexctl", "undrain", "--no-wait"]);
+    let second = fixture.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(second.host, other.name);
+
+    // Without the store nobody can be asked: what holds something is not drained.
     fixture.locks.lose(&fixture);
+    let asked = now();
+    let told = said(&other.output(&["putexctl", "drain"]));
+    println!("{:?} without the store: {told}", now().saturating_sub(asked));
+    assert!(
+        told.contains("nothing was changed") && told.contains("db (it is not known whether another host"),
+        "{told}"
+    );
+
+    // Nor is it waited for long what a stop does elsewhere. The host shows that its word is not in the store yet, and says when it
+    // is dropped.
+    let asked = now();
+    let output = other.output(&["putexctl", "stop", "db", "--reason", "no store"]);
+    let took = now().saturating_sub(asked);
+    println!("{took:?}: {}", said(&output));
+    assert!(output.status.code() == Some(75) && took < SOON * 2, "{took:?}: {}", said(&output));
+    wait_for_words(SOON, other, &["stopped everywhere by root", "no store", "is not in the lock's record yet"]);
+    other.exec(&["systemctl", "restart", "putexd.service"]);
+    wait_for_line(other, &["say it again: stopped everywhere by root", "no store", "is dropped"]);
+
+    // It lasts over a boot, without the store, and when the other host is lost.
     host.power_off_hard();
     host.boot();
     wait_for_line(host, &["this host is drained by root", "new disk"]);

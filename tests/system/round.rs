@@ -15,6 +15,16 @@ fn done(host: &Host, arguments: &[&str]) -> String {
     told
 }
 
+/// The command has to end with this status, and to say these words.
+#[track_caller]
+fn refused(host: &Host, arguments: &[&str], status: i32, words: &[&str]) {
+    let output = host.output(&[&["putexctl"], arguments].concat());
+    let told = said(&output);
+    println!("{}# putexctl {}\n{told}", host.name, arguments.join(" "));
+    assert_eq!(output.status.code(), Some(status), "putexctl {arguments:?} on {}: {told}", host.name);
+    assert!(words.iter().all(|word| told.contains(word)), "{words:?}: {told}");
+}
+
 /// The exit status of `is-active`.
 fn active_status(host: &Host) -> Option<i32> {
     host.output(&["putexctl", "is-active", "db"]).status.code()
@@ -29,9 +39,8 @@ fn named<'a>(fixture: &'a Fixture, name: &str) -> &'a Host {
     fixture.hosts.iter().find(|host| host.name == name).expect("a host of the cluster")
 }
 
-#[test]
-fn an_operators_round() {
-    let Some((fixture, first)) = Plan::hosts("round", 3, Lockstore::Nats).run() else { return };
+fn an_operators_round(name: &'static str, store: Lockstore) {
+    let Some((fixture, first)) = Plan::hosts(name, 3, store).run() else { return };
     let one = fixture.host_of(&first);
     let other = fixture.others(&first)[0];
     wait_until(TAKE_OVER, "all hosts know each other", || {
@@ -58,6 +67,7 @@ fn an_operators_round() {
     assert!(told.contains("runs nowhere"), "{told}");
     assert_eq!(active_status(other), Some(4));
     assert!(done(other, &["status"]).contains("new schema"));
+    refused(other, &["step-down", "db"], 1, &["stopped everywhere by root", "new schema", "putexctl start db"]);
     done(other, &["start", "db"]);
 
     let drained = named(&fixture, &holder(&fixture));
@@ -67,8 +77,19 @@ fn an_operators_round() {
     wait_until(TAKE_OVER, "all hosts show that it is drained", || {
         fixture.hosts.iter().all(|host| said(&host.output(&["putexctl", "status"])).contains("new disks"))
     });
+    // What is said again is kept as it was, but for what is said anew.
+    done(drained, &["drain", "--reason", "new fans"]);
+    let view = drained.output(&["putexctl", "status", "--json"]);
+    let view: serde_json::Value = serde_json::from_slice(&view.stdout).expect("JSON");
+    let host = view["hosts"].as_array().expect("hosts").iter().find(|host| host["node"] == *drained.name);
+    let word = &host.expect("the host itself")["drained"];
+    assert!(word["reason"] == "new fans" && word["until"].is_u64(), "{word}");
     done(drained, &["undrain"]);
     wait_for_standby(drained);
+
+    // Names that nobody knows get a hint, and whoever acts upon what is stopped learns how to start it.
+    refused(other, &["stop", "bd"], 1, &["no service is called bd: did you mean db?"]);
+    refused(other, &["move", "db", "h99"], 1, &["h99 has never reported"]);
 
     done(other, &["pause", "db", "--for", "10min"]);
     assert!(done(other, &["status", "db"]).contains("paused"));
@@ -104,4 +125,14 @@ fn an_operators_round() {
     wait_until(SOON, "the unit runs", || {
         fixture.hosts.iter().any(|host| host.property(UNIT, "ActiveState") == "active")
     });
+}
+
+#[test]
+fn an_operators_round_over_nats() {
+    an_operators_round("round", Lockstore::Nats);
+}
+
+#[test]
+fn an_operators_round_over_a_directory() {
+    an_operators_round("rounddir", Lockstore::Directory);
 }

@@ -102,6 +102,16 @@ impl Server {
         run("ip", &[&asked[..], &quiet[..], &[statements]].concat()).trim().to_owned()
     }
 
+    /// Starts the NATS server again with permissions for these subjects alone.
+    pub fn permit(&self, subjects: &[&str]) {
+        self.kill();
+        let path = self.dir.join("nats.conf");
+        let users = format!("authorization {{ users: [ {{ user: all, permissions: {{ publish: {subjects:?} }} }} ] }}");
+        let text = nats_configuration("outside", utf8(&self.data()), &[]);
+        fs::write(path, format!("{text}{users}\nno_auth_user: all\n")).expect("the cluster's folder can be written to");
+        self.up();
+    }
+
     /// Deletes all stored data, as if the disk had been replaced.
     pub fn wipe(&self) {
         self.kill();

@@ -217,6 +217,9 @@ pub enum Event {
     Stopped,
     /// Whether this host takes part. `Err`: why it does not. A contender claims nothing then, and a holder lets the lock go.
     Contend(Result<(), String>),
+    /// A process of the unit is where no stop reaches it, for this reason: as [`Event::Contend`] with `Err`, and this host does
+    /// not tell that nothing of the unit runs on it.
+    Strayed(String),
     /// This host has to let the lock go now, and contends again later.
     StepDown {
         /// Why, for the record and the journal.

@@ -70,7 +70,7 @@ fn is_free_of(unit: &UnitName, record: Option<&Record>) -> bool {
     match details.standing {
         Standing::Proven => true,
         Standing::Active => !details.units.is_empty() && !details.units.contains(unit),
-        Standing::Confirming => false,
+        Standing::Confirming | Standing::GaveUp => false,
     }
 }
 

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::event::{Content, Observation, ReadId};
 use super::longest_hold::LongestHold;
-use super::observed_lock::{Claim, ObservedLock, Question, Trust};
-use super::record::{Details, Record, Standing};
+use super::observed_lock::{Claim, Former, ObservedLock, Question, Trust};
+use super::record::{Details, OperatorNote, Record, Standing};
 use super::stagger::staggered;
 use super::timings::Timings;
 use super::waiting::{Cause, Heard, Longest, Unseen, Why};
@@ -64,6 +64,16 @@ fn is_same(a: &Content, b: &Content) -> bool {
         (Content::Record(a), Content::Record(b)) => a.identity() == b.identity(),
         (a, b) => a == b,
     }
+}
+
+/// Age (K1): whether one record is the other with words added or taken out. Then its holder has written neither of them anew.
+fn is_reworded(a: &Content, b: &Content) -> bool {
+    let without_words = |content: &Content| {
+        let record = content.record().filter(|record| record.is_held())?;
+        let details = record.details.clone()?;
+        Some((record.holder.clone(), Details { note: OperatorNote::default(), ..details }))
+    };
+    without_words(a).is_some_and(|details| without_words(b) == Some(details))
 }
 
 impl LockView {
@@ -292,10 +302,12 @@ impl LockView {
     }
 
     fn claim_of_record(&self, seen: &ObservedLock, record: &Record, unknown: &Claim, timings: &Timings) -> Claim {
-        let cause = if record.is_held() {
-            Cause::Silent { holder: record.holder.to_string(), heard: seen.heard }
-        } else {
-            Cause::Unproven
+        let gave_up = record.details.as_ref().is_some_and(|details| details.standing == Standing::GaveUp);
+        let holder = record.holder.to_string();
+        let cause = match (record.is_held(), gave_up) {
+            (true, false) => Cause::Silent { holder, heard: seen.heard },
+            (true, true) => Cause::GaveUp { holder },
+            (false, _) => Cause::Unproven,
         };
         let unknown = Claim { why: Why { cause, ..unknown.why.clone() }, ..unknown.clone() };
         match &record.details {
@@ -330,13 +342,15 @@ impl LockView {
         }
     }
 
-    /// Verified release (K4): the revision of a `proven` of which the store has to say what it replaced, and when to ask. `None`:
-    /// there is nothing to ask.
+    /// The revision of which the store has to say what it replaced, and when to ask: that of a `proven` (verified release, K4), or of
+    /// a record with other words than before (age, K1). `None`: there is nothing to ask.
     ///
     /// The record's own `prev` is not enough: somebody may have written the record again, without a compare-and-set, over tenures
-    /// that this host never saw.
+    /// that this host never saw. Nor are words a proof that the holder has not renewed: a store that takes two writes at one moment
+    /// may hold the words on top of a renewal.
     pub(super) fn question(&self) -> Option<(Revision, Time)> {
-        let (seen, _) = self.followed_proven()?;
+        let reworded = self.seen.as_ref().filter(|seen| seen.reworded.is_some());
+        let seen = self.followed_proven().map(|(seen, _)| seen).or(reworded)?;
         match seen.question {
             Question::Due(due) => Some((seen.revision, due)),
             Question::Asked(_) | Question::Answered(_) => None,
@@ -356,14 +370,24 @@ impl LockView {
         let expected =
             self.followed_proven().map(|(seen, (prev, instance))| (seen.incarnation.clone(), prev, instance));
         let Some(seen) = self.seen.as_mut().filter(|seen| seen.question == Question::Asked(id)) else { return };
-        seen.question = match answer {
-            None => Question::Due(again),
-            Some(replaced) => {
-                let instance = replaced.content.record().and_then(Record::instance);
-                let found = instance.map(|instance| (replaced.incarnation.clone(), replaced.revision, instance));
-                Question::Answered(found.is_some() && found == expected)
-            }
+        let Some(replaced) = answer else {
+            seen.question = Question::Due(again);
+            return;
         };
+        let is_expected = if let Some(Former { revision, since }) = seen.reworded {
+            let is_former = replaced.incarnation == seen.incarnation
+                && replaced.revision == revision
+                && is_same(&replaced.content, &seen.content);
+            if is_former {
+                seen.since = since;
+            }
+            is_former
+        } else {
+            let instance = replaced.content.record().and_then(Record::instance);
+            let found = instance.map(|instance| (replaced.incarnation.clone(), replaced.revision, instance));
+            found.is_some() && found == expected
+        };
+        seen.question = Question::Answered(is_expected);
     }
 
     /// A `proven` that may be believed if it directly replaced its own writer's record, and the revision and instance of that
@@ -414,20 +438,30 @@ impl LockView {
         self.lower = None;
         self.watched = Some(self.watched.map_or(sent, |watched| watched.latest(sent)));
         let Observation { incarnation, revision, content } = observation;
-        if trust == Trust::Found {
-            self.copied = Some(revision);
-        }
         let details = content.record().and_then(|record| record.details.as_ref());
         let hold = details.map_or(Duration::ZERO, |details| details.hold);
         self.longest.show(hold, now, trust == Trust::Followed);
+        let former = self.seen.as_ref().filter(|seen| trust == Trust::Followed && seen.incarnation == incarnation);
         // A genuine record directly replaces the one that this host has seen, or a later one. One whose `prev` is older is a copy
         // from the past, and need not be asked about.
-        let seen = self.seen.as_ref().filter(|seen| seen.incarnation == incarnation);
         let prev = details.and_then(|details| details.prev);
-        let is_copy = trust == Trust::Followed && seen.zip(prev).is_some_and(|(seen, (prev, _))| prev < seen.revision);
-        let question = if is_copy { Question::Answered(false) } else { Question::Due(now) };
-        let (unseen, round_trip) = (Unseen::Gap, now.since_at_most(sent));
-        let heard = if trust == Trust::Followed { Heard::Renewed(now) } else { Heard::Found(now) };
+        let is_copy = former.zip(prev).is_some_and(|(former, (prev, _))| prev < former.revision);
+        let former = former.filter(|former| is_reworded(&former.content, &content));
+        let is_answered = is_copy && former.is_none();
+        let question = if is_answered { Question::Answered(false) } else { Question::Due(now) };
+        let round_trip = now.since_at_most(sent);
+        // Words say nothing of the holder, nor of what the store held before its record was found.
+        let (was_copied, reworded, trust, unseen, heard) = match former {
+            Some(ObservedLock { revision, since, trust, unseen, heard, .. }) => {
+                let (revision, since) = (*revision, *since);
+                (self.copied == Some(revision), Some(Former { revision, since }), *trust, *unseen, *heard)
+            }
+            None if trust == Trust::Followed => (false, None, trust, Unseen::Gap, Heard::Renewed(now)),
+            None => (true, None, trust, Unseen::Gap, Heard::Found(now)),
+        };
+        if was_copied {
+            self.copied = Some(revision);
+        }
         self.seen = Some(ObservedLock {
             incarnation,
             revision,
@@ -438,6 +472,7 @@ impl LockView {
             unseen,
             heard,
             question,
+            reworded,
         });
     }
 

@@ -37,16 +37,27 @@ pub(super) struct ObservedLock {
     #[serde(skip)]
     pub(super) heard: Heard,
     pub(super) question: Question,
+    /// The record that was seen before, if this one differs from it in nothing but its words.
+    pub(super) reworded: Option<Former>,
 }
 
-/// Verified release (K4): the state of the question to the store which record the latest one replaced.
+/// Age (K1): a record that another host has written anew with other words.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Former {
+    pub(super) revision: Revision,
+    /// From when on its age counts.
+    pub(super) since: Time,
+}
+
+/// The state of the question to the store which record the latest one replaced. It is asked of a `proven` (verified release, K4), and
+/// of a record that has other words than before (age, K1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Question {
     /// It is to be put to the store from then on.
     Due(Time),
     /// It was put to the store, which has not answered yet.
     Asked(ReadId),
-    /// The store has answered. `true`: it is the record that a `proven` has to replace.
+    /// The store has answered. `true`: it is the record that a `proven` has to replace, or the one that had other words.
     Answered(bool),
 }
 

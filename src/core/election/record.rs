@@ -39,6 +39,9 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 pub enum Standing {
     /// It holds the lock and waits until its predecessor's unit is dead.
     Confirming,
+    /// It held the lock as `Confirming`, and gave up before the guard was asked to arm a lease: this tenure has started nothing, and
+    /// never will (who is fenced).
+    GaveUp,
     /// It holds the lock and may run the unit.
     Active,
     /// It let the lock go with its unit shown dead: no earlier holder's unit lives either (who may write `proven`, H6).
@@ -46,23 +49,25 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// The field `state`. A host that gave up is still `confirming` to a putexd that does not know the field for it, which then
+    /// fences it, and inherits what it had not fenced.
     fn as_str(self) -> &'static str {
         match self {
-            Self::Confirming => "confirming",
+            Self::Confirming | Self::GaveUp => "confirming",
             Self::Active => "active",
             Self::Proven => "proven",
         }
     }
-}
 
-impl FromStr for Standing {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "confirming" => Ok(Self::Confirming),
-            "active" => Ok(Self::Active),
-            "proven" => Ok(Self::Proven),
-            _ => Err(()),
+    /// `None`: no putexd says this.
+    fn decode(fields: &BTreeMap<String, String>) -> Option<Self> {
+        let gave_up = fields.get(field::GAVE_UP).map(String::as_str);
+        match (fields.get(field::STATE)?.as_str(), gave_up) {
+            ("confirming", None) => Some(Self::Confirming),
+            ("confirming", Some(YES)) => Some(Self::GaveUp),
+            ("active", None) => Some(Self::Active),
+            ("proven", None) => Some(Self::Proven),
+            (_, _) => None,
         }
     }
 }
@@ -230,6 +235,7 @@ mod field {
     pub(super) const INSTANCE: &str = "instance";
     pub(super) const WRITE: &str = "write";
     pub(super) const STATE: &str = "state";
+    pub(super) const GAVE_UP: &str = "gave-up";
     pub(super) const LEASE_MS: &str = "lease-ms";
     pub(super) const HOLD_MS: &str = "hold-ms";
     pub(super) const TOKEN: &str = "token";
@@ -246,6 +252,9 @@ mod field {
     pub(super) const STOPPED: [&str; 4] = ["stopped-by", "stopped-reason", "stopped-at", "stopped-until"];
     pub(super) const PAUSED: [&str; 4] = ["paused-by", "paused-reason", "paused-at", "paused-until"];
 }
+
+/// The only text of a field that says yes by being there.
+const YES: &str = "yes";
 
 /// The most characters of an operator's free text, so that a record stays small.
 const TEXT_LIMIT: usize = 256;
@@ -305,6 +314,9 @@ impl Record {
             set(field::INSTANCE, details.instance.to_string());
             set(field::WRITE, details.write.to_string());
             set(field::STATE, details.standing.as_str().to_owned());
+            if details.standing == Standing::GaveUp {
+                set(field::GAVE_UP, YES.to_owned());
+            }
             set(field::LEASE_MS, milliseconds(details.lease));
             set(field::HOLD_MS, milliseconds(details.hold));
             set(field::TOKEN, details.token.to_string());
@@ -396,7 +408,7 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         machine: parse(fields, field::MACHINE)?,
         instance: parse(fields, field::INSTANCE)?,
         write: parse(fields, field::WRITE)?,
-        standing: parse(fields, field::STATE)?,
+        standing: Standing::decode(fields)?,
         lease: Duration::from_millis(parse(fields, field::LEASE_MS)?),
         hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
         token: FencingToken(parse(fields, field::TOKEN)?),
@@ -527,6 +539,28 @@ mod tests {
             let mut garbled = value.clone();
             garbled.fields.insert(name.to_owned(), "?".to_owned());
             assert_eq!(Record::decode(&garbled).details, None, "garbled {name}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_gave_up_is_confirming_to_a_putexd_that_does_not_know_the_field() {
+        let standing = |standing| {
+            let mut record = full();
+            record.details.as_mut().expect("details").standing = standing;
+            record
+        };
+        let gave_up = standing(Standing::GaveUp);
+        assert_eq!(Record::decode(&gave_up.encode()), gave_up);
+        let mut value = gave_up.encode();
+        value.fields.remove("gave-up");
+        assert_eq!(Record::decode(&value), standing(Standing::Confirming));
+        // No putexd says this, and a successor that did not fence its writer would go by it.
+        value.fields.insert("gave-up".to_owned(), "no".to_owned());
+        assert_eq!(Record::decode(&value).details, None);
+        for other in [Standing::Active, Standing::Proven] {
+            let mut value = standing(other).encode();
+            value.fields.insert("gave-up".to_owned(), "yes".to_owned());
+            assert_eq!(Record::decode(&value).details, None, "{other:?}");
         }
     }
 

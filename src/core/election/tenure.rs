@@ -107,6 +107,9 @@ pub(super) struct Tenure {
     pub(super) why: Why,
     /// Hosts to fence before the start.
     pub(super) unfenced: Vec<NodeId>,
+    /// Another host that had taken the lock in place of this one would have to fence this one, which may have run the unit under
+    /// an earlier tenure (who is fenced).
+    pub(super) is_suspect: bool,
     /// All units that may run under this tenure.
     pub(super) units: Vec<UnitName>,
     /// The nodes that have held the lock, this node last. Empty until an adopted tenure is found in the store.
@@ -155,6 +158,7 @@ impl Tenure {
             inherited_lease: Duration::ZERO,
             why: Why::nobody(),
             unfenced: Vec::new(),
+            is_suspect: true,
             units: units.iter().chain(former).cloned().collect(),
             holders: Vec::new(),
             stop_budget: terms.stop_budget,

@@ -19,6 +19,11 @@ pub enum Cause {
         /// When something was last heard of the holder.
         heard: Heard,
     },
+    /// The unit of a host that held the lock before this one, which has started nothing.
+    GaveUp {
+        /// The name of the host that gave up.
+        holder: String,
+    },
     /// The lock is empty, and nothing shows that its last holder's unit is dead.
     Unproven,
     /// The store has no record of the lock, and shows no deletion of one either.
@@ -80,6 +85,17 @@ pub enum Heard {
     Renewed(Time),
     /// The record was found at this time by a host that had not watched the lock, and was not seen to change since.
     Found(Time),
+}
+
+/// How far the holder of a lock has come, by its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// It may run the unit.
+    Runs,
+    /// It has only claimed the lock, and waits itself before it starts the unit.
+    Claims,
+    /// It has claimed the lock, and given up before it started anything.
+    GaveUp,
 }
 
 /// What a service waits for on this host. It has points in time and not spans, so that the rest is computed when the text is
@@ -163,8 +179,8 @@ pub enum Waiting {
     Holder {
         /// The holder's name.
         holder: String,
-        /// Whether the holder has only claimed the lock, and waits itself before it starts the unit.
-        is_claim: bool,
+        /// How far the holder has come.
+        stage: Stage,
         /// When something was last heard of the holder.
         heard: Heard,
         /// When this host may take the lock. `None`: it does not contend.
@@ -265,6 +281,12 @@ impl fmt::Display for Why {
             Cause::Free => f.write_str("the last holder's unit was shown dead")?,
             Cause::Silent { holder, .. } => {
                 write!(f, "waits for the former holder {holder}, whose unit may live until then")?;
+            }
+            Cause::GaveUp { holder } => {
+                write!(
+                    f,
+                    "waits for the unit of whoever held the lock before {holder}, which gave up before it started anything"
+                )?;
             }
             Cause::Unproven => f.write_str("nothing shows that the last holder's unit is dead")?,
             Cause::Absent => {
@@ -406,14 +428,27 @@ impl Waiting {
                     None => waits.to_owned(),
                 }
             }
-            Self::Holder { holder, is_claim, heard, take_at } => {
-                let holds = match (is_claim, heard) {
-                    (false, _) => format!("{holder} holds the lock"),
-                    (true, Heard::Renewed(_)) => format!("{holder} has claimed the lock, is about to start the unit,"),
-                    (true, Heard::Found(_)) => format!("{holder} has claimed the lock and is about to start the unit"),
+            Self::Holder { holder, stage, heard, take_at } => {
+                let holds = match (stage, heard) {
+                    (Stage::Runs, _) => format!("{holder} holds the lock"),
+                    (Stage::Claims, Heard::Renewed(_)) => {
+                        format!("{holder} has claimed the lock, is about to start the unit,")
+                    }
+                    (Stage::Claims, Heard::Found(_)) => {
+                        format!("{holder} has claimed the lock and is about to start the unit")
+                    }
+                    (Stage::GaveUp, _) => {
+                        format!("{holder} had claimed the lock, and gave up before it started anything")
+                    }
                 };
-                let heard = format!("{holds}{}", heard.in_words(now));
+                let heard = match stage {
+                    Stage::Runs | Stage::Claims => format!("{holds}{}", heard.in_words(now)),
+                    Stage::GaveUp => holds,
+                };
                 match take_at {
+                    Some(at) if *stage == Stage::GaveUp => {
+                        format!("{heard}; it may be taken {}", ahead(now.until_waited(*at)))
+                    }
                     Some(at) => {
                         format!("{heard}; it may be taken {} unless {holder} renews it", ahead(now.until_waited(*at)))
                     }
@@ -467,7 +502,7 @@ mod tests {
         );
         let holder = |take_at| {
             let heard = Heard::Renewed(at(1000));
-            Waiting::Holder { holder: "h2".to_owned(), is_claim: false, heard, take_at }
+            Waiting::Holder { holder: "h2".to_owned(), stage: Stage::Runs, heard, take_at }
         };
         assert_eq!(
             holder(Some(at(4000))).in_words(at(1400)),
@@ -481,6 +516,13 @@ mod tests {
             Waiting::Entitlement { until: at(10_200), why: why(Heard::Renewed(at(1000))) }.in_words(at(1000)),
             "starts in 9.2s: waits for the former holder h3, whose unit may live until then"
         );
+        let cause = Cause::GaveUp { holder: "h2".to_owned() };
+        let gave_up = Why { cause, unseen: None, longest: Longest::Seen, hold };
+        assert_eq!(
+            gave_up.to_string(),
+            "waits for the unit of whoever held the lock before h2, which gave up before it started anything"
+        );
+        assert_eq!(gave_up.silence(at(1000)), None);
         let silence = |heard| why(heard).silence(at(10_000)).expect("it fell silent");
         assert_eq!(silence(Heard::Renewed(at(1000))), "h3 has not renewed for 9.0s");
         assert_eq!(silence(Heard::Found(at(1000))), "h3 has not renewed in the 9.0s since its record was found");
@@ -503,7 +545,7 @@ mod tests {
         let silent = Some(("h2".to_owned(), Heard::Renewed(at(1000))));
         assert_eq!(store(silent), format!("{waits}; before, h2 held the lock and last renewed 0.4s ago"));
         let claim = |heard| {
-            Waiting::Holder { holder: "h2".to_owned(), is_claim: true, heard, take_at: None }.in_words(at(1400))
+            Waiting::Holder { holder: "h2".to_owned(), stage: Stage::Claims, heard, take_at: None }.in_words(at(1400))
         };
         assert_eq!(
             claim(Heard::Renewed(at(1000))),
@@ -514,6 +556,12 @@ mod tests {
             "h2 has claimed the lock and is about to start the unit; this host has seen its record for 0.4s, and does not \
              know how old it was then"
         );
+        let gave_up = |take_at| {
+            let (holder, heard) = ("h2".to_owned(), Heard::Renewed(at(1000)));
+            Waiting::Holder { holder, stage: Stage::GaveUp, heard, take_at }.in_words(at(1400))
+        };
+        assert_eq!(gave_up(None), "h2 had claimed the lock, and gave up before it started anything");
+        assert_eq!(gave_up(Some(at(4000))), format!("{}; it may be taken in 2.6s", gave_up(None)));
         assert_eq!(own(true), format!("{stopped}; the record is left to age; the lock may be taken in 2.6s"));
         let hold = Duration::from_secs(6);
         let why = Why { cause: Cause::Unproven, unseen: Some(Unseen::Before), longest: Longest::Own, hold };

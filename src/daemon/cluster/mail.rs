@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::slot::{Trouble, update};
 use super::{Cluster, Part, REFUSED, Site};
-use crate::cluster::request::{Mailbox, OPEN_LIMIT, Outcome, RESULTS_LIMIT, Request, Verb};
+use crate::cluster::request::{Mailbox, OPEN_LIMIT, Outcome, RESULTS_LIMIT, Request, Unmet, Verb};
 use crate::cluster::wire;
 use crate::daemon::hints::hint;
 use crate::daemon::service::Answer;
@@ -58,63 +58,89 @@ fn key_of(site: &Site, node: &NodeId) -> Key {
     Key::of_requests(site.cluster.as_ref(), node)
 }
 
-/// Hands `verb` to `node`, and waits for what comes of it. `Err`: why nothing came of it, as far as it is known.
-pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String) -> Result<String, String> {
+/// Hands `verb` to `node`, and waits for what comes of it. What is not answered in time is withdrawn, and only what is withdrawn
+/// for certain is told as refused.
+pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String) -> Result<String, Unmet> {
     let key = key_of(site, node);
     let at = site.clock.wall().as_secs();
     let request = Request { id: format!("{:032x}", site.clock.random()), by, at, verb };
-    let unsaid = |trouble: Trouble| match trouble {
-        Trouble::Away(error) | Trouble::Refused(error) => {
-            format!("say it on {node}: the request cannot be left for it: {error}")
-        }
-    };
-    let encoded = serde_json::to_value(&request).map_err(|error| error.to_string())?;
-    let mut is_full = false;
-    let add = update(site, &key, |value| {
-        let mut mailbox = opened(value);
-        if mailbox.open.iter().any(|open| id_of(open) == request.id) {
-            return None;
-        }
-        mailbox.open.retain(|open| at_of(open).abs_diff(at) <= OLD);
-        is_full = mailbox.open.len() >= OPEN_LIMIT;
-        if is_full {
-            return None;
-        }
-        mailbox.open.push(encoded.clone());
-        Some(closed(mailbox))
-    });
-    add.await.map_err(unsaid)?;
-    if is_full {
-        return Err(format!("say it on {node}: {OPEN_LIMIT} requests wait for it already"));
-    }
+    leave(site, node, &key, &request).await?;
     let end = Instant::now() + PATIENCE;
-    let mut last = None;
     while Instant::now() < end {
         sleep(RESULT).await;
         let Ok(snapshot) = site.notes.read(&key, None).await else { continue };
         let mailbox = opened(snapshot.entry.as_ref().and_then(|entry| entry.value.as_ref()));
-        last = mailbox.results.into_iter().find(|outcome| outcome.id == request.id);
-        if let Some(outcome) = last.take_if(|outcome| outcome.is_done) {
-            let text = shortened(&outcome.text, TEXT_LIMIT);
-            return if outcome.is_ok { Ok(text) } else { Err(text) };
+        if let Some(outcome) = outcome_of(mailbox, &request.id).filter(|outcome| outcome.is_done) {
+            return told(outcome);
         }
     }
-    let mut was_open = false;
+    let mut last = None;
     let withdrawn = update(site, &key, |value| {
         let mut mailbox = opened(value);
-        was_open = mailbox.open.iter().any(|open| id_of(open) == request.id);
+        let was_open = mailbox.open.iter().any(|open| id_of(open) == request.id);
         mailbox.open.retain(|open| id_of(open) != request.id);
+        last = outcome_of(mailbox.clone(), &request.id);
         was_open.then(|| closed(mailbox))
     });
     let waited = PATIENCE.as_secs();
-    match withdrawn.await {
-        Ok(()) if was_open || last.is_none() => {
-            Err(format!("say it on {node}: it has not answered within {waited} s, and the request is withdrawn"))
+    match (withdrawn.await, last) {
+        (Ok(()), None) => Err(Unmet::Refused(format!(
+            "say it on {node}: {node} has not answered within {waited} s, and the request is withdrawn"
+        ))),
+        (Ok(()), Some(outcome)) if outcome.is_done => told(outcome),
+        (Ok(()), Some(_)) => Err(Unmet::Open(format!("{node} has begun with it, and has not said what came of it"))),
+        (Err(_), _) => Err(Unmet::Open(format!(
+            "{node} has not answered within {waited} s, and the store does not take the request back: {node} may still do it within \
+             {OLD} s"
+        ))),
+    }
+}
+
+/// Leaves a request in the store.
+async fn leave(site: &Site, node: &NodeId, key: &Key, request: &Request) -> Result<(), Unmet> {
+    let encoded = serde_json::to_value(request).map_err(|error| error.to_string())?;
+    let (mut is_full, mut is_tried) = (false, false);
+    let added = update(site, key, |value| {
+        let mut mailbox = opened(value);
+        let is_there = mailbox.open.iter().any(|open| id_of(open) == request.id)
+            || mailbox.results.iter().any(|outcome| outcome.id == request.id);
+        if is_there {
+            return None;
         }
-        Ok(()) => Err(format!("look at \"putexctl status\": {node} has begun with it, and not said what came of it")),
-        Err(_) => Err(format!(
-            "look at \"putexctl status\": {node} has not answered within {waited} s, and may still do it within {OLD} s"
-        )),
+        mailbox.open.retain(|open| at_of(open).abs_diff(request.at) <= OLD);
+        is_full = mailbox.open.len() >= OPEN_LIMIT;
+        if is_full {
+            return None;
+        }
+        is_tried = true;
+        mailbox.open.push(encoded.clone());
+        Some(closed(mailbox))
+    });
+    match added.await {
+        Ok(()) if is_full => {
+            Err(Unmet::Refused(format!("say it on {node}: {OPEN_LIMIT} requests wait for it already")))
+        }
+        Ok(()) => Ok(()),
+        Err(Trouble::Away(error)) if is_tried => Err(Unmet::Open(format!(
+            "the store has not said whether it has the request for {node}, which may do it within {OLD} s: {error}"
+        ))),
+        Err(Trouble::Away(error) | Trouble::Refused(error)) => {
+            Err(Unmet::Refused(format!("say it on {node}: the request cannot be left for it: {error}")))
+        }
+    }
+}
+
+fn outcome_of(mailbox: Mailbox, id: &str) -> Option<Outcome> {
+    mailbox.results.into_iter().find(|outcome| outcome.id == id)
+}
+
+/// What another host has said.
+fn told(outcome: Outcome) -> Result<String, Unmet> {
+    let text = shortened(&outcome.text, TEXT_LIMIT);
+    match (outcome.is_ok, outcome.is_open) {
+        (true, _) => Ok(text),
+        (false, true) => Err(Unmet::Open(text)),
+        (false, false) => Err(Unmet::Refused(text)),
     }
 }
 
@@ -193,9 +219,11 @@ impl Porter {
                 self.taken.pop_front();
             }
             let result = self.carry_out(site, request).await;
-            let is_ok = result.is_ok();
-            let text = shortened(&result.unwrap_or_else(|reason| reason), TEXT_LIMIT);
-            outcomes.push(Outcome { id, is_done: true, is_ok, text });
+            let (is_ok, is_open) = (result.is_ok(), matches!(result, Err(Unmet::Open(_))));
+            let text = match result {
+                Ok(text) | Err(Unmet::Refused(text) | Unmet::Open(text)) => shortened(&text, TEXT_LIMIT),
+            };
+            outcomes.push(Outcome { id, is_done: true, is_ok, is_open, text });
         }
         update(site, key, |value| {
             let mut mailbox = opened(value);
@@ -210,33 +238,35 @@ impl Porter {
         .await
     }
 
-    async fn carry_out(&self, site: &Site, request: serde_json::Value) -> Result<String, String> {
-        let age = at_of(&request).abs_diff(site.clock.wall().as_secs());
+    async fn carry_out(&self, site: &Site, request: serde_json::Value) -> Result<String, Unmet> {
+        let now = site.clock.wall().as_secs();
+        let age = at_of(&request).abs_diff(now);
         if age > OLD {
-            return Err(format!(
+            return Err(Unmet::Refused(format!(
                 "compare the clocks of the hosts, or say it again: the request is {age} s away from this host's clock, and \
                  at most {OLD} s are accepted"
-            ));
+            )));
         }
-        let Ok(Request { by, verb, .. }) = serde_json::from_value(request) else {
-            return Err("say it on that host: its putexd does not know what is asked for".to_owned());
+        let Ok(Request { by, mut verb, .. }) = serde_json::from_value(request) else {
+            return Err("say it on that host: its putexd does not know what is asked for".to_owned().into());
         };
-        let mut verb = verb;
+        verb.check(now)?;
         match &mut verb {
             Verb::StepDown { reason, .. } | Verb::Stop { reason, .. } | Verb::Pause { reason, .. } => {
                 *reason = shortened(reason, REASON_LIMIT);
             }
             Verb::Start { .. } | Verb::Resume { .. } => {}
             Verb::Adopt { .. } | Verb::Drain { .. } | Verb::Undrain | Verb::ConfirmDead { .. } => {
-                return Err("say it on that host itself: it is not done for another one".to_owned());
+                return Err("say it on that host itself: it is not done for another one".to_owned().into());
             }
         }
         let (answer, result) = oneshot::channel();
         let by = shortened(&by, 128);
         let errand = Errand { verb, by, answer, is_patient: true, is_placed: true };
-        let silent = || "its putexd did not answer in time".to_owned();
-        self.errands.try_send(errand).map_err(|_| silent())?;
-        timeout(ANSWERED, result).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(silent()))
+        let refused = |_| "say it again: its putexd has too much to do".to_owned();
+        self.errands.try_send(errand).map_err(refused)?;
+        let late = || Err(Unmet::Open("its putexd has not said in time whether it has begun with it".to_owned()));
+        timeout(ANSWERED, result).await.ok().and_then(Result::ok).unwrap_or_else(late)
     }
 }
 

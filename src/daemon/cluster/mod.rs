@@ -7,34 +7,35 @@
 //! | [`Key::of_host`], other pages | that host, when they change | its services, up to 24 KiB on a page |
 //! | [`Key::of_requests`] | other hosts, and that host | requests of operators to that host, and what came of them |
 //!
-//! Everything goes through [`Host::notes`](super::host::Host::notes), so that it delays no lock, and this host writes its report
-//! at most once in [`PACE`]. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
+//! Everything goes through [`Host::notes`](super::host::Host::notes), so that it delays no lock, and this host makes one write in
+//! [`PACE`] on average at most. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
 //! [`ClusterStatus::trouble`] for as long as it is so.
 
 mod mail;
 mod publish;
 mod slot;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 pub(super) use self::mail::Errand;
 use self::mail::Porter;
 use self::publish::Publisher;
+pub(super) use self::publish::hindrance;
 use self::slot::Trouble;
 use self::view::{View, Viewer};
 use super::hints::Hints;
 use super::machine::Machine;
 use super::service::{Answer, Status};
 use crate::cluster::report::{HostReport, ServiceReport};
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
 use crate::config::ServiceSettings;
 use crate::store::{Link, Store};
@@ -43,7 +44,7 @@ use crate::types::{ClusterName, Key, NodeId, shortened};
 
 /// Time between two reports of this host while nothing changes.
 const REPORT: Duration = Duration::from_secs(10);
-/// Shortest time between two writes of this host's report.
+/// Shortest time between two writes of this host's report, on average.
 const PACE: Duration = Duration::from_secs(1);
 /// Time between two attempts where the store refuses what is asked of it.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -53,6 +54,16 @@ const CONNECTS: Duration = Duration::from_secs(2);
 
 /// How many requests to other hosts are under way at most.
 const REQUESTS: usize = 16;
+
+/// How long a report that is wanted at once, or the reports of the others, are waited for.
+const AT_ONCE: Duration = Duration::from_secs(5);
+/// How many wait for one of these.
+const ASKED: usize = 4;
+
+/// Who waits for a report of this host that is written at once.
+type Asked = oneshot::Sender<Result<(), String>>;
+/// Who waits until the reports of the other hosts were read anew, and is told of which hosts that was possible.
+type Fresh = oneshot::Sender<Result<BTreeSet<NodeId>, String>>;
 
 /// The most characters that are told of an error of the store.
 const ERROR_LIMIT: usize = 200;
@@ -133,6 +144,10 @@ struct Shared {
     troubles: Mutex<BTreeMap<Part, Trouble>>,
     changed: Notify,
     services: watch::Sender<Services>,
+    asked: mpsc::Sender<Asked>,
+    fresh: mpsc::Sender<Fresh>,
+    /// The other ends of the two, until the tasks begin.
+    ends: Mutex<Option<(mpsc::Receiver<Asked>, mpsc::Receiver<Fresh>)>>,
     /// For each request that another host may be asked at the same time.
     requests: Arc<Semaphore>,
     began: Duration,
@@ -171,6 +186,8 @@ pub(super) struct Tasks {
 impl Cluster {
     pub(super) fn new(site: Site) -> Self {
         let (services, _) = watch::channel(Services::default());
+        let (asked, to_write) = mpsc::channel(ASKED);
+        let (fresh, to_read) = mpsc::channel(ASKED);
         let began = site.clock.boot();
         Self(Arc::new(Shared {
             site,
@@ -179,6 +196,9 @@ impl Cluster {
             troubles: Mutex::default(),
             changed: Notify::new(),
             services,
+            asked,
+            fresh,
+            ends: Mutex::new(Some((to_write, to_read))),
             requests: Arc::new(Semaphore::new(REQUESTS)),
             began,
         }))
@@ -190,8 +210,11 @@ impl Cluster {
         describe: impl Fn() -> HostReport + Send + Sync + 'static,
         errands: mpsc::Sender<Errand>,
     ) -> Tasks {
-        let publisher = Publisher::new(self.clone(), Box::new(describe));
-        let viewer = Viewer::new(self.clone());
+        // They begin once; the ends of new channels would only never be asked for anything.
+        let ends = lock(&self.0.ends).take();
+        let (asked, fresh) = ends.unwrap_or_else(|| (mpsc::channel(1).1, mpsc::channel(1).1));
+        let publisher = Publisher::new(self.clone(), Box::new(describe), asked);
+        let viewer = Viewer::new(self.clone(), fresh);
         let porter = Porter::new(self.clone(), errands);
         Tasks {
             _tasks: [OwnedTask::spawn(publisher.run()), OwnedTask::spawn(viewer.run()), OwnedTask::spawn(porter.run())],
@@ -231,10 +254,29 @@ impl Cluster {
         fails || (is_young && lock(&self.0.view).is_empty())
     }
 
+    /// Has this host's report written as it is now. `Ok`: the store has it, so that whoever reads it from now on sees it.
+    pub(super) async fn announce(&self) -> Result<(), String> {
+        let (asked, written) = oneshot::channel();
+        let late =
+            || format!("see that the store can be reached: it has not taken this host's report within {AT_ONCE:?}");
+        self.0.asked.try_send(asked).map_err(|_| late())?;
+        timeout(AT_ONCE, written).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(late()))
+    }
+
+    /// Reads the reports of all other hosts anew, and returns those of which that was possible: what [`status`](Self::status) tells
+    /// of them is not older than this call.
+    pub(super) async fn look_again(&self) -> Result<BTreeSet<NodeId>, String> {
+        let (fresh, read) = oneshot::channel();
+        let late = || format!("see that the store can be reached: the hosts' reports were not read within {AT_ONCE:?}");
+        self.0.fresh.try_send(fresh).map_err(|_| late())?;
+        timeout(AT_ONCE, read).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(late()))
+    }
+
     /// Has another host do what an operator asks for. The answer comes from there.
     pub(super) fn hand_over(&self, node: NodeId, verb: Verb, by: String, answer: Answer) {
         let Ok(turn) = Arc::clone(&self.0.requests).try_acquire_owned() else {
-            let _ = answer.send(Err(format!("say it again later: {REQUESTS} requests to other hosts are under way")));
+            let why = format!("say it again later: {REQUESTS} requests to other hosts are under way");
+            let _ = answer.send(Err(why.into()));
             return;
         };
         let site = self.0.site.clone();
@@ -242,7 +284,8 @@ impl Cluster {
             let result = mail::hand_over(&site, &node, verb, by).await;
             drop(turn);
             // The client may have gone.
-            let _ = answer.send(result.map(|told| format!("{node}: {told}")).map_err(|why| format!("{node}: {why}")));
+            let named = |text: String| format!("{node}: {text}");
+            let _ = answer.send(result.map(named).map_err(|unmet: Unmet| unmet.map(named)));
         });
     }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::slot::{Replaced, Slot, Trouble, update};
-use super::{Cluster, PACE, Part, REFUSED, REPORT, Services, Watched, lock};
+use super::{Asked, Cluster, PACE, Part, REFUSED, REPORT, Services, Watched, lock};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire::{self, HOSTS_LIMIT, HostList, Listed};
@@ -23,6 +23,8 @@ const LIST: Duration = Duration::from_secs(60);
 const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
+/// So many writes may follow each other at once, so that a change of state, which takes two, is seen at once.
+pub(super) const BURST: u32 = 4;
 /// After so many writes in a row that the store has not taken while it answered reads, it counts as refusing them: a store may
 /// leave a write without permission unanswered.
 const UNTAKEN: u32 = 3;
@@ -31,6 +33,8 @@ pub(super) struct Publisher {
     cluster: Cluster,
     describe: Box<dyn Fn() -> HostReport + Send + Sync>,
     services: watch::Receiver<Services>,
+    /// Who waits for a report that is written at once.
+    asked: mpsc::Receiver<Asked>,
     /// The services as they were last set.
     current: Services,
     /// What was last made of each service.
@@ -45,6 +49,8 @@ pub(super) struct Publisher {
     told: Option<HostReport>,
     /// When something was last written.
     wrote: Option<Instant>,
+    /// When the next write would be due if they came one after the other in their pace.
+    next: Instant,
     /// When the list is looked at again.
     list_at: Instant,
     /// What a host wrote that has this host's name.
@@ -53,11 +59,16 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(cluster: Cluster, describe: Box<dyn Fn() -> HostReport + Send + Sync>) -> Self {
+    pub(super) fn new(
+        cluster: Cluster,
+        describe: Box<dyn Fn() -> HostReport + Send + Sync>,
+        asked: mpsc::Receiver<Asked>,
+    ) -> Self {
         let site = &cluster.0.site;
         Self {
             head: Slot::new(site.page(&site.node, 0)),
             describe,
+            asked,
             services: cluster.0.services.subscribe(),
             current: Services::default(),
             reports: BTreeMap::new(),
@@ -66,6 +77,7 @@ impl Publisher {
             written: Vec::new(),
             told: None,
             wrote: None,
+            next: Instant::now(),
             list_at: Instant::now(),
             namesake: None,
             untaken: 0,
@@ -79,8 +91,13 @@ impl Publisher {
         self.services.mark_changed();
         self.cluster.connected().await;
         let mut has_failed = false;
+        let mut asked: Option<Asked> = None;
         loop {
-            let result = self.publish().await;
+            let result = self.publish(asked.is_some()).await;
+            if let Some(asked) = asked.take() {
+                // Whoever has asked may have given up.
+                let _ = asked.send(result.clone().map_err(|trouble| trouble.in_words(Part::Report)));
+            }
             let pause = match &result {
                 Ok(()) => {
                     self.untaken = 0;
@@ -93,45 +110,53 @@ impl Publisher {
             };
             has_failed = result.is_err();
             self.cluster.note(Part::Report, result);
-            match pause {
-                None => drop(timeout(LOOK, self.cluster.0.changed.notified()).await),
+            asked = match pause {
+                None => tokio::select! {
+                    asked = self.asked.recv() => asked,
+                    _ = timeout(LOOK, self.cluster.0.changed.notified()) => None,
+                },
                 // A store that fails is not asked at each change.
                 Some(pause) => self.wait_and_compose(Instant::now() + pause).await,
-            }
+            };
         }
     }
 
-    /// Waits until `end`, and shows changes to this host's own clients meanwhile.
-    async fn wait_and_compose(&mut self, end: Instant) {
+    /// Waits until `end`, or until somebody asks for a report, and shows changes to this host's own clients meanwhile.
+    async fn wait_and_compose(&mut self, end: Instant) -> Option<Asked> {
         loop {
             tokio::select! {
                 () = self.cluster.0.changed.notified() => {}
-                () = sleep_until(end) => return,
+                asked = self.asked.recv() => return asked,
+                () = sleep_until(end) => return None,
             }
             let report = self.compose();
             self.show(&report);
             // However many changes there are, they are looked at once in a while.
-            sleep_until((Instant::now() + PACE).min(end)).await;
+            tokio::select! {
+                asked = self.asked.recv() => return asked,
+                () = sleep_until((Instant::now() + PACE).min(end)) => {}
+            }
         }
     }
 
-    async fn publish(&mut self) -> Result<(), Trouble> {
+    /// Writes what has changed. `at_once`: the report is written in any case, and without a pause before it.
+    async fn publish(&mut self, at_once: bool) -> Result<(), Trouble> {
         let mut report = self.compose();
         self.show(&report);
         if Instant::now() >= self.list_at {
             self.enlist().await?;
             self.list_at = Instant::now() + LIST;
         }
-        let is_due = self.wrote.is_none_or(|wrote| wrote.elapsed() >= REPORT);
+        let is_due = at_once || self.wrote.is_none_or(|wrote| wrote.elapsed() >= REPORT);
         if !is_due && self.told.as_ref().is_some_and(|told| is_told_as(told, &report)) {
             return Ok(());
         }
         for index in 0..self.pages.len() {
-            self.write_page(index).await?;
+            self.write_page(index, at_once).await?;
         }
         // What has changed meanwhile is told with the next report, and no page is written twice for one report.
         report.at = self.cluster.0.site.clock.wall().as_secs();
-        self.turn().await;
+        self.turn(at_once).await;
         let site = self.cluster.0.site.clone();
         let written = self.head.write(&site, &wire::encode(&report)).await;
         self.wrote = Some(Instant::now());
@@ -145,7 +170,7 @@ impl Publisher {
         Ok(())
     }
 
-    async fn write_page(&mut self, index: usize) -> Result<(), Trouble> {
+    async fn write_page(&mut self, index: usize, at_once: bool) -> Result<(), Trouble> {
         let site = self.cluster.0.site.clone();
         let number = u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1);
         if self.written.len() <= index {
@@ -155,7 +180,7 @@ impl Publisher {
         if self.written[index].1 == sum {
             return Ok(());
         }
-        self.turn().await;
+        self.turn(at_once).await;
         let (slot, written) = &mut self.written[index];
         // Not known until the store has said so.
         written.clear();
@@ -168,16 +193,19 @@ impl Publisher {
     }
 
     /// Waits for the time of the next write.
-    async fn turn(&self) {
-        if let Some(wrote) = self.wrote {
-            sleep_until(wrote + PACE).await;
+    async fn turn(&mut self, at_once: bool) {
+        let next = self.next.max(Instant::now());
+        if !at_once {
+            sleep_until(next.checked_sub(PACE * (BURST - 1)).unwrap_or(next)).await;
         }
+        self.next = next + PACE;
     }
 
     /// A store that is connected and takes no write again and again refuses them.
     fn judge(&mut self, trouble: Trouble) -> Trouble {
         let is_up = *self.cluster.0.site.notes.link().borrow() == crate::store::Link::Up;
-        self.untaken = if is_up { self.untaken + 1 } else { 0 };
+        // A store that does not exist, or is not fit, says so, and no right would help.
+        self.untaken = if is_up && trouble.is_no_answer() { self.untaken + 1 } else { 0 };
         match trouble {
             Trouble::Away(error) if self.untaken >= UNTAKEN => Trouble::Refused(error),
             Trouble::Away(_) | Trouble::Refused(_) => trouble,
@@ -307,7 +335,7 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceRe
 
 /// Why the host would not take the lock, in words that stay the same while the reason does. A short wait after a release is
 /// none: it is over before anybody could act upon it.
-fn hindrance(status: &Status) -> Option<String> {
+pub(in crate::daemon) fn hindrance(status: &Status) -> Option<String> {
     match status.hindrance.as_ref()? {
         // It keeps no host from the lock in particular, and the lock's record tells of it.
         Hindrance::Reason(_) if status.stopped.is_some() => None,

@@ -26,6 +26,12 @@ impl Trouble {
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
+
+    /// Whether nothing was heard of the call, so that the reason is not known.
+    pub(super) fn is_no_answer(&self) -> bool {
+        let unreachable = StoreError::Unreachable(String::new()).to_string();
+        matches!(self, Self::Away(error) if error.starts_with(unreachable.trim_end()))
+    }
 }
 
 impl From<StoreError> for Trouble {

@@ -1,14 +1,15 @@
 //! Reads the reports of the other hosts: at hints of the store, and from time to time. A page is read only when the report of
 //! its host says that it has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Trouble, position};
-use super::{Cluster, Part, REFUSED, lock};
+use super::{Cluster, Fresh, Part, REFUSED, lock};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire;
@@ -85,7 +86,11 @@ pub(super) struct Viewer {
     cluster: Cluster,
     /// Rings for the list, and then for each host in the order of `due`.
     bells: Vec<Arc<Bell>>,
+    /// Who wants all reports read anew.
+    fresh: mpsc::Receiver<Fresh>,
     list_at: Instant,
+    /// Nothing is read before that by itself: the store has failed.
+    rests_until: Instant,
     /// When each host is looked at.
     due: BTreeMap<NodeId, Instant>,
     /// Whether the list was read before. A host that comes to it later is a new one.
@@ -93,31 +98,55 @@ pub(super) struct Viewer {
 }
 
 impl Viewer {
-    pub(super) fn new(cluster: Cluster) -> Self {
+    pub(super) fn new(cluster: Cluster, fresh: mpsc::Receiver<Fresh>) -> Self {
         let bells = vec![cluster.0.site.hints.of(&cluster.0.site.list())];
-        Self { cluster, bells, list_at: Instant::now(), due: BTreeMap::new(), knows_list: false }
+        let now = Instant::now();
+        Self { cluster, bells, fresh, list_at: now, rests_until: now, due: BTreeMap::new(), knows_list: false }
     }
 
     pub(super) async fn run(mut self) {
         self.cluster.connected().await;
         loop {
             let next = self.due.values().copied().min().map_or(self.list_at, |due| due.min(self.list_at));
+            let next = next.max(self.rests_until);
             tokio::select! {
                 biased;
+                Some(asked) = self.fresh.recv() => {
+                    let read = self.look_at_all().await;
+                    // Whoever has asked may have given up.
+                    let _ = asked.send(read.map_err(|trouble| trouble.in_words(Part::View)));
+                }
                 bells = rung(&self.bells) => self.hasten(&bells),
                 () = sleep_until(next) => {
                     let result = self.look().await;
-                    let pause = match &result {
-                        Ok(()) => None,
-                        Err(trouble) => Some(if trouble.is_refusal() { REFUSED } else { AWAY }),
-                    };
-                    self.cluster.note(Part::View, result);
-                    if let Some(pause) = pause {
-                        tokio::time::sleep(pause).await;
-                    }
+                    self.heed(result);
                 }
             }
         }
+    }
+
+    /// Notes what came of a look. A store that fails is left alone for a while.
+    fn heed(&mut self, result: Result<(), Trouble>) {
+        if let Err(trouble) = &result {
+            self.rests_until = Instant::now() + if trouble.is_refusal() { REFUSED } else { AWAY };
+        }
+        self.cluster.note(Part::View, result);
+    }
+
+    /// Reads the list and the reports of all hosts now, and returns the hosts of which that was possible.
+    async fn look_at_all(&mut self) -> Result<BTreeSet<NodeId>, Trouble> {
+        let listed = self.look_at_list().await;
+        self.heed(listed.clone());
+        listed?;
+        let nodes: Vec<NodeId> = self.due.keys().cloned().collect();
+        let mut read = BTreeSet::new();
+        for node in nodes {
+            self.due.insert(node.clone(), Instant::now() + self.interval());
+            if self.look_at_host(&node).await.is_ok() {
+                read.insert(node);
+            }
+        }
+        Ok(read)
     }
 
     /// Makes what hints came for due, unless it was read a moment ago.

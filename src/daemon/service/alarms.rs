@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Service, Standpoint};
-use crate::election::{Heard, Hindrance, State, Waiting};
+use crate::election::{Heard, Hindrance, Stage, State, Waiting};
 use crate::journal::{self, Alarm};
 use crate::types::{FencingToken, Time, span};
 
@@ -119,7 +119,7 @@ impl Service {
     fn runs(&self, now: Time) -> Runs {
         match (self.election.state(), self.election.waiting(now)) {
             (State::Active, _) => Runs::Here,
-            (_, Some(Waiting::Holder { is_claim: false, .. })) => Runs::Elsewhere,
+            (_, Some(Waiting::Holder { stage: Stage::Runs, .. })) => Runs::Elsewhere,
             _ => Runs::Nowhere,
         }
     }

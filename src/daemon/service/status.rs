@@ -95,8 +95,11 @@ impl Status {
     /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
     /// changes the revision alone, which STATUS= does not name.
     fn is_told_as(&self, other: &Self) -> bool {
-        let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
-        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
+        let stage = |status: &Self| match status.waiting {
+            Some(Waiting::Holder { stage, .. }) => Some(stage),
+            Some(_) | None => None,
+        };
+        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), stage(status));
         let is_stopped = |status: &Self| status.stopped.is_some();
         self.state == other.state
             && self.holder == other.holder
@@ -199,6 +202,12 @@ impl Service {
         remarks.extend(self.stopped_by_another.clone());
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
+        remarks.extend(self.unsaid().map(|word| {
+            format!(
+                "{word}: that is not in the lock's record yet, and this host goes on trying; it is dropped if putexd is restarted \
+                 here before"
+            )
+        }));
         let now = self.host.machine.now();
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
         // What a stop waits for is shown with the stop.

@@ -8,7 +8,8 @@ impl Service {
     /// Who holds the lock, for an operator who says on this host what has to be said on the holder.
     pub(super) fn held_elsewhere(&self) -> String {
         if let Some(word) = self.election.stop_word(self.host.machine.now()) {
-            return word.in_words("stopped everywhere");
+            let name = &self.settings.name;
+            return format!("it is {}; \"putexctl start {name}\" ends that", word.in_words("stopped everywhere"));
         }
         match self.election.holder() {
             "" => "nobody is known to hold it".to_owned(),
@@ -17,6 +18,14 @@ impl Service {
             }
             holder => format!("{holder} holds it, so say it there"),
         }
+    }
+
+    /// What was said of a stop on this host and is not in the lock's record yet, in words.
+    pub(super) fn unsaid(&self) -> Option<String> {
+        Some(match self.election.unsaid()? {
+            Some(word) => word.in_words("stopped everywhere"),
+            None => "started again".to_owned(),
+        })
     }
 
     /// `Err`: the word cannot be written from this host.
@@ -113,7 +122,12 @@ impl Service {
         let name = &self.settings.name;
         let Some(word) = self.election.pause_word(now) else { return Err(format!("{name} is not paused")) };
         if !matches!(self.election.state(), State::Starting | State::Active) {
-            return Err(format!("this host does not run it: {}", self.held_elsewhere()));
+            let until = word.until.map_or_else(String::new, |until| format!(" before {}", span::date(until)));
+            return Err(format!(
+                "see that {} is up, and that putexd runs there: only the host that has the long lease can end it, and no other \
+                 host takes the lock{until}",
+                self.election.holder()
+            ));
         }
         tracing::info!("{name}: {by} takes back: {}", word.in_words("paused"));
         let lease = rounded(self.settings.timings.lease());

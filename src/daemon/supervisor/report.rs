@@ -34,7 +34,7 @@ pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + '
         since,
         guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
         watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
-        drained: drain.word(),
+        drained: drain.told(),
         alarms: tidings.alarms().in_words().into_iter().chain(machine.trouble()).collect(),
         ..HostReport::default()
     }

@@ -11,13 +11,13 @@ use super::{Supervisor, share};
 use crate::cluster::eligibility::is_held_in;
 use crate::cluster::history::Happened;
 use crate::cluster::report;
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
 use crate::config::ServiceSettings;
 use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
-use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
+use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
@@ -50,13 +50,8 @@ impl Supervisor {
                 Verb::Start { service } => self.order(&service, answer, |answer| Order::Start(by, answer)),
                 Verb::Pause { service, reason, seconds } => {
                     let at = self.host.machine.wall().as_secs();
-                    match until_of_pause(at, seconds) {
-                        Ok(until) => {
-                            let word = Word::new(&by, &reason, at, Some(until));
-                            self.order(&service, answer, |answer| Order::Pause(word, answer));
-                        }
-                        Err(why) => drop(answer.send(Err(why))),
-                    }
+                    let word = Word::new(&by, &reason, at, Some(at.saturating_add(seconds)));
+                    self.order(&service, answer, |answer| Order::Pause(word, answer));
                 }
                 Verb::Resume { service } => self.order(&service, answer, |answer| Order::Resume(by, answer)),
                 Verb::Drain { reason, until, force } => {
@@ -65,7 +60,7 @@ impl Supervisor {
                 }
                 Verb::Undrain => self.undrain(&by, answer),
                 Verb::ConfirmDead { node } => {
-                    let _ = answer.send(self.confirm_dead(&node, &by));
+                    let _ = answer.send(self.confirm_dead(&node, &by).map_err(Into::into));
                 }
             },
         }
@@ -74,16 +69,17 @@ impl Supervisor {
     /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     pub(super) fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(if self.observers.has(service) {
+            let why = if self.observers.has(service) {
                 format!("say it on a host that runs {service}: it is only observed here (mode = \"observe\")")
             } else {
                 format!("no service is called {service}")
-            }));
+            };
+            let _ = answer.send(Err(why.into()));
             return;
         };
         let untaken = handle.orders.give(order(answer)).err();
         if let Some(answer) = untaken.and_then(Order::into_answer) {
-            let _ = answer.send(Err(format!("the election of {service} does not answer")));
+            let _ = answer.send(Err(format!("the election of {service} does not answer").into()));
         }
     }
 
@@ -140,7 +136,7 @@ impl Supervisor {
         };
         let concerned = self.services.iter().filter(concerned);
         let tellers: Vec<Teller> = concerned.map(|(_, handle)| Teller::of(&self.host, &handle.settings.key)).collect();
-        let (inner, result) = oneshot::channel::<Result<String, String>>();
+        let (inner, result) = oneshot::channel::<Result<String, Unmet>>();
         let (asked, author) = (verb.clone(), by.clone());
         tokio::spawn(async move {
             let Ok(result) = result.await else { return };
@@ -251,7 +247,8 @@ impl Supervisor {
                 (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
                     Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
-                    Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(Waiting::Holder { stage: Stage::Claims, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(Waiting::Holder { stage: Stage::GaveUp, .. }) => format!(" ({holder} gave up before a start)"),
                     Some(_) | None => format!(" ({holder} holds it)"),
                 },
                 _ => String::new(),
@@ -271,18 +268,6 @@ impl Supervisor {
             count => format!("{count} services"),
         }
     }
-}
-
-/// When a pause ends that begins at `at`, in seconds since 1970.
-fn until_of_pause(at: u64, seconds: u64) -> Result<u64, String> {
-    let longest = LONGEST_PAUSE.as_secs();
-    if (1..=longest).contains(&seconds) {
-        return Ok(at.saturating_add(seconds));
-    }
-    Err(format!(
-        "name a time of at most {} days: nobody takes over from a holder that dies in a pause",
-        longest / 86_400
-    ))
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong

@@ -7,8 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
-use crate::cluster::report::Word;
-use crate::cluster::request::Verb;
+use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, Life};
 use crate::daemon::cluster::Errand;
 use crate::daemon::service::{Answer, Status};
@@ -50,7 +49,7 @@ impl Supervisor {
         match self.place(&errand.verb) {
             Ok(Place::Here) => self.carry_out(Errand { is_placed: true, ..errand }),
             Ok(Place::On(node)) => self.cluster.hand_over(node, errand.verb, errand.by, errand.answer),
-            Err(reason) => drop(errand.answer.send(Err(reason))),
+            Err(reason) => drop(errand.answer.send(Err(reason.into()))),
         }
     }
 
@@ -88,7 +87,7 @@ impl Supervisor {
             Err(_) if is_patient => {
                 self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
             }
-            Err(reason) => drop(answer.send(Err(reason))),
+            Err(reason) => drop(answer.send(Err(reason.into()))),
         }
     }
 
@@ -116,42 +115,10 @@ impl Supervisor {
         });
     }
 
-    /// Drains the host, unless some service that it holds has no other host.
-    pub(super) fn drain(&self, word: Word, force: bool, answer: Answer) {
-        let (cluster, is_blind) = (self.cluster.status(), self.cluster.is_blind());
-        let held: Vec<&ServiceName> = self.services.keys().filter(|service| self.holds(service)).collect();
-        let alone = |service: &&ServiceName| successors(&cluster, is_blind, service, None).err();
-        let alone: Vec<String> = held.iter().filter_map(alone).collect();
-        if !alone.is_empty() && !force {
-            let _ = answer
-                .send(Err(format!("nothing was changed; use --force to drain all the same: {}", alone.join("; "))));
-            return;
-        }
-        let handed: Vec<&str> = held.iter().map(|service| service.as_str()).collect();
-        let begun = match handed[..] {
-            [] => "this host is drained, and holds nothing".to_owned(),
-            _ => format!("this host is drained; begun to hand over {}", handed.join(", ")),
-        };
-        let left = if alone.is_empty() { String::new() } else { format!("; nobody takes over: {}", alone.join("; ")) };
-        let (drain, hints, cluster) = (self.host.drain.clone(), self.host.hints.clone(), self.cluster.clone());
-        tokio::spawn(async move {
-            let result = drain.begin(word).await;
-            if result.is_ok() {
-                let drained = drain.reason();
-                let drained = drained.as_deref().unwrap_or_default();
-                let reason = format!("{}{left}", drained.strip_prefix("this host is ").unwrap_or(drained));
-                journal::alarm(journal::Alarm::Drained, &journal::Subject::default(), &reason);
-                hints.wake();
-                cluster.changed();
-            }
-            let _ = answer.send(result.map(|()| format!("{begun}{left}")));
-        });
-    }
-
     /// Ends the drain. `by`: who asks for it.
     pub(super) fn undrain(&self, by: &str, answer: Answer) {
         if self.host.drain.word().is_none() {
-            let _ = answer.send(Err("this host is not drained".to_owned()));
+            let _ = answer.send(Err("this host is not drained".to_owned().into()));
             return;
         }
         let (drain, hints, cluster) = (self.host.drain.clone(), self.host.hints.clone(), self.cluster.clone());
@@ -163,7 +130,7 @@ impl Supervisor {
                 hints.wake();
                 cluster.changed();
             }
-            let _ = answer.send(result.map(|()| "this host takes part again".to_owned()));
+            let _ = answer.send(result.map(|()| "this host takes part again".to_owned()).map_err(Into::into));
         });
     }
 
@@ -278,7 +245,7 @@ fn successors(
 
 /// The channel for an answer to which `words` are added if something was begun.
 fn with_words(answer: Answer, words: String) -> Answer {
-    let (inner, result) = oneshot::channel::<Result<String, String>>();
+    let (inner, result) = oneshot::channel::<Result<String, Unmet>>();
     tokio::spawn(async move {
         if let Ok(result) = result.await {
             let _ = answer.send(result.map(|told| format!("{told}; {words}")));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::World;
+use super::{Both, World};
 use crate::plan::{Fault, TICK};
 use crate::types::Time;
 
@@ -29,6 +29,7 @@ impl World {
     }
 
     pub(super) fn tick(&mut self) {
+        self.both = Both::No;
         let into = Duration::from_nanos(nanos(self.elapsed) % nanos(TICK));
         let mut span = TICK.saturating_sub(into);
         if self.plan.exact {

@@ -24,6 +24,8 @@ pub(super) struct Daemon {
     pub(super) desk: VecDeque<GuardRequest>,
     pub(super) replies: VecDeque<(Instance, GuardDone, bool)>,
     pub(super) start: Start,
+    /// Hosts that are being fenced, for this tenure.
+    pub(super) fence: Option<(Instance, Vec<NodeId>)>,
     pub(super) stops: bool,
     pub(super) told_alive: Option<bool>,
     pub(super) told_guard: bool,
@@ -55,7 +57,7 @@ impl World {
             on_stop_failure: OnStopFailure::Alert,
             check_validity: None,
             checks_standby: false,
-            fences: false,
+            fences: self.plan.fences,
             fence_hosts: Vec::new(),
             unfences: false,
             units: Vec::new(),
@@ -77,6 +79,7 @@ impl World {
             desk: VecDeque::new(),
             replies: VecDeque::new(),
             start: Start::None,
+            fence: None,
             stops: false,
             told_alive: None,
             told_guard: true,
@@ -125,8 +128,11 @@ impl World {
             }
             // All hosts name the same lock in this world.
             Action::Vet { instance } => self.give(n, Event::Vetted { instance, result: Ok(()) }),
-            // No host is fenced in this world, so the wait alone has to keep hosts apart.
-            Action::Fence { instance, .. } => self.give(n, Event::Fenced { instance, result: Ok(()) }),
+            Action::Fence { instance, hosts } => {
+                if let Some(daemon) = self.daemon(n) {
+                    daemon.fence = Some((instance, hosts));
+                }
+            }
             Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),
             Action::Start { instance, token } => {
                 if let Some(daemon) = self.daemon(n) {
@@ -155,6 +161,19 @@ impl World {
             (State::Confirming, State::Standby) => self.reach(Milestone::ClaimLost),
             _ => {}
         }
+    }
+
+    /// Fencing takes the power from the hosts, or nothing comes of it.
+    pub(super) fn fence(&mut self, n: usize, works: bool) {
+        let Some((instance, hosts)) = self.daemon(n).and_then(|daemon| daemon.fence.take()) else { return };
+        let is_fenced = |name: &str| hosts.iter().any(|host| host.as_str() == name);
+        for other in 0..self.nodes.len() {
+            if works && other != n && is_fenced(self.plan.hosts[other].name) {
+                self.power_off(other);
+            }
+        }
+        let result = if works { Ok(()) } else { Err("it says no".to_owned()) };
+        self.give(n, Event::Fenced { instance, result });
     }
 
     pub(super) fn start_job(&mut self, n: usize) {

@@ -6,9 +6,9 @@ use super::clocks::TRUE_RATE;
 use super::guard::{Guard, stop_unit};
 use super::network::Ask;
 use super::steps::Step;
-use super::{Unit, World};
+use super::{Both, Unit, World};
 use crate::check::Milestone;
-use crate::election::{Content, Event, Record, Word};
+use crate::election::{Content, Event, Record, Standing, Word};
 use crate::plan::{Fault, PAUSE};
 use crate::types::Holder;
 
@@ -33,6 +33,7 @@ impl World {
         offer(Fault::Stray, runs && node.unit == Unit::Dead);
         offer(Fault::NobodyEnforces, runs && node.unit == Unit::Running);
         offer(Fault::Unkillable, runs && node.unit == Unit::Running && !node.unkillable);
+        offer(Fault::FenceFails, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.fence.is_some()));
         offer(Fault::Disconnect, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store));
         offer(Fault::StepDown, serves);
         for word in [Fault::Stop, Fault::StartAgain, Fault::Pause, Fault::Resume] {
@@ -67,6 +68,7 @@ impl World {
         let latest = self.store.latest();
         let there = latest.content != Content::Absent;
         let held = latest.content.record().is_some_and(Record::is_held);
+        let standing = latest.content.record().and_then(|record| Some(record.details.as_ref()?.standing));
         let has_past = self.store.history.len() > 1;
         let applies = [
             (Fault::Wipe, there),
@@ -79,6 +81,8 @@ impl World {
             (Fault::Purge, there),
             (Fault::Delete, latest.content.record().is_some()),
             (Fault::Clear, held),
+            (Fault::FalseGaveUp, held && standing == Some(Standing::Active)),
+            (Fault::KeepBoth, self.both == Both::No),
         ];
         let offered = applies.into_iter().filter(|(fault, applies)| *applies && self.may(*fault));
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
@@ -103,13 +107,9 @@ impl World {
         }
         match fault {
             Fault::DaemonCrash => self.crash(n),
-            Fault::PowerLoss => {
-                self.crash(n);
-                let node = self.node(n);
-                (node.powered, node.frozen) = (false, false);
-                node.unit = Unit::Dead;
-                node.guard = Guard::default();
-            }
+            Fault::PowerLoss => self.power_off(n),
+            Fault::FenceFails => self.fence(n, false),
+            Fault::KeepBoth => self.both = Both::Awaited,
             Fault::Freeze => self.node(n).frozen = true,
             Fault::StoppedClock => {
                 let node = self.node(n);
@@ -153,6 +153,7 @@ impl World {
             | Fault::RollBack
             | Fault::Purge
             | Fault::Delete
+            | Fault::FalseGaveUp
             | Fault::Clear => self.fault_of_the_store(fault),
             Fault::Loss
             | Fault::Orphan
@@ -228,6 +229,14 @@ impl World {
                 self.put(Content::Record(Record::new(Holder::default(), None)));
                 return;
             }
+            Fault::FalseGaveUp => {
+                let mut content = store.latest().content.clone();
+                if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+                    details.standing = Standing::GaveUp;
+                }
+                self.put(content);
+                return;
+            }
             Fault::Loss
             | Fault::Orphan
             | Fault::StaleRead
@@ -245,6 +254,8 @@ impl World {
             | Fault::Pause
             | Fault::Resume
             | Fault::Reload
+            | Fault::FenceFails
+            | Fault::KeepBoth
             | Fault::Rate
             | Fault::Slew
             | Fault::WrongRate
@@ -254,6 +265,14 @@ impl World {
             | Fault::Stray => return,
         }
         self.store_changed();
+    }
+
+    pub(super) fn power_off(&mut self, n: usize) {
+        self.crash(n);
+        let node = self.node(n);
+        (node.powered, node.frozen, node.unkillable) = (false, false, false);
+        node.unit = Unit::Dead;
+        node.guard = Guard::default();
     }
 
     /// Ends the daemon. Its writes that are under way may still be applied.

@@ -62,6 +62,7 @@ impl Node {
             to.add(reply);
         }
         to.add(&daemon.start);
+        to.add(&daemon.fence);
         let told = [
             daemon.stops,
             daemon.told_alive == Some(true),
@@ -100,6 +101,7 @@ impl Hash for World {
         to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
         // The end of a pause is a time of day.
         to.number(if self.plan.longest_pause().is_zero() { 0 } else { nanos(self.elapsed) });
+        to.add(&self.both);
         to.add(&FencingToken(self.started_token));
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());

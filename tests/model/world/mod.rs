@@ -21,7 +21,7 @@ use self::store::Store;
 use crate::check::{Milestone, Milestones};
 use crate::election::{Content, Memory, Timings};
 use crate::plan::{ALWAYS, Fault, Plan};
-use crate::types::{FencingToken, Time};
+use crate::types::{FencingToken, Revision, Time};
 
 mod clocks;
 mod daemon;
@@ -47,6 +47,7 @@ pub struct World {
     /// Writes that nobody waits for any more, and that may still be applied.
     orphans: Vec<Arc<Sent>>,
     left: [u8; Fault::COUNT],
+    both: Both,
     calm: bool,
     /// For how long no unit was active since all is calm.
     quiet: Duration,
@@ -84,6 +85,16 @@ enum Unit {
     Stopping,
 }
 
+/// Whether the store keeps both of two writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum Both {
+    No,
+    /// The next two that come before time passes.
+    Awaited,
+    /// The next one from this base, from which one was won just now.
+    From(Revision),
+}
+
 impl World {
     pub fn new(plan: &Arc<Plan>, milestones: &Arc<Milestones>) -> Self {
         let nodes = plan.hosts.iter().map(|host| {
@@ -114,6 +125,7 @@ impl World {
             nodes: nodes.collect(),
             orphans: Vec::new(),
             left: plan.faults,
+            both: Both::No,
             calm: false,
             quiet: Duration::ZERO,
             draws: 0,

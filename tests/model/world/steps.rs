@@ -34,6 +34,8 @@ pub enum Step {
     Hint(usize),
     StartJob(usize),
     Started(usize),
+    /// The hosts that are to be fenced are.
+    Fenced(usize),
     UnitEnds(usize),
     Proof(usize),
     ObservedUnit(usize),
@@ -62,6 +64,7 @@ impl Step {
             | Self::GuardLink(n)
             | Self::StartJob(n)
             | Self::Started(n)
+            | Self::Fenced(n)
             | Self::Proof(n)
             | Self::ObservedUnit(n) => Some(n),
             Self::Tick
@@ -104,6 +107,7 @@ impl Step {
             | Self::GuardLink(_)
             | Self::StartJob(_)
             | Self::Started(_)
+            | Self::Fenced(_)
             | Self::Proof(_)
             | Self::ObservedUnit(_)
             | Self::StoreLink(_)
@@ -168,6 +172,7 @@ impl World {
             Fault::Purge,
             Fault::Delete,
             Fault::Clear,
+            Fault::FalseGaveUp,
         ];
         !self.orphans.is_empty()
             || faults.into_iter().any(|fault| self.may(fault))
@@ -206,6 +211,9 @@ impl World {
             Start::None => {}
             Start::Queued { .. } => steps.push(Step::StartJob(n)),
             Start::Done { .. } => steps.push(Step::Started(n)),
+        }
+        if daemon.fence.is_some() {
+            steps.push(Step::Fenced(n));
         }
         if daemon.stops && node.unit == Unit::Dead {
             steps.push(Step::Proof(n));
@@ -299,6 +307,7 @@ impl World {
             }
             Step::StartJob(n) => self.start_job(n),
             Step::Started(n) => self.started(n),
+            Step::Fenced(n) => self.fence(n, true),
             Step::UnitEnds(n) => self.node(n).unit = Unit::Dead,
             Step::Proof(n) => {
                 if let Some(daemon) = self.daemon(n) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::World;
 use super::network::Sent;
+use super::{Both, World};
 use crate::check::Milestone;
 use crate::election::{Content, Observation, Record, Standing, WriteResult};
 use crate::plan::Fault;
@@ -69,15 +69,24 @@ impl World {
         let Sent { request, .. } = sent;
         let store = &self.store;
         if !store.takes(sent) {
+            if self.both == Both::From(request.base) && request.incarnation == store.incarnation() {
+                self.both = Both::No;
+                self.put(Content::Record(request.record.clone()));
+            }
             return WriteResult::Conflict;
         }
         if let Some(details) = &request.record.details {
             let others = |record: &Record| record.is_held() && record.instance() != Some(details.instance);
-            if details.standing == Standing::Proven {
+            if details.standing == Standing::GaveUp {
+                self.reach(Milestone::GaveUp);
+            } else if details.standing == Standing::Proven {
                 self.reach(Milestone::Release);
             } else if store.latest().content.record().is_some_and(others) {
                 self.reach(Milestone::TakeOver);
             }
+        }
+        if self.both != Both::No {
+            self.both = Both::From(request.base);
         }
         WriteResult::Won(self.put(Content::Record(request.record.clone())))
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::phase::{Phase, StartStep};
 use super::{BackOff, Election};
-use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment};
+use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, WriteRequest};
 use crate::election::record::{Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT};
 use crate::election::stop_cause::Occasion;
 use crate::election::tenure::{Guarded, Tenure};
-use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, Time};
+use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, Time, WriteId};
 
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {
@@ -31,6 +31,7 @@ impl Election {
             Content::Absent => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
+        let is_suspect = self.suspects(&seen.content).contains(&self.settings.node);
         let unfenced = self.hosts_to_fence(&seen.content);
         let previous_token = details.map_or(0, |details| details.token.0);
         // Saturating: a token that nobody can exceed was put there by hand, and must not make the new one fall to zero.
@@ -66,6 +67,7 @@ impl Election {
             why: claim.why,
             inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
             unfenced,
+            is_suspect,
             units: self.settings.units.clone(),
             holders: self.holders_with_this(details),
             stop_budget: timings.stop_budget,
@@ -95,34 +97,18 @@ impl Election {
         }
     }
 
-    /// The hosts to fence: the holder that is taken over from, and those that this holder had not fenced yet itself.
+    /// The hosts to fence: those whose units may live by what the store shows, and not this host.
     ///
     /// Whoever writes to the store says who is fenced, and fencing is done as root. So only hosts are fenced that the
-    /// configuration names, or, if it names none, that have held the lock by a record that is believed. A record that is not
-    /// believed may have been written over that of a holder which nothing has shown dead: then that holder is fenced.
+    /// configuration names, or, if it names none, that have held the lock by a record that is believed.
     fn hosts_to_fence(&mut self, content: &Content) -> Vec<NodeId> {
-        let Some(record) = content.record().filter(|record| Record::is_held(record)) else { return Vec::new() };
-        let inherited = match &record.details {
-            Some(details) if details.standing == Standing::Confirming => details.unfenced.clone(),
-            Some(_) | None => Vec::new(),
-        };
-        let overwritten = self.last_holder.clone().filter(|_| record.details.is_none());
-        let mut hosts: Vec<NodeId> = Vec::new();
-        for host in inherited.into_iter().chain(overwritten).chain(record.holder.node()) {
-            if host != self.settings.node && !hosts.contains(&host) {
-                hosts.push(host);
-            }
-        }
+        let Some(record) = content.record() else { return Vec::new() };
+        let mut hosts = self.suspects(content);
+        hosts.retain(|host| *host != self.settings.node);
         if self.settings.fences {
-            let named = &self.settings.fence_hosts;
-            let have_held = |host: &NodeId| match &record.details {
-                Some(details) => record.holder == *host || details.holders.contains(host),
-                None => self.last_holder.as_ref() == Some(host),
-            };
-            let may_be = |host: &NodeId| if named.is_empty() { have_held(host) } else { named.contains(host) };
-            let (fenced, left): (Vec<NodeId>, _) = hosts.into_iter().partition(may_be);
+            let (fenced, left): (Vec<NodeId>, _) = hosts.into_iter().partition(|host| self.may_be_fenced(host, record));
             let mut left: Vec<String> = left.iter().map(NodeId::to_string).collect();
-            if record.holder.node().is_none() {
+            if record.is_held() && record.holder.node().is_none() {
                 left.push(record.holder.to_string());
             }
             if !left.is_empty() {
@@ -131,6 +117,51 @@ impl Election {
             hosts = fenced;
         }
         hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
+    }
+
+    /// The hosts whose units may live, by what the store shows, and this host may be one of them: the holder, but not one that gave
+    /// up before it started anything, and those that this holder had not fenced yet itself.
+    ///
+    /// A record that is not believed may have been written over that of a holder which nothing has shown dead. Then all the hosts
+    /// count that the last record which was believed would have had fenced.
+    fn suspects(&self, content: &Content) -> Vec<NodeId> {
+        let Some(record) = content.record().filter(|record| record.is_held()) else { return Vec::new() };
+        let standing = record.details.as_ref().map(|details| details.standing);
+        let before = match &record.details {
+            Some(details) if matches!(details.standing, Standing::Confirming | Standing::GaveUp) => {
+                &details.unfenced[..]
+            }
+            Some(_) => &[],
+            None => &self.overwritten[..],
+        };
+        let holder = record.holder.node().filter(|_| standing != Some(Standing::GaveUp));
+        let mut hosts: Vec<NodeId> = Vec::new();
+        for host in before.iter().cloned().chain(holder) {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts
+    }
+
+    fn may_be_fenced(&self, host: &NodeId, record: &Record) -> bool {
+        let named = &self.settings.fence_hosts;
+        let has_held = || match &record.details {
+            Some(details) => record.holder == *host || details.holders.contains(host),
+            None => self.overwritten.contains(host),
+        };
+        if named.is_empty() { has_held() } else { named.contains(host) }
+    }
+
+    /// Remembers whom a record that is believed would have had fenced: one that is not believed may be written over it later.
+    pub(super) fn remember_suspects(&mut self) {
+        let Some(seen) = self.lock.seen() else { return };
+        if !self.settings.fences || seen.content.record().is_none_or(|record| record.details.is_none()) {
+            return;
+        }
+        let (mut hosts, record) = (self.suspects(&seen.content), seen.content.record());
+        hosts.retain(|host| record.is_some_and(|record| self.may_be_fenced(host, record)));
+        self.overwritten = hosts;
     }
 
     /// Taking (K2): the nodes that have held the lock as far as its record says, and this node as the latest.
@@ -202,12 +233,42 @@ impl Election {
         }
     }
 
-    /// Who may write `proven` (H6): a host that gives up before the start just stops renewing.
+    /// Who may write `proven` (H6): a host that gives up before the start stops renewing, and at most tells that it gave up.
     pub(super) fn give_up(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
             self.keep_word(self.last_now);
+            self.gave_up = self.tenure_without_a_trace();
             self.become_idle(reason);
         }
+    }
+
+    /// Who is fenced: the tenure that is given up now, if it can be told that nothing runs here because of it or an earlier one.
+    ///
+    /// The guard has not been asked for a lease in these phases, and nothing is started before that. The lock is known to have this
+    /// tenure's record. Nothing of the unit is alive here, under whichever tenure it was started.
+    fn tenure_without_a_trace(&self) -> Option<Instance> {
+        let (Phase::Confirming(tenure) | Phase::Fencing(tenure)) = &self.phase else { return None };
+        let is_known = self.connected && tenure.awaited.is_none() && !tenure.unresolved;
+        let is_dead = self.unit_alive == Some(false) && !self.strayed;
+        (self.settings.fences && is_known && is_dead && !tenure.is_suspect).then_some(tenure.instance)
+    }
+
+    /// Who is fenced: writes once, and whatever comes of it, that the tenure which was given up in this call has started nothing.
+    /// All else is as its record says, so that a successor waits as long, and has as many others to fence.
+    pub(super) fn tell_that_it_gave_up(&mut self, at: &Moment) {
+        let Some(instance) = self.gave_up.take() else { return };
+        let Some(seen) = self.lock.seen() else { return };
+        let Content::Record(Record { holder, details: Some(details), .. }) = &seen.content else { return };
+        if details.instance != instance {
+            return;
+        }
+        let write = WriteId(!at.random);
+        let prev = Some((seen.revision, Some(instance)));
+        let details = Details { write, prev, standing: Standing::GaveUp, ..details.clone() };
+        let record = Record::new(holder.clone(), Some(details));
+        let request = WriteRequest { base: seen.revision, incarnation: seen.incarnation.clone(), write, record };
+        self.lock.sent(write);
+        self.actions.push(Action::Write(Box::new(request)));
     }
 
     /// Back-off (K9): each failure in a row makes the wait longer, and what somebody asked for does not. Neither shortens a wait

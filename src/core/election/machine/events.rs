@@ -47,10 +47,11 @@ impl Election {
             Event::Unfenced { instance, result } => self.unfenced(at.now, instance, result),
             Event::Started { instance, result } => self.started(at.now, instance, result),
             Event::Stopped => self.stopped(at.now),
-            Event::Contend(Ok(())) => self.barred = None,
-            Event::Contend(Err(reason)) => {
-                self.barred = Some(reason.clone());
-                self.release(at.now, ReleaseCause::Barred(reason), None);
+            Event::Contend(Ok(())) => (self.barred, self.strayed) = (None, false),
+            Event::Contend(Err(reason)) => self.bar(at.now, reason),
+            Event::Strayed(reason) => {
+                self.strayed = true;
+                self.bar(at.now, reason);
             }
             Event::StepDown { reason, next } => {
                 if self.may_be_running() {
@@ -71,6 +72,11 @@ impl Election {
             Event::Reconfigure(settings) => self.reconfigure(settings),
             Event::TryAgain => self.back_off = BackOff::default(),
         }
+    }
+
+    fn bar(&mut self, now: Time, reason: String) {
+        self.barred = Some(reason.clone());
+        self.release(now, ReleaseCause::Barred(reason), None);
     }
 
     pub(super) fn store_up(&mut self, now: Time) {
@@ -162,13 +168,6 @@ impl Election {
         self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
     }
 
-    /// Remembers the holder of a record that is believed, over which one that is not believed may be written later.
-    fn remember_holder(&mut self) {
-        if let Some(record) = self.lock.record().filter(|record| self.settings.fences && record.details.is_some()) {
-            self.last_holder = record.holder.node().filter(|node| *node != self.settings.node);
-        }
-    }
-
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
@@ -196,7 +195,7 @@ impl Election {
         if !matches!(news, News::Same | News::Stale) {
             self.tell_of_oddity(now);
         }
-        self.remember_holder();
+        self.remember_suspects();
         self.remember_longest_hold(now);
         news
     }

@@ -58,9 +58,13 @@ pub struct Election {
     /// When the operator was last told of a record that is not believed.
     #[serde(skip)]
     told_of_oddity: Option<Time>,
-    /// The other host that held the lock by the last record that was believed, and that was not shown dead since. `None` too
-    /// where no host is ever fenced.
-    last_holder: Option<NodeId>,
+    /// The hosts that a successor would have had to fence by the last record that was believed. None where no host is ever fenced.
+    overwritten: Vec<NodeId>,
+    /// A process of the unit is, or was, where no stop reaches it.
+    strayed: bool,
+    /// The tenure that was given up in the present call, if that is to be told. `None` between two calls.
+    #[serde(skip)]
+    gave_up: Option<Instance>,
     /// The actions of the present call. Empty between two calls.
     #[serde(skip)]
     actions: Vec<Action>,
@@ -140,7 +144,9 @@ impl Election {
             last_now: now,
             aging: false,
             told_of_oddity: None,
-            last_holder: None,
+            overwritten: Vec::new(),
+            strayed: false,
+            gave_up: None,
             actions: Vec::new(),
         };
         if let Some(remembered) = remembered {
@@ -159,6 +165,7 @@ impl Election {
         self.happened(at, event);
         self.hasten_late_stop(at.now);
         self.advance(at);
+        self.tell_that_it_gave_up(at);
         mem::take(&mut self.actions)
     }
 

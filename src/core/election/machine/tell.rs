@@ -5,7 +5,7 @@ use super::{BackOff, Election};
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
 use crate::election::tenure::Tenure;
-use crate::election::waiting::{Cause, Hindrance, Waiting};
+use crate::election::waiting::{Cause, Hindrance, Stage, Waiting};
 use crate::types::{NodeId, Time};
 
 impl Election {
@@ -137,8 +137,12 @@ impl Election {
                 let shown = self.connected && self.lock.is_up_to_date(now, timings);
                 return Some(Waiting::OwnRecord { shown, take_at });
             }
-            let is_claim = record.details.as_ref().is_some_and(|details| details.standing == Standing::Confirming);
-            return Some(Waiting::Holder { holder: record.holder.to_string(), is_claim, heard, take_at });
+            let stage = match record.details.as_ref().map(|details| details.standing) {
+                Some(Standing::Confirming) => Stage::Claims,
+                Some(Standing::GaveUp) => Stage::GaveUp,
+                Some(Standing::Active | Standing::Proven) | None => Stage::Runs,
+            };
+            return Some(Waiting::Holder { holder: record.holder.to_string(), stage, heard, take_at });
         }
         if !contends {
             return None;

@@ -61,10 +61,16 @@ impl Election {
         self.recorded_note().is_some()
     }
 
-    /// Whether this host still tries to write a word that was said on it.
+    /// The word of a stop that was said on this host and is not in the lock's record yet; `Some(None)`: one that is to be taken back
+    /// there.
     #[must_use]
-    pub fn is_saying(&self) -> bool {
-        self.errand.is_some()
+    pub fn unsaid(&self) -> Option<Option<&Word>> {
+        if let Some(errand) = &self.errand {
+            return Some(errand.stopped.as_ref());
+        }
+        let word = self.tenure()?.note.stopped.as_ref()?;
+        let is_said = self.recorded_note().is_some_and(|note| note.stopped.as_ref() == Some(word));
+        (!is_said).then_some(Some(word))
     }
 
     /// What is said in the name of the holder: by this host if it has a tenure, else by the record.

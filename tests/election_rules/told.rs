@@ -1,0 +1,204 @@
+//! What an election tells an operator.
+
+use putexd::election::{Action, Content, Event, GuardDone, Memory, Record, Standing, State, Waiting};
+use putexd::types::{FencingToken, Revision, Time};
+
+use crate::host::{Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings};
+
+#[test]
+fn what_the_store_shows_can_be_read_off() {
+    let mut host = Host::new(settings(), Memory { token: FencingToken(5), ..Memory::default() }, None);
+    assert_eq!(host.election.settings(), &settings());
+    assert_eq!(
+        (host.election.holder(), host.election.revision(), host.election.token()),
+        ("", Revision(0), FencingToken(5))
+    );
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    assert_eq!(
+        (host.election.holder(), host.election.revision(), host.election.token()),
+        ("h2", Revision(41), FencingToken(7))
+    );
+    assert_eq!(host.election.memory(), &Memory { token: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
+    assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
+}
+
+#[test]
+fn what_is_held_can_be_read_off() {
+    let (mut host, instance) = Host::activated();
+    // The token comes from the clock at the entitlement: an absent key is waited out for 4.004 s, and seconds are
+    // rounded up.
+    let token = FencingToken((host.wall + ms(100_000)).as_secs() + 5);
+    assert_eq!(host.election.token(), token);
+    let written = host.next_write();
+    let sent = host.now;
+    host.won(&written);
+    let armed = host.election.deadline().expect("it is held");
+    let deadline = Time::both(sent).plus(settings().timings.deadline_after());
+    assert!(armed.boot < deadline.boot, "a renewal counts only when the guard has it");
+    host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+    assert_eq!(host.election.deadline(), Some(deadline));
+    let position = Some((a(), host.election.revision()));
+    assert_eq!(host.election.memory().position, position);
+    assert_eq!((host.election.memory().token, host.election.holder()), (token, "h1"));
+}
+
+#[test]
+fn each_state_that_waits_says_for_what_and_how_long() {
+    let (mut host, instance) = claimed();
+    assert!(said(&host).starts_with("starts in ") && said(&host).contains("s: the store has no record"));
+    let (mut active, instance_active) = Host::activated();
+    assert_eq!(said(&active), "");
+    active.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    assert_eq!(
+        said(&active),
+        "waits for putex-guard to close the gate before it stops the unit for this reason: an operator said so"
+    );
+    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Closed });
+    assert!(said(&active).contains("until the unit is proven dead, in its own time and for 30s at most"));
+    active.handle(Event::Stopped);
+    assert_eq!(said(&active), "the unit is dead; waits for putex-guard to forget the lease");
+    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Disarmed });
+    assert!(said(&active).contains("waits for the store to take the release"));
+    // A claim that is given up is not reported as a lease that was not renewed.
+    host.now += ms(10_000);
+    let actions = host.handle(Event::Timeout);
+    let given_up = actions.iter().find_map(|action| {
+        if let Action::Report(transition) = action { Some(transition.reason.clone()) } else { None }
+    });
+    assert!(given_up.is_some_and(|reason| reason.contains("nothing was started")), "{actions:?} {instance:?}");
+    // A standby says who holds the lock, since when the holder is silent, and when the lock may be taken.
+    let mut standby = about_to_take();
+    standby.now += ms(100);
+    assert!(said(&standby).starts_with("h2 holds the lock; "), "{}", said(&standby));
+    assert!(said(&standby).contains("; it may be taken in "));
+}
+
+/// Verified release (K4): a host that has just begun to watch does not believe a release, and says so.
+#[test]
+fn a_release_that_was_not_followed_is_no_matter_of_turns() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 42, let_go_by(9, 41));
+    host.now += ms(100);
+    let words = said(&host);
+    // T, and T + C·R, after 100 ms.
+    assert!(words.contains("this one takes it in 2.9s") && words.contains("starts the unit in 3.9s: "), "{words}");
+    assert!(words.contains("this host has just begun to watch, and another may have held the lock since"), "{words}");
+}
+
+/// A host without a store says that it waits for it, what follows meanwhile, and what it knows of the holder.
+#[test]
+fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
+    let waits = "waits for the store to answer; nothing is started on this host before it does";
+    let mut host = Host::new(settings(), Memory::default(), None);
+    host.handle(Event::Timeout);
+    assert_eq!(said(&host), waits);
+    let mut standby = about_to_take();
+    standby.handle(Event::StoreDown);
+    standby.after(ms(20_000));
+    assert_eq!(standby.election.state(), State::NoStore);
+    let last = format!("{waits}; before, h2 held the lock");
+    assert!(said(&standby).starts_with(&last), "{}", said(&standby));
+    // The host is connected, but no read is answered: what it saw is no longer current.
+    let mut silent = about_to_take();
+    for _ in 0..40 {
+        silent.after(ms(100));
+    }
+    assert_eq!(silent.election.state(), State::Standby);
+    assert!(said(&silent).starts_with(&last), "{}", said(&silent));
+}
+
+/// An answer of the store does not count as a sign of life of the holder.
+#[test]
+fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.now += ms(400);
+    let unknown = "h2 holds the lock; this host has seen its record for 0.4s, and does not know how old it was then";
+    assert!(said(&host).starts_with(unknown), "{}", said(&host));
+    let renewed = |host: &mut Host, revision, write| {
+        let id = host.until_asked();
+        host.shown(id, revision, held_by("h2", 9, write));
+        host.now += ms(400);
+    };
+    renewed(&mut host, 42, 10);
+    let heard = "h2 holds the lock and last renewed 0.4s ago";
+    assert!(said(&host).starts_with(heard), "{}", said(&host));
+    let again = |host: &mut Host, revision, write| {
+        host.handle(Event::StoreDown);
+        host.now += ms(60_000);
+        let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+        host.shown(id, revision, held_by("h2", 9, write));
+        host.now += ms(400);
+    };
+    again(&mut host, 42, 10);
+    let old = "h2 holds the lock and last renewed 61s ago";
+    assert!(said(&host).starts_with(old), "{}", said(&host));
+    // The record was renewed while this host did not watch, so nobody here knows when.
+    again(&mut host, 43, 11);
+    assert!(said(&host).starts_with(unknown), "{}", said(&host));
+    renewed(&mut host, 44, 12);
+    assert!(said(&host).starts_with(heard), "{}", said(&host));
+}
+
+/// A host that has only claimed the lock does not run anything yet.
+#[test]
+fn a_standby_tells_a_claim_from_a_lease() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let mut content = held_by("h2", 9, 9);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        details.standing = Standing::Confirming;
+    }
+    host.shown(id, 41, content);
+    assert!(said(&host).starts_with("h2 has claimed the lock and is about to start the unit; "), "{}", said(&host));
+}
+
+/// A holder that cannot renew says how long it has left, and does not give a reason for not contending.
+#[test]
+fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
+    let (mut host, _) = Host::activated();
+    host.goes_on(ms(5000));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    assert_eq!(waiting(&host), None);
+    host.handle(Event::StoreDown);
+    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+    let mut first = None;
+    for _ in 0..40 {
+        host.after(ms(100));
+        match waiting(&host) {
+            Some(Waiting::Renewal { since, deadline }) => {
+                assert_eq!(Some(deadline), host.election.deadline());
+                let silent = Time::both(host.now).since_at_least(since);
+                first.get_or_insert(silent);
+                assert!(host.election.state() == State::Active && silent < ms(3000), "{silent:?}");
+            }
+            other => assert!(first.is_none() || matches!(other, Some(Waiting::Lapsing { .. })), "{other:?}"),
+        }
+    }
+    // R, and one call limit of (T − m)/3.
+    assert!(first.is_some_and(|first| first > ms(1900) && first < ms(2200)), "{first:?}");
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+}
+
+/// The last record that this host saw is its own, but its lease is over: it must not say that it holds the lock.
+#[test]
+fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StoreDown);
+    host.after(ms(5000));
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+    assert_eq!((host.election.state(), host.election.holder()), (State::NoStore, "h1"));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, take_at: None }));
+    let actions = host.handle(Event::StoreUp);
+    // The store has not answered yet.
+    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: false, .. })), "{:?}", waiting(&host));
+    host.answered(actions);
+    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: true, .. })), "{:?}", waiting(&host));
+}

@@ -1,0 +1,428 @@
+//! What operators say of a lock: stopped everywhere (H7) and paused (H8).
+
+use std::time::Duration;
+
+use putexd::election::{
+    Content, Event, GuardDone, GuardRequest, LONGEST_PAUSE, Memory, Record, Settings, Standing, State, Word,
+    WriteResult,
+};
+use putexd::types::{Revision, Time, WriteId};
+
+use crate::host::{Host, a, details, guard, held_by, let_go_by, ms, read, remembered, said, settings, stop, write};
+
+const STOPPED: &str = "stopped everywhere by root@h1: disk is full";
+
+/// A standby that has followed a release and had it verified, and is hindered by nothing but its own check.
+fn standby_at_a_release() -> Host {
+    let mut host = Host::new(Settings { checks_standby: true, ..settings() }, Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let id = host.until_asked();
+    let actions = host.shown(id, 42, let_go_by(9, 41));
+    assert_eq!(write(&host.answered(actions)), None);
+    host
+}
+
+#[test]
+fn a_holder_that_is_told_to_stop_says_so_at_once_and_in_its_release() {
+    let (mut host, instance) = Host::activated();
+    let actions = host.handle(Event::Stop(stop()));
+    let told = write(&actions).expect("it is told at once");
+    assert_eq!((details(&told).note.stopped, details(&told).standing), (Some(stop()), Standing::Active));
+    assert_eq!(guard(&actions), Some(GuardRequest::Close { instance }));
+    host.won(&told);
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    let blank = write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
+    assert_eq!((details(&blank).note.stopped, details(&blank).standing), (Some(stop()), Standing::Proven));
+    let actions = host.won(&blank);
+    assert_eq!(write(&host.answered(actions)), None);
+    assert_eq!(host.hindrance().as_deref(), Some(STOPPED));
+    let quiet = host.goes_on(ms(60_000));
+    assert_eq!(host.answered(quiet), [], "nobody claims it");
+    let actions = host.handle(Event::StartAgain);
+    let freed = write(&actions).unwrap_or_else(|| host.next_write());
+    assert_eq!((details(&freed).note.stopped, details(&freed).standing), (None, Standing::Proven));
+}
+
+/// Without the store the word outlives the tenure in which it was said.
+#[test]
+fn a_stop_that_the_store_did_not_hear_of_is_told_to_whoever_holds_the_lock_then() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StoreDown);
+    host.handle(Event::Stop(stop()));
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+    host.after(ms(20_000));
+    assert_eq!(host.election.state(), State::NoStore);
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let told = write(&host.shown(id, 50, held_by("h2", 9, 9))).expect("it is told");
+    assert_eq!((told.base, details(&told).note.stopped), (Revision(50), Some(stop())));
+}
+
+#[test]
+fn a_verified_release_is_written_anew_with_the_word_and_stays_one() {
+    let mut host = standby_at_a_release();
+    let stopped = write(&host.handle(Event::Stop(stop()))).expect("it is told at once");
+    let before = let_go_by(9, 41);
+    let before = before.record().and_then(|record| record.details.clone()).expect("of putexd");
+    assert_eq!(stopped.base, Revision(42));
+    let told = details(&stopped);
+    assert_eq!((told.instance, told.standing), (before.instance, Standing::Proven));
+    assert_eq!((told.prev, told.note.stopped.clone()), (Some((Revision(42), Some(before.instance))), Some(stop())));
+    assert_ne!(told.write, before.write);
+    let actions = host.won(&stopped);
+    host.answered(actions);
+    host.handle(Event::StandbyCheck(Ok(())));
+    assert_eq!(host.hindrance().as_deref(), Some(STOPPED));
+    // Taken back, the release entitles at once again.
+    let actions = host.handle(Event::StartAgain);
+    let freed = write(&actions).expect("it is told at once");
+    assert_eq!((freed.base, details(&freed).note.stopped), (Revision(43), None));
+    let actions = host.won(&freed);
+    let mut actions = host.answered(actions);
+    let mut since = ms(0);
+    while write(&actions).is_none() {
+        since += ms(10);
+        let more = host.after(ms(10));
+        actions = host.answered(more);
+    }
+    assert!(since < ms(500), "it waits for its turn alone: {since:?}");
+    let claim = write(&actions).expect("a claim");
+    assert_eq!((details(&claim).standing, details(&claim).note.stopped), (Standing::Confirming, None));
+    assert_eq!(details(&claim).hold, settings().timings.hold(), "nobody is waited for");
+}
+
+#[test]
+fn words_on_a_held_record_change_nothing_else_and_its_holder_obeys() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let told = write(&host.handle(Event::Stop(stop()))).expect("it is told at once");
+    let Content::Record(held) = held_by("h2", 9, 9) else { panic!("a record") };
+    let mut expected = held;
+    expected.details.as_mut().expect("of putexd").note.stopped = Some(stop());
+    assert_eq!((told.base, &told.record), (Revision(41), &expected));
+    // It conflicts: the holder has renewed, and is told again.
+    let actions = host.handle(Event::Written { write: told.write, result: WriteResult::Conflict });
+    let id = read(&actions).expect("it looks");
+    host.shown(id, 42, held_by("h2", 9, 10));
+    let again = host.next_write();
+    assert_eq!((again.base, again.record.write()), (Revision(42), Some(WriteId(10))));
+    host.won(&again);
+    assert_eq!(host.hindrance().as_deref(), Some(STOPPED));
+
+    let (mut holder, instance) = Host::activated();
+    let renewal = holder.next_write();
+    let (revision, content) = holder.store.last().cloned().expect("its record");
+    let Content::Record(mut record) = content else { panic!("a record") };
+    record.details.as_mut().expect("of putexd").note.stopped = Some(stop());
+    let actions = holder.handle(Event::Written { write: renewal.write, result: WriteResult::Conflict });
+    let id = read(&actions).expect("it looks");
+    let actions = holder.shown(id, revision.0 + 1, Content::Record(record));
+    assert_eq!(guard(&actions), Some(GuardRequest::Close { instance }), "{actions:?}");
+    assert_eq!(holder.election.state(), State::Releasing);
+    assert_eq!(write(&actions).map(|write| write.base), Some(Revision(revision.0 + 1)));
+}
+
+#[test]
+fn a_lock_without_a_record_is_taken_told_so_and_left() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.handle(Event::Contend(Err("drained".to_owned())));
+    host.shown(id, 0, Content::Absent);
+    assert_eq!(write(&host.handle(Event::Stop(stop()))), None, "it may not take the lock");
+    host.handle(Event::Contend(Ok(())));
+    let claim = host.next_write();
+    assert_eq!((details(&claim).standing, details(&claim).note.stopped), (Standing::Confirming, Some(stop())));
+    assert_eq!(write(&host.won(&claim)), None);
+    assert_eq!(host.election.state(), State::Standby);
+    assert_eq!(host.hindrance().as_deref(), Some(STOPPED));
+    let quiet = host.after(ms(60_000));
+    assert_eq!(write(&host.answered(quiet)), None);
+}
+
+#[test]
+fn a_stop_with_an_end_is_over_by_the_clock_of_each_host() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let mut content = held_by("h2", 9, 9);
+    let now = host.now + host.wall;
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        details.note.stopped = Some(Word::new("root@h1", "", 1, Some(now.as_secs() + 30)));
+    }
+    host.shown(id, 41, content);
+    let since = host.now;
+    let claim = host.next_write();
+    assert!(host.now.saturating_sub(since) >= ms(29_000), "after {:?}", host.now.saturating_sub(since));
+    assert!(host.now.saturating_sub(since) <= ms(31_500), "after {:?}", host.now.saturating_sub(since));
+    assert_eq!(details(&claim).note.stopped, None);
+}
+
+/// The pause of a minute on a host that runs the unit: its word.
+fn paused(host: &mut Host) -> Word {
+    let until = (host.now + host.wall).as_secs() + 60;
+    let word = Word::new("root@h1", "new disks", 1, Some(until));
+    let renewal = write(&host.handle(Event::Pause(word.clone()))).expect("it is told at once");
+    let told = details(&renewal);
+    assert_eq!(told.note.paused.as_ref(), Some(&word));
+    assert!((ms(59_000)..=ms(60_000)).contains(&told.lease), "{:?}", told.lease);
+    assert_eq!(told.hold + settings().timings.margin, told.lease + settings().timings.stop_budget);
+    assert_eq!(guard(&host.won(&renewal)), None, "whoever watches the lock has to see the hold before it is relied on");
+    host.goes_on(ms(5000));
+    let deadline = host.election.deadline().expect("it has a lease").boot;
+    let left = deadline.saturating_sub(host.now);
+    assert!((ms(53_000)..ms(55_000)).contains(&left), "{left:?}");
+    word
+}
+
+#[test]
+fn a_pause_rides_through_a_store_that_is_away() {
+    let (mut host, _) = Host::activated();
+    let word = paused(&mut host);
+    assert_eq!(host.election.pause_word(Time::both(host.now)), Some(&word));
+    host.handle(Event::StoreDown);
+    assert_eq!(host.after(ms(45_000)), []);
+    assert_eq!(host.election.state(), State::Active);
+    host.after(ms(10_000));
+    assert_eq!(host.election.state(), State::Lapsing);
+}
+
+#[test]
+fn a_pause_that_is_taken_back_is_published_until_the_guard_knows_of_it() {
+    let (mut host, instance) = Host::activated();
+    paused(&mut host);
+    host.goes_on(ms(10_000));
+    let renewal = write(&host.handle(Event::Resume)).expect("it is told at once");
+    let told = details(&renewal);
+    assert_eq!((told.note.paused.clone(), told.lease), (None, ms(3000)));
+    assert!(told.hold > ms(45_000), "the guard has the late deadline yet: {:?}", told.hold);
+    let asked = guard(&host.won(&renewal)).expect("the guard is asked");
+    let GuardRequest::Shorten { deadline, .. } = asked else { panic!("{asked:?}") };
+    // A guard that does not know how, or cannot keep it, is asked again after the next renewal.
+    let refused =
+        Event::GuardRefused { instance, asked: GuardDone::Shortened(deadline), reason: "it is later".to_owned() };
+    host.handle(refused);
+    let renewal = host.next_write();
+    assert!(details(&renewal).hold > ms(40_000));
+    let asked = guard(&host.won(&renewal)).expect("the guard is asked");
+    let GuardRequest::Shorten { deadline, .. } = asked else { panic!("{asked:?}") };
+    // No other deadline is asked for before it has answered.
+    let renewal = host.next_write();
+    assert!(details(&renewal).hold > ms(40_000));
+    assert_eq!(guard(&host.won(&renewal)), None);
+    let actions = host.handle(Event::GuardDone { instance, done: GuardDone::Shortened(deadline) });
+    assert!(matches!(guard(&actions), Some(GuardRequest::Extend { .. })), "{actions:?}");
+    let renewal = write(&actions).expect("it is told at once");
+    assert!(details(&renewal).hold < ms(5000), "{:?}", details(&renewal).hold);
+    host.handle(Event::StoreDown);
+    host.after(ms(4000));
+    assert_eq!(host.election.state(), State::Lapsing);
+}
+
+#[test]
+fn a_paused_holder_lets_go_at_once_and_its_successor_is_not_paused() {
+    let (mut host, instance) = Host::activated();
+    paused(&mut host);
+    host.goes_on(ms(2000));
+    host.handle(Event::StepDown { reason: "maintenance".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    let blank = write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
+    assert_eq!((details(&blank).note.paused, details(&blank).lease), (None, ms(3000)));
+}
+
+#[test]
+fn a_pause_outlives_a_restart_of_the_daemon() {
+    let until = u64::MAX;
+    let memory = Memory { position: Some((a(), Revision(5))), ..Memory::default() };
+    let mut host = Host::new(settings(), memory, Some(remembered(ms(600_000), false)));
+    host.handle(Event::Timeout);
+    host.handle(Event::GuardUp);
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let terms = remembered(ms(600_000), false).terms;
+    let mut content = held_by("h1", terms.instance.0, terms.write.0);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        details.note.paused = Some(Word::new("root@h1", "", 1, Some(until)));
+    }
+    let actions = host.shown(id, terms.revision.0.max(5), content);
+    let renewal = write(&actions).expect("a renewal");
+    assert_eq!(details(&renewal).lease, LONGEST_PAUSE);
+    assert_eq!(host.election.state(), State::Active);
+}
+
+/// A record of h2 with a lease of a minute, made by this write; with or without a word that stops the service.
+fn long(write: u128, is_stopped: bool) -> Content {
+    let mut content = held_by("h2", 9, write);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        (details.lease, details.hold) = (ms(60_000), ms(61_000));
+        details.note.stopped = is_stopped.then(stop);
+    }
+    content
+}
+
+/// What the store holds: a record that this host has seen for 50 s, and then those of `later`, each after as many milliseconds.
+/// Returns after how long the host claims the lock, counted from the first sight of the first record.
+fn claims_after(later: &[(u64, u64, Content)]) -> u64 {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    let first = host.now;
+    let watch = |host: &mut Host, until: Duration| {
+        while host.now < until {
+            let actions = host.after(ms(100));
+            if write(&host.answered(actions)).is_some() {
+                return Some(host.now - first);
+            }
+        }
+        None
+    };
+    assert_eq!(watch(&mut host, first + ms(50_000)), None);
+    for (after, revision, content) in later {
+        let until = host.now + ms(*after);
+        assert_eq!(watch(&mut host, until), None);
+        host.store.push((Revision(*revision), content.clone()));
+    }
+    let until = host.now + ms(200_000);
+    let after = watch(&mut host, until).expect("it claims the lock");
+    u64::try_from(after.as_millis()).expect("it is short")
+}
+
+/// The holder has fallen silent in a long pause, and an operator says something. He does not make the pause longer.
+#[test]
+fn words_make_no_record_younger_unless_its_holder_may_have_written_in_between() {
+    let aged = 60_000..62_000;
+    let anew = 110_000..112_500;
+    // The wait is that of the record, whoever says what.
+    for later in [
+        vec![(0, 42, long(9, false))],
+        vec![(0, 45, long(9, false))],
+        vec![(0, 42, long(9, false)), (3000, 43, long(9, true)), (3000, 44, long(9, false))],
+    ] {
+        assert!(aged.contains(&claims_after(&later)), "{later:?}");
+    }
+    // Two writes that came at the same moment: the holder has renewed, is told so, and the words were kept on top of that.
+    let on_top = claims_after(&[(0, 42, long(10, true)), (0, 43, long(9, false))]);
+    assert!(anew.contains(&on_top), "{on_top}");
+    // The same, and more words on top of that: what they replaced has the write that was seen, and another revision.
+    let twice = claims_after(&[
+        (0, 42, long(10, true)),
+        (0, 43, long(9, false)),
+        (0, 44, long(9, true)),
+        (0, 45, long(9, false)),
+    ]);
+    assert!(anew.contains(&twice), "{twice}");
+    // The holder renews, with the words.
+    let renewed = claims_after(&[(0, 42, long(10, false))]);
+    assert!(anew.contains(&renewed), "{renewed}");
+    // No putexd changes anything but the words under the same write.
+    let mut other = long(9, false);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut other {
+        details.hold = ms(62_000);
+    }
+    let changed = claims_after(&[(0, 42, other)]);
+    assert!(anew.contains(&changed), "{changed}");
+}
+
+/// A record that was found is waited out like that of an unknown holder, and words on it change nothing in that.
+#[test]
+fn words_on_a_record_that_was_found_do_not_make_it_one_that_was_followed() {
+    let entitled = |words: bool| {
+        let memory = Memory { longest_hold: ms(120_000), ..Memory::default() };
+        let mut host = Host::new(settings(), memory, None);
+        let id = host.ready();
+        host.shown(id, 41, long(9, true));
+        let first = host.now;
+        if words {
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            let actions = host.shown(id, 42, long(9, false));
+            host.answered(actions);
+        } else {
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            host.shown(id, 41, long(9, true));
+            let id = read(&host.after(ms(1000))).expect("the store is asked");
+            host.shown(id, 42, long(10, false));
+        }
+        let claim = host.next_write();
+        (details(&claim).hold, host.now.saturating_sub(first))
+    };
+    let (hold, after) = entitled(true);
+    assert_eq!(hold, ms(120_000));
+    assert!((60_000..63_000).contains(&u64::try_from(after.as_millis()).expect("short")), "{after:?}");
+    // The holder renews: it was waited for by the hold of its record before, and is again.
+    assert_eq!(entitled(false).0, ms(61_000));
+}
+
+/// Nobody knows what happened while a host had no answer: words that come then are as new as any record.
+#[test]
+fn words_after_a_gap_begin_the_wait_anew() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    host.handle(Event::StoreDown);
+    host.after(ms(50_000));
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let again = host.now;
+    let actions = host.shown(id, 42, long(9, false));
+    host.answered(actions);
+    host.next_write();
+    assert!(host.now - again >= ms(60_000), "{:?}", host.now - again);
+}
+
+/// Words say nothing of the holder.
+#[test]
+fn words_are_no_sign_of_life() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 41, long(9, true));
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 42, long(9, false));
+    assert!(said(&host).starts_with("h2 holds the lock and last renewed 1.0s ago"), "{}", said(&host));
+}
+
+/// A renewal of a paused holder that is in doubt may be won yet, and the guard is asked for its late deadline then.
+#[test]
+fn a_renewal_in_doubt_is_published_after_the_pause_is_taken_back() {
+    let (mut host, instance) = Host::activated();
+    let until = (host.now + host.wall).as_secs() + 60;
+    let renewal =
+        write(&host.handle(Event::Pause(Word::new("root@h1", "", 1, Some(until))))).expect("it is told at once");
+    host.won(&renewal);
+    let relied = host.now + settings().timings.gap_of_others();
+    let doubtful = loop {
+        let renewal = host.next_write();
+        if host.now >= relied {
+            break renewal;
+        }
+        if let Some(GuardRequest::Extend { deadline, .. }) = guard(&host.won(&renewal)) {
+            host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+        }
+    };
+    let left = host.election.deadline().expect("a lease").boot.saturating_sub(host.now);
+    assert!(left < ms(3000), "the guard was asked for no late deadline: {left:?}");
+    let asked = host.handle(Event::Written { write: doubtful.write, result: WriteResult::Unknown });
+    assert_eq!(write(&host.handle(Event::Resume)), None);
+    let told = details(&write(&host.answered(asked)).expect("it is told once the store has been read"));
+    assert_eq!(told.note.paused, None);
+    assert!(told.hold > ms(50_000), "{:?}", told.hold);
+}
+
+/// A word that is written while the store is being asked about a release would make that release one that nobody can verify.
+#[test]
+fn a_word_waits_until_the_store_has_said_what_a_release_replaced() {
+    let mut host = Host::new(Settings { checks_standby: true, ..settings() }, Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let id = host.until_asked();
+    let asked = host.shown(id, 42, let_go_by(9, 41));
+    assert_eq!(write(&host.handle(Event::Stop(stop()))), None);
+    let stopped = write(&host.answered(asked)).expect("it is told once that is known");
+    assert_eq!(details(&stopped).prev, Some((Revision(42), Some(details(&stopped).instance))));
+}
