@@ -107,18 +107,32 @@ impl Page {
 /// The latest of these pages, which were read from the slots in any order.
 #[must_use]
 pub fn newest(pages: Vec<Page>) -> Option<Page> {
-    pages.into_iter().max_by_key(Page::number)
+    following(pages).into_iter().max_by_key(Page::number)
+}
+
+/// The pages that follow each other. Writers replace the oldest of five pages, so a page whose number is further away from the
+/// others was forged, or is left from a store that was restored. It counts as no page, and its slot is written again in its turn.
+fn following(pages: Vec<Page>) -> Vec<Page> {
+    let fits = |last: u64, page: &Page| page.number <= last && last - page.number < u64::from(SLOTS);
+    let count = |last: u64| pages.iter().filter(|page| fits(last, page)).count();
+    let last = pages.iter().map(Page::number).max_by_key(|last| (count(*last), std::cmp::Reverse(*last)));
+    pages.into_iter().filter(|page| last.is_some_and(|last| fits(last, page))).collect()
 }
 
 /// The events of all pages by their time, the latest last and at most [`KEPT`]. `pages` are those that could be read, in any order.
+/// Events later than `until_ms` are left out; the second value is their number.
 #[must_use]
-pub fn collected(mut pages: Vec<Page>) -> Vec<Happened> {
+pub fn collected(pages: Vec<Page>, until_ms: u64) -> (Vec<Happened>, usize) {
+    let mut pages = following(pages);
     pages.sort_by_key(Page::number);
     let mut events: Vec<Happened> = pages.iter().flat_map(Page::happened).collect();
+    let all = events.len();
+    events.retain(|happened| happened.at_ms <= until_ms);
+    let left_out = all - events.len();
     // A host that was cut off tells late what happened before. Events of the same time stay in the order in which they were told.
     events.sort_by_key(|happened| happened.at_ms);
     events.drain(..events.len().saturating_sub(KEPT));
-    events
+    (events, left_out)
 }
 
 /// The keys of all slots of a lock's history.
@@ -148,7 +162,7 @@ mod tests {
 
     fn read(slots: &[Option<Value>; 5]) -> Vec<u64> {
         let pages = (0..SLOTS).zip(slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
-        collected(pages.collect()).iter().map(|happened| happened.at_ms).collect()
+        collected(pages.collect(), u64::MAX).0.iter().map(|happened| happened.at_ms).collect()
     }
 
     #[test]
@@ -178,9 +192,23 @@ mod tests {
             slots[2] = body(odd);
             assert_eq!(read(&slots), (0..100).collect::<Vec<_>>(), "{odd}");
         }
+        // A page that does not follow the others is none, whatever its number.
+        slots[2] = body(r#"{"format":1,"page":281474976710652,"events":[{"at_ms":1,"host":"h1","what":"alarm"}]}"#);
+        assert!(Page::decode(2, slots[2].as_ref().expect("a value")).is_some());
+        assert_eq!(read(&slots), (0..100).collect::<Vec<_>>());
         slots[3] = Some(Value::too_large());
         fill(&mut slots, 200..300);
         assert_eq!(read(&slots), (0..100).chain(200..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_event_of_the_far_future_does_not_stay_in_front() {
+        let mut page = Page::first();
+        for at_ms in [1, u64::MAX, 2] {
+            page.add(&event(at_ms));
+        }
+        let (events, left_out) = collected(vec![page], 1000);
+        assert_eq!((events.iter().map(|event| event.at_ms).collect::<Vec<_>>(), left_out), (vec![1, 2], 1));
     }
 
     #[test]
