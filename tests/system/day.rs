@@ -164,7 +164,9 @@ fn folded(line: &str) -> Vec<String> {
     while rest.chars().count() > WIDTH {
         let end = rest.char_indices().nth(WIDTH).map_or(rest.len(), |(end, _)| end);
         let indent = rest.len() - rest.trim_start().len();
-        let Some(space) = rest[indent..=end].rfind(' ').map(|space| indent + space) else { break };
+        let last = rest[indent..end].rfind(' ').map(|space| indent + space);
+        let space = if rest[end..].starts_with(' ') { Some(end) } else { last };
+        let Some(space) = space else { break };
         lines.push(rest[..space].to_owned());
         rest = rest[space..].trim_start();
     }
@@ -321,8 +323,8 @@ fn words_are_compared_and_numbers_are_not() {
     assert!(!printed(&["begun"], &["done"]).is_as(&["begun", "undone"]));
     assert!(!printed(&[], &["done"]).is_as(&["more", "done"]));
     assert!(!printed(&["failed"], &[]).is_as(&[]));
-    let long = "word ".repeat(40);
+    let long = "wo·d ".repeat(40);
     let folded = printed(&[], &[&long]).page().collect::<Vec<_>>();
-    assert!(folded.len() > 1 && folded.iter().all(|line| line.len() <= WIDTH), "{folded:?}");
+    assert!(folded.len() > 1 && folded.iter().all(|line| line.chars().count() <= WIDTH), "{folded:?}");
     assert!(printed(&[], &[&long]).is_as(&folded.iter().map(String::as_str).collect::<Vec<_>>()));
 }
