@@ -34,7 +34,11 @@ impl Host {
         write("etc/putex.d/db.toml", "unit = \"database.service\"\nkey = \"the/lock\"\n");
         let store = DirectoryStore::new(DirectorySettings { path, owner: None }, Duration::from_secs(5));
         let host = Self { root, store };
-        let made = host.putexctl(&["init"]);
+        // Only this machine sees the folder, and nobody may take it for the share by mistake.
+        let refused = host.putexctl(&["init"]);
+        assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stdout));
+        assert!(text(&refused.stderr).contains("--local-folder"), "{}", text(&refused.stderr));
+        let made = host.putexctl(&["init", "--local-folder"]);
         assert!(made.status.success() && text(&made.stdout).contains("warning:"), "{}", text(&made.stdout));
         host.store.link().wait_for(|link| *link == Link::Up).await.expect("the store lives");
         while host.store.read(&key(), None).await.is_err() {

@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use putexd::election::State;
+use putexd::election::{STOP_KINDS, State};
 use putexd::guard_client::frame::Lease;
 use putexd::guard_client::{GuardClient, grant};
 use putexd::host::clock;
-use putexd::metrics::{Metrics, OfService, Result, Server, Shown, Sources, StoreFacts};
+use putexd::journal::Alarm;
+use putexd::metrics::{HostFacts, Metrics, OfService, Result, Server, Shown, Sources, StoreFacts, bit};
 use putexd::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -39,6 +40,7 @@ fn unheard() -> Bench {
         metrics: metrics.clone(),
         guard: GuardClient::new(&leases.path().join("no-guard"), Duration::from_millis(100)),
         store: Box::new(|| StoreFacts { silent: Duration::from_millis(1500), ..StoreFacts::default() }),
+        host: Box::new(|| HostFacts { drained: true, alarms: bit(Alarm::ClockJump) }),
         started: Duration::from_secs(1_700_000_000),
     });
     Bench { server, address, metrics, leases }
@@ -106,7 +108,16 @@ fn lease(service: &str, deadline: Time) -> Lease {
 }
 
 fn active() -> Shown {
-    Shown { state: State::Active, holds: true, alive: true, healthy: Some(false), lease: Duration::from_secs(9) }
+    Shown {
+        state: State::Active,
+        holds: true,
+        alive: true,
+        healthy: Some(false),
+        lease: Duration::from_secs(9),
+        stopped: false,
+        paused: true,
+        alarms: bit(Alarm::CheckFailed) | bit(Alarm::ClockJump),
+    }
 }
 
 fn status(answer: &str) -> &str {
@@ -178,7 +189,10 @@ fn the_metrics_say_what_the_services_do() {
     db.entered(State::Active);
     db.renewal().ends(Result::Won);
     db.renewal().ends(Result::Unknown);
-    web.show(Shown { state: State::Standby, holds: false, alive: false, healthy: None, lease: Duration::from_secs(9) });
+    db.stopped(Some(STOP_KINDS.iter().position(|kind| *kind == "check-failed").expect("a kind")));
+    db.stopped(None);
+    let rests = Shown { state: State::Standby, holds: false, alive: false, healthy: None, ..active() };
+    web.show(Shown { stopped: true, paused: false, alarms: bit(Alarm::CheckFailed), ..rests });
     bench.metrics.call(true, true);
     bench.metrics.call(true, false);
 
@@ -205,6 +219,14 @@ fn the_metrics_say_what_the_services_do() {
         "putexd_store_silent_seconds 1.5",
         "putexd_store_calls_total{call=\"write\",result=\"unanswered\"} 1",
         "putexd_alarms_total{kind=\"stop-failed\",level=\"error\"} 0",
+        "putexd_drained 1",
+        "putexd_stopped{service=\"web\"} 1",
+        "putexd_paused{service=\"db\"} 1",
+        "putexd_stops_total{service=\"db\",cause=\"check-failed\"} 1",
+        "putexd_stops_total{service=\"db\",cause=\"other\"} 1",
+        "putexd_standing_alarms{kind=\"check-failed\",level=\"warn\"} 2",
+        "putexd_standing_alarms{kind=\"clock-jump\",level=\"warn\"} 2",
+        "putexd_standing_alarms{kind=\"stop-failed\",level=\"error\"} 0",
         "# UNIT putexd_lease_left_seconds seconds",
     ] {
         assert!(answer.lines().any(|found| found == line), "{line:?} is missing in {answer}");

@@ -14,6 +14,10 @@ pub mod stored;
 /// How many events of each lock are kept at least.
 pub const KEPT: usize = 200;
 
+/// An event that is further ahead of a reader's clock than this is not believed. Clocks differ by less, and one forged event of
+/// the far future would be shown as the latest one for ever.
+pub const AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
+
 /// The most characters of the reason of an event.
 const REASON_LIMIT: usize = 160;
 
@@ -49,13 +53,22 @@ pub struct Happened {
     /// With [`What::Started`]: for how long nobody ran the unit before, in milliseconds, as far as the host knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<u64>,
+    /// Whether the gap may have been longer: the host found the former holder's record, and nothing told it how old that was.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gap_is_least: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(truth: &bool) -> bool {
+    !*truth
 }
 
 impl Happened {
     /// An event without a gap, whose reason becomes one line of at most 160 characters.
     #[must_use]
     pub fn new(at_ms: u64, host: &str, what: What, token: u64, reason: &str) -> Self {
-        Self { at_ms, host: host.to_owned(), what, token, reason: shortened(reason, REASON_LIMIT), gap_ms: None }
+        let (host, reason) = (host.to_owned(), shortened(reason, REASON_LIMIT));
+        Self { at_ms, host, what, token, reason, gap_ms: None, gap_is_least: false }
     }
 
     /// Whether the unit's run on a host begins or ends with this event.

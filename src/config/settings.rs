@@ -81,6 +81,14 @@ impl ServiceSettings {
         self.units().eq(other.units()) && self.contains == other.contains
     }
 
+    /// The longest time from a holder's last renewal to the start elsewhere: [`Timings::failover`], and fencing. It is without what
+    /// the unit's own start takes.
+    #[must_use]
+    pub fn failover(&self) -> Duration {
+        let fencing = self.fence.others.as_ref().map_or(Duration::ZERO, |_| self.fence.timeout);
+        self.timings.failover() + fencing
+    }
+
     /// The longest time from the beginning of an orderly stop until everything that follows a late one is done:
     /// `stop_limit` and S.
     #[must_use]

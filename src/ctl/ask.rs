@@ -1,11 +1,12 @@
 //! Questions to the putexd of this host over the system bus, each with a time limit; and what can be told where it does not
 //! answer.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use zbus::{Connection, Proxy, fdo};
+use zbus::{Connection, MatchRule, MessageStream, Proxy, fdo};
 
 use super::output::Failure;
 use crate::cluster::history::Happened;
@@ -19,6 +20,8 @@ use crate::types::{DAEMON_UNIT, FENCING_TOKEN, LEASES_DIR, ServiceName};
 
 /// How long one call is waited for. A putexd that stands still must not make a command stand still as well.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How many signals wait until they are read. putexd tells no more than this at once.
+const SIGNALS: usize = 4096;
 /// How long it is waited for that putexd begins with what it is told to do. It may have to wait for a host that can take over, and
 /// for the putexd of another host, which it asks through the store.
 const ORDER_LIMIT: Duration = Duration::from_secs(45);
@@ -60,6 +63,19 @@ impl Bus {
     pub(super) async fn connect() -> Result<Self, Failure> {
         let connection = limited(async { Ok(Connection::system().await?) }).await?;
         Ok(Self { connection })
+    }
+
+    /// What putexd tells by itself of its services. After a restart of putexd the new one is heard.
+    pub(super) async fn signals(&self) -> Result<MessageStream, Failure> {
+        limited(async {
+            let rule = MatchRule::builder()
+                .msg_type(zbus::message::Type::Signal)
+                .sender(dbus::NAME)
+                .path_namespace(dbus::PATH)
+                .build()?;
+            Ok(MessageStream::for_match_rule(rule, &self.connection, NonZeroUsize::new(SIGNALS)).await?)
+        })
+        .await
     }
 
     /// The services as the putexd of this host reports them.

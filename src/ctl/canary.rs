@@ -111,15 +111,18 @@ fn count(listing: &Listing) -> String {
         (own.clone().count(), own.filter_map(|listed| listed.size).sum::<u64>())
     };
     let shown = |what: &str, prefix: &str| match of(prefix) {
-        (count, 0) => format!("{count} of {what}"),
-        (count, bytes) => format!("{count} of {what} with {} KiB", bytes.div_ceil(1024)),
+        (count, 0) => format!("{what}: {count}"),
+        (count, bytes) => format!("{what}: {count} with {} KiB", bytes.div_ceil(1024)),
     };
     let all = listing.keys.len();
     let locks = listing.keys.iter().filter(|listed| !Key::RESERVED.iter().any(|one| listed.name.starts_with(one)));
     let more = if listing.is_cut { " at least" } else { "" };
-    let parts =
-        [shown("units", Key::OF_UNITS), shown("hosts", Key::OF_HOSTS_REPORTS), shown("histories", Key::OF_HISTORIES)];
-    format!("{all}{more}: {} of locks, {}", locks.count(), parts.join(", "))
+    let parts = [
+        shown("entries of units", Key::OF_UNITS),
+        shown("pages of hosts' reports", Key::OF_HOSTS_REPORTS),
+        shown("pages of histories, up to 5 for each lock", Key::OF_HISTORIES),
+    ];
+    format!("the store has {all}{more} keys; locks: {}; {}", locks.count(), parts.join("; "))
 }
 
 /// The id of a write. Without randomness the time has to do: no write rests on it here.
@@ -159,7 +162,8 @@ mod tests {
         ];
         assert_eq!(
             count(&Listing { keys, is_cut: false }),
-            "4: 1 of locks, 1 of units, 0 of hosts, 2 of histories with 5 KiB"
+            "the store has 4 keys; locks: 1; entries of units: 1; pages of hosts' reports: 0; pages of histories, up to 5 for each \
+             lock: 2 with 5 KiB"
         );
     }
 

@@ -6,6 +6,9 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
+use super::output::print_json;
 use super::{Failure, print};
 use crate::command_line::exit;
 use crate::election::Record;
@@ -23,11 +26,13 @@ pub(super) async fn clear(
     key: &Key,
     subject: &Subject,
     lease: Duration,
+    json: bool,
 ) -> Result<(), Failure> {
+    let say = |text: String| if json { Ok(()) } else { print(&text) };
     if let Some(what) = store.mend(key).await.map_err(|error| Failure::unavailable(error.to_string()))? {
-        print(&format!("{what}\n"))?;
-        print(&format!("{subject}: cleared; contenders wait their whole time before they start\n"))?;
-        return Ok(());
+        say(format!("{what}\n"))?;
+        say(format!("{subject}: cleared; contenders wait their whole time before they start\n"))?;
+        return told(json, &Told { key, cleared: true, holder: "", token: 0, revision: 0, text: &what });
     }
     let found = read(store, key).await?;
     let Some(Entry { revision, value }) = &found.entry else {
@@ -35,8 +40,9 @@ pub(super) async fn clear(
     };
     let record = Record::decode(value.as_ref().unwrap_or(&Value::default()));
     if !record.is_held() {
-        print(&format!("{subject}: nobody holds it; nothing is to be cleared\n"))?;
-        return Ok(());
+        let text = "nobody holds it; nothing is to be cleared";
+        say(format!("{subject}: {text}\n"))?;
+        return told(json, &Told { key, cleared: false, holder: "", token: 0, revision: revision.0, text });
     }
     let holder = record.holder.as_str();
     let (lease, details) = match &record.details {
@@ -50,9 +56,9 @@ pub(super) async fn clear(
             None => (lease, ", not written by putexd".to_owned()),
         },
     };
-    print(&format!("{subject}: held by {holder}, revision {revision}{details}\n"))?;
-    print(&format!("watching for {lease:?} whether {holder} still renews it\n"))?;
-    watch(store, key, subject, holder, &found, lease).await?;
+    say(format!("{subject}: held by {holder}, revision {revision}{details}\n"))?;
+    say(format!("watching for {lease:?} whether {holder} still renews it\n"))?;
+    watch(store, key, subject, holder, &found, lease, &say).await?;
     let attempt = Attempt {
         base: *revision,
         incarnation: found.incarnation.clone(),
@@ -61,10 +67,10 @@ pub(super) async fn clear(
     };
     match store.compare_and_set(key, &attempt).await {
         WriteOutcome::Won(_) => {
-            print(&format!(
-                "{subject}: cleared, it was {holder}'s; contenders wait their whole time before they start\n"
-            ))?;
-            Ok(())
+            let text = format!("cleared, it was {holder}'s; contenders wait their whole time before they start");
+            say(format!("{subject}: {text}\n"))?;
+            let token = record.details.as_ref().map_or(0, |details| details.token.0);
+            told(json, &Told { key, cleared: true, holder, token, revision: revision.0, text: &text })
         }
         WriteOutcome::Conflict => Err(changed(subject, holder, &read(store, key).await?)),
         WriteOutcome::Unknown(why) => {
@@ -72,6 +78,27 @@ pub(super) async fn clear(
             Err(Failure::unavailable(text))
         }
     }
+}
+
+/// What has come of it, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    /// The key of the lock.
+    key: &'a Key,
+    /// Whether it was cleared; otherwise there was nothing to clear.
+    cleared: bool,
+    /// The former holder; empty = nobody, or it cannot be read.
+    holder: &'a str,
+    /// Its fencing token; 0 = not known.
+    token: u64,
+    /// The revision that was cleared; 0 = not known.
+    revision: u64,
+    /// The same in words.
+    text: &'a str,
+}
+
+fn told(json: bool, told: &Told<'_>) -> Result<(), Failure> {
+    if json { print_json(told) } else { Ok(()) }
 }
 
 /// What the operator asked for.
@@ -100,6 +127,7 @@ async fn watch(
     holder: &str,
     found: &Snapshot,
     lease: Duration,
+    say: &impl Fn(String) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut told = 0;
@@ -116,7 +144,7 @@ async fn watch(
         let seconds = begin.elapsed().as_secs();
         if seconds > told {
             told = seconds;
-            print(&format!("  unchanged for {seconds} s\n"))?;
+            say(format!("  unchanged for {seconds} s\n"))?;
         }
     }
 }
@@ -140,4 +168,17 @@ fn changed(subject: &Subject, before: &str, now: &Snapshot) -> Failure {
         None => format!("{subject}: it has changed meanwhile, and nobody holds it now; nothing is to be cleared"),
     };
     Failure::new(exit::REFUSED, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::assert_described;
+    use super::*;
+
+    #[test]
+    fn what_is_printed_as_json_is_described() {
+        let key = Key::new("db").expect("a key");
+        let told = Told { key: &key, cleared: true, holder: "h1", token: 7, revision: 9, text: "cleared" };
+        assert_described("clear", &told);
+    }
 }

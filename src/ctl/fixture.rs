@@ -49,6 +49,7 @@ pub(super) fn timings() -> TimingsStatus {
         stop_budget_ms: 6000,
         hold_ms: 23_700,
         wait_ms: 24_024,
+        failover_ms: 30_024,
         stop_limit_ms: 90_000,
     }
 }
@@ -152,7 +153,15 @@ pub(super) fn troubled() -> Told {
 /// An event of a history, so many seconds after [`NOW`].
 pub(super) fn event(at_s: i64, host: &str, what: What, token: u64, reason: &str) -> Happened {
     let (host, reason) = (host.to_owned(), reason.to_owned());
-    Happened { at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000), host, what, token, reason, gap_ms: None }
+    Happened {
+        at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000),
+        host,
+        what,
+        token,
+        reason,
+        gap_ms: None,
+        gap_is_least: false,
+    }
 }
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.

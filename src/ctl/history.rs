@@ -8,14 +8,15 @@ use serde::Serialize;
 
 use super::ask::Bus;
 use super::change::time;
-use super::holdings::{Holding, holdings};
+use super::holdings::{End, Holding, holdings};
 use super::output::{Cell, Failure, Progress, Screen, Style, Surface, print, print_json};
-use super::status::{is_named, unknown_is_refused};
+use super::status::{self, is_named, unknown_is_refused};
 use super::svg::{self, Mark, Range, Row};
+use super::view::View;
 use crate::cluster::history::{Happened, What};
 use crate::command_line::exit;
 use crate::host::clock;
-use crate::types::span::{date, rounded};
+use crate::types::span::date;
 
 /// What `putexctl history` is called with.
 #[derive(Debug, Args)]
@@ -80,7 +81,7 @@ struct Past {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
     let services = bus.services().await?;
-    let names: Vec<String> = services.into_iter().map(|status| status.service).collect();
+    let names: Vec<String> = services.iter().map(|status| status.service.clone()).collect();
     unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
     let now_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
@@ -102,6 +103,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(failure) if pasts.is_empty() => return Err(failure),
         last => failures.iter().chain(&last).for_each(Failure::tell),
     }
+    // Looked at after the histories, so that a run which they do not show as ended is one that has begun before.
+    let view = status::picture(&bus, services).await?;
+    for past in &mut pasts {
+        compare(past, &view, now_ms);
+    }
     if let Some(path) = &arguments.svg {
         return write_picture(path, &pasts, from_ms, now_ms);
     }
@@ -115,6 +121,17 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         return print_json(&pasts);
     }
     screen(&pasts, arguments.limit, now_ms, Surface::of_output()).show(!arguments.no_pager)
+}
+
+/// A run whose end nobody has told goes on only if the cluster shows the service on that host.
+fn compare(past: &mut Past, view: &View, now_ms: u64) {
+    let Some(last) = past.holdings.last_mut().filter(|last| last.end == End::GoesOn) else { return };
+    let Some(service) = view.services.iter().find(|service| service.service == past.service) else { return };
+    let is_elsewhere = !service.holder.is_empty() && service.holder != last.host;
+    let is_nowhere = ["no-holder", "stopped", "lapsed"].contains(&service.state.as_str());
+    if is_elsewhere || is_nowhere {
+        last.end_unknown(now_ms);
+    }
 }
 
 fn past(service: &str, events: Vec<Happened>, from_ms: Option<u64>) -> Past {
@@ -156,6 +173,9 @@ fn picture(pasts: &[Past], from_ms: Option<u64>, now_ms: u64) -> Option<(Vec<Row
     Some((pasts.iter().map(row).collect(), range))
 }
 
+/// On a terminal with so many columns the reasons have room in a column of their own.
+const WIDE: usize = 130;
+
 /// One line of the table.
 struct Line {
     at_ms: u64,
@@ -173,18 +193,29 @@ fn screen(pasts: &[Past], limit: Option<usize>, now_ms: u64, surface: Surface) -
         screen.line("No host has noted anything of these services in this time.");
         return screen;
     }
-    let rows: Vec<Vec<Cell>> = lines.into_iter().map(|line| line.cells).collect();
-    screen.table(&["WHEN", "SERVICE", "HOST", "WHAT", "LASTED", "GAP", "TOKEN", "WHY"], &rows, 0);
+    let mut rows: Vec<Vec<Cell>> = lines.into_iter().map(|line| line.cells).collect();
+    let header = ["WHEN", "SERVICE", "HOST", "WHAT", "LASTED", "GAP", "TOKEN", "WHY"];
+    let (why, others) = (header.len() - 1, &header[..header.len() - 1]);
+    if surface.width.is_none_or(|width| width >= WIDE) {
+        screen.table(&header, &rows, 0);
+        return screen;
+    }
+    // On a narrow terminal the reason has lines of its own.
+    let reasons: Vec<Cell> = rows.iter_mut().filter_map(|row| (row.len() > why).then(|| row.remove(why))).collect();
+    screen.table_with(others, &rows, 1, |screen, place| {
+        if let Some(reason) = reasons.get(place).filter(|reason| !reason.is_none()) {
+            screen.sentence("    ", reason.text(), Style::Faint);
+        }
+    });
     screen
 }
 
 fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
-    let span = |ms: u64| rounded(Duration::from_millis(ms));
     let mut found = Vec::new();
     for holding in &past.holdings {
         let at_ms = holding.from_ms;
         let (what, style) = if holding.until_ms.is_none() { ("runs", Style::Good) } else { ("ran", Style::Plain) };
-        let lasted = span(holding.until_ms.unwrap_or(now_ms).saturating_sub(at_ms));
+        let lasted = holding.length_in_words(now_ms);
         let why: Vec<String> = [("began", &holding.began), ("ended", &holding.ended)]
             .into_iter()
             .filter(|(_, text)| !text.is_empty())
@@ -197,10 +228,7 @@ fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
             Cell::new(holding.host.clone()),
             Cell::styled(what, style),
             Cell::new(lasted),
-            Cell::styled(
-                holding.gap_ms.map(span).unwrap_or_default(),
-                if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain },
-            ),
+            Cell::styled(holding.gap_in_words(), if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain }),
             Cell::new(token),
             Cell::new(why.join("; ")),
         ];
@@ -223,7 +251,7 @@ fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, assert_described, event};
+    use super::super::fixture::{NOW, assert_described, event, small};
     use super::*;
 
     /// A bad day: a hand-over, a power loss, an alarm, and an order.
@@ -232,6 +260,9 @@ mod tests {
         taken.gap_ms = Some(23_600);
         let mut handed = event(-9000, "h3", What::Started, 9, "h2 released the lock");
         handed.gap_ms = Some(700);
+        // All hosts had no power for a while.
+        let mut dark = event(-2000, "h2", What::Started, 5, "its holder h1 was silent");
+        (dark.gap_ms, dark.gap_is_least) = (Some(5200), true);
         let db = vec![
             event(-40_000, "h1", What::Started, 7, "the lock was free"),
             taken,
@@ -244,6 +275,8 @@ mod tests {
             event(-39_000, "h3", What::Started, 3, "the lock was free"),
             event(-15_000, "h3", What::Stopped, 3, "its health check failed"),
             event(-12_500, "h1", What::Started, 4, "h3 released the lock"),
+            event(-7000, "h1", What::Alarm, 4, "the store is lost"),
+            dark,
         ];
         vec![past("db", db, None), past("web", web, None)]
     }
@@ -252,8 +285,29 @@ mod tests {
     fn the_history_of_a_bad_day() {
         insta::assert_snapshot!(screen(&day(), None, NOW * 1000, Surface::PIPE).as_text());
         assert_described("history", &day());
+        let narrow = Surface { width: Some(80), ..Surface::PIPE };
+        let narrow = screen(&day(), None, NOW * 1000, narrow);
+        assert!(narrow.as_text().lines().all(|line| line.chars().count() <= 80), "{}", narrow.as_text());
         let last = screen(&day(), Some(1), NOW * 1000, Surface::PIPE);
         assert_eq!(last.as_text().lines().count(), 2);
+    }
+
+    #[test]
+    fn a_run_goes_on_only_where_the_cluster_shows_it() {
+        let mut told = small();
+        let of_db = || {
+            let mut past = past("db", vec![event(-9000, "h1", What::Started, 7, "the lock was free")], None);
+            past.service = "db".to_owned();
+            past
+        };
+        let mut runs = of_db();
+        compare(&mut runs, &told.view(), NOW * 1000);
+        assert_eq!((runs.holdings[0].end, runs.holdings[0].until_ms), (End::GoesOn, None));
+        let db = told.service("db");
+        (db.holder, db.state) = ("h2".to_owned(), "standby".to_owned());
+        let mut lost = of_db();
+        compare(&mut lost, &told.view(), NOW * 1000);
+        assert_eq!((lost.holdings[0].end, lost.holdings[0].until_ms), (End::NotKnown, Some(NOW * 1000)));
     }
 
     #[test]

@@ -6,8 +6,10 @@ mod bounds;
 mod canary;
 mod change;
 mod clear;
+mod compose;
 mod doctor;
 mod explain;
+mod findings;
 #[cfg(test)]
 mod fixture;
 mod history;
@@ -32,11 +34,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
 use self::ask::{leases_below, running, store_status};
 use self::change::{Change, time};
 use self::local::abstains;
-use self::output::{Failure, print};
+use self::output::{Failure, print, print_json};
 use crate::cluster::request::NO_REASON;
 use crate::command_line::{self, exit};
 use crate::config;
@@ -198,18 +201,30 @@ enum Command {
     Token {
         /// The service
         service: ServiceName,
+        /// Print JSON, with the rest of the lease
+        #[arg(long)]
+        json: bool,
         /// Look for the grant and the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
     /// Make the store that /etc/putex/putexd.toml names
     Init {
+        /// Also in a folder that only this machine sees, if all hosts of the cluster mount that very file system
+        #[arg(long)]
+        local_folder: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
     /// Show the store and the services of this host, with warnings
     Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
@@ -228,6 +243,9 @@ enum Command {
         /// The key of the lock, if this host does not have the service
         #[arg(long, conflicts_with = "service", value_parser = Key::new)]
         key: Option<Key>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
@@ -289,23 +307,25 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Adopt { service, waiting } => change::run(Change::Adopt(service), Options::default(), waiting).await,
         Command::ConfirmDead { node, yes, waiting } => {
             if !yes {
+                // Whoever mistypes the name is not asked whether that host is off.
+                script::known_node(&node).await?;
                 change::ask_twice(&node)?;
             }
             change::run(Change::ConfirmDead(node), Options::default(), waiting).await
         }
-        Command::Token { service, root } => token(&root, &service),
-        Command::Init { root } => {
+        Command::Token { service, json, root } => token(&root, &service, json),
+        Command::Init { local_folder, json, root } => {
             only_root(&root)?;
-            store::init(&root).await
+            store::init(&root, local_folder, json).await
         }
-        Command::Doctor { root } => {
+        Command::Doctor { json, root } => {
             only_root(&root)?;
-            store::doctor(&root).await
+            store::doctor(&root, json).await
         }
         Command::Locks(arguments) => locks::run(arguments).await,
-        Command::Clear { service, key, root } => {
+        Command::Clear { service, key, json, root } => {
             only_root(&root)?;
-            store::clear(&root, service, key).await
+            store::clear(&root, service, key, json).await
         }
     }
 }
@@ -341,11 +361,26 @@ fn until(time: Option<Duration>) -> Option<u64> {
     time.map(|time| clock::wall().saturating_add(time).as_secs().max(clock::wall().as_secs() + 1))
 }
 
+/// The token, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct OfLease<'a> {
+    /// The service.
+    service: &'a str,
+    /// The fencing token of this host's lease.
+    token: u64,
+    /// How long that lease still lasts if it is not renewed, in milliseconds.
+    left_ms: u64,
+}
+
 /// Prints the fencing token of the grant. The grant is the authority, and not what putexd remembers: the grant is gone,
 /// or its deadline is over, before another host can have a lease.
-fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
-    let error = match grant::token(&leases_below(root), service) {
-        Ok(token) => return print(&format!("{token}\n")),
+fn token(root: &Path, service: &ServiceName, json: bool) -> Result<(), Failure> {
+    let error = match grant::held(&leases_below(root), service) {
+        Ok(held) if json => {
+            let left_ms = u64::try_from(held.left.as_millis()).unwrap_or(u64::MAX);
+            return print_json(&OfLease { service: service.as_str(), token: held.token.0, left_ms });
+        }
+        Ok(held) => return print(&format!("{}\n", held.token)),
         Err(error) => error,
     };
     Err(match &error {
@@ -373,4 +408,14 @@ fn is_unknown(root: &Path, service: &ServiceName) -> bool {
     let loaded = config::load(root);
     let known = |settings: &config::Settings| settings.services.iter().any(|known| known.name == *service);
     !loaded.broken.contains_key(service) && loaded.settings.is_some_and(|settings| !known(&settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_printed_as_the_schema_describes_it() {
+        fixture::assert_described("token", &OfLease { service: "db", token: 7, left_ms: 16_500 });
+    }
 }

@@ -27,9 +27,21 @@ impl Failure {
     /// Prints the message to standard error.
     pub(super) fn tell(&self) {
         if !self.message.is_empty() {
-            tell(&format!("putexctl: {}\n", self.message));
+            // A refusal may name each of a thousand services; what comes first is what to do.
+            tell(&format!("putexctl: {}\n", bounded(&self.message)));
         }
     }
+}
+
+/// The most characters of an error.
+const MESSAGE_LIMIT: usize = 1200;
+
+/// The message, or as much of its beginning as an error may have, up to the end of a part of the sentence.
+fn bounded(message: &str) -> String {
+    let Some((limit, _)) = message.char_indices().nth(MESSAGE_LIMIT) else { return message.to_owned() };
+    let end = message[..limit].rfind(['\n', ';', ',']).unwrap_or(limit);
+    let left = message[end..].chars().count();
+    format!("{} … and {left} characters more: \"putexctl status\" shows each service", &message[..end])
 }
 
 /// Prints to standard output. The reader may have enough before the end, as in `putexctl status | head`.
@@ -122,6 +134,16 @@ impl Cell {
         Self { style, ..Self::new(text) }
     }
 
+    /// What it shows.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether there is nothing to show.
+    pub(super) fn is_none(&self) -> bool {
+        self.text == "-"
+    }
+
     fn width(&self) -> usize {
         self.text.chars().count()
     }
@@ -137,6 +159,9 @@ pub(super) struct Surface {
     /// The rows of the terminal; `None` if it is none.
     pub(super) height: Option<usize>,
 }
+
+/// The columns of a terminal that does not tell how many it has.
+const USUAL_WIDTH: usize = 80;
 
 impl Surface {
     /// A file or a pipe.
@@ -155,7 +180,7 @@ impl Surface {
         let known = |count: u16| (count > 0).then_some(usize::from(count));
         Self {
             colours: !is_dumb && !set("NO_COLOR"),
-            width: size.and_then(|size| known(size.ws_col)),
+            width: Some(size.and_then(|size| known(size.ws_col)).unwrap_or(USUAL_WIDTH)),
             height: size.and_then(|size| known(size.ws_row)),
         }
     }
@@ -265,10 +290,20 @@ impl Screen {
     }
 
     fn row(&mut self, cells: &[Cell], widths: &[usize]) {
+        let mut left = 0;
         for (number, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            self.put(&cell.text, cell.style);
             if number + 1 < cells.len() {
+                self.put(&cell.text, cell.style);
                 self.text.push_str(&" ".repeat(width - cell.width() + 2));
+                left += width + 2;
+                continue;
+            }
+            // The last cell may be a sentence.
+            for (number, line) in self.broken(left, &cell.text).iter().enumerate() {
+                if number > 0 {
+                    self.end().put(&" ".repeat(left), Style::Plain);
+                }
+                self.put(line, cell.style);
             }
         }
         self.end();
@@ -371,6 +406,19 @@ mod tests {
         let mut narrow = on(Some(20), false);
         narrow.table(&["SERVICE", "STATE", "UNIT"], &rows, 1);
         assert_eq!(narrow.as_text(), "SERVICE  STATE\ndb       running\n-\n");
+        let rows = [vec![Cell::new("db"), Cell::new("one two three four five six")]];
+        let mut long = on(Some(32), false);
+        long.table(&["SERVICE", "WHY"], &rows, 0);
+        assert_eq!(long.as_text(), "SERVICE  WHY\ndb       one two three four five\n         six\n");
+    }
+
+    #[test]
+    fn a_long_refusal_is_cut_behind_a_part_of_it() {
+        assert_eq!(bounded("short"), "short");
+        let long = "app-000 has no other host; ".repeat(400);
+        let shown = bounded(&long);
+        assert!(shown.chars().count() < MESSAGE_LIMIT + 100, "{shown}");
+        assert!(shown.starts_with("app-000 has no other host; ") && shown.contains("no other host … and "), "{shown}");
     }
 
     #[test]

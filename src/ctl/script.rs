@@ -1,14 +1,17 @@
 //! What scripts ask: `putexctl is-active`, and the names that a shell completes.
 
 use clap::{Command, CommandFactory};
+use serde::Serialize;
 
 use super::ask::Bus;
-use super::output::{Failure, print, print_json};
+use super::findings::failover_ms;
+use super::output::{Failure, print, print_json, tell};
 use super::status::picture;
-use super::view::View;
+use super::view::{ServiceView, View, enumerated};
 use crate::command_line::exit;
 use crate::config;
-use crate::types::ServiceName;
+use crate::host::clock;
+use crate::types::{NodeId, ServiceName};
 
 /// Prints the host that runs the service, and ends with a status that tells where it runs.
 pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) -> Result<(), Failure> {
@@ -20,30 +23,97 @@ pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) ->
             format!("putexd knows no service called {service}: \"putexctl status --all\" shows all names"),
         ));
     };
+    let status = verdict(found, &view.node, clock::wall().as_secs());
+    let runs = matches!(status, 0 | exit::ELSEWHERE);
     if json {
-        let told = serde_json::json!({
-            "service": found.service, "state": found.state, "holder": found.holder, "here": found.holder == view.node,
-        });
-        print_json(&told)?;
+        print_json(&Told::of(found, runs, &view.node))?;
     } else if !quiet {
-        let runs = matches!(found.state.as_str(), "running" | "paused" | "held");
         print(&format!("{}\n", if runs { &found.holder } else { &found.state }))?;
+        // For people, beside the one word for scripts: what is known, and how old that is.
+        for known in found.findings.iter().filter(|_| !runs).take(1) {
+            tell(&format!("putexctl: {service}: {}\n", known.text));
+        }
     }
-    match verdict(&found.state, &found.holder, &view.node) {
+    match status {
         0 => Ok(()),
         status => Err(Failure::new(status, "")),
     }
 }
 
-/// The exit status: 0 where the unit runs here, and others for elsewhere, nowhere and unknown.
-fn verdict(state: &str, holder: &str, node: &str) -> u8 {
-    match (state, holder) {
-        ("running" | "paused", holder) if holder == node => 0,
-        // A holder that does not renew its lease runs the unit until the lease ends, and nobody knows how far it is.
-        ("unknown" | "silent", _) => exit::UNAVAILABLE,
-        ("running" | "paused" | "held", _) => exit::ELSEWHERE,
-        (_, _) => exit::NOWHERE,
+/// Where a service runs, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    /// The service.
+    service: &'a str,
+    /// Its state in the cluster, as in `status`.
+    state: &'a str,
+    /// The host that holds the lock; empty = nobody. Whether it runs the unit is in `runs`.
+    holder: &'a str,
+    /// Whether the holder is known to run the unit.
+    runs: bool,
+    /// Whether it runs on this host.
+    here: bool,
+    /// What is known, and how old that is, where it is not known to run.
+    known: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of(found: &'a ServiceView, runs: bool, node: &str) -> Self {
+        Self {
+            service: &found.service,
+            state: &found.state,
+            holder: &found.holder,
+            runs,
+            here: runs && found.holder == node,
+            known: found.findings.first().filter(|_| !runs).map_or("", |found| &found.text),
+        }
     }
+}
+
+/// The exit status: 0 where the unit runs here, and others for elsewhere, nowhere and unknown.
+fn verdict(found: &ServiceView, node: &str, now: u64) -> u8 {
+    match found.state.as_str() {
+        "running" | "paused" if found.holder == node => 0,
+        "running" | "paused" => exit::ELSEWHERE,
+        // A holder that does not renew its lease runs the unit until the lease ends, and nobody knows how far it is.
+        "unknown" | "silent" => exit::UNAVAILABLE,
+        // A host that never reports has the lock for longer than a start takes, and renews it: nobody will know more.
+        "held" => {
+            let seen = found.here.as_ref().and_then(|here| here.held_since).or(found.since);
+            let is_old = seen.is_some_and(|seen| now.saturating_sub(seen).saturating_mul(1000) > failover_ms(found));
+            if is_old { exit::ELSEWHERE } else { exit::UNAVAILABLE }
+        }
+        _ => exit::NOWHERE,
+    }
+}
+
+/// Refuses a name that no host has, and that of this host. Where putexd does not answer, nothing is known.
+pub(super) async fn known_node(node: &NodeId) -> Result<(), Failure> {
+    let view = async {
+        let bus = Bus::connect().await?;
+        picture(&bus, bus.services().await?).await
+    };
+    let Ok(view) = view.await else { return Ok(()) };
+    match doubt_of(node, &view) {
+        Some(doubt) => Err(Failure::new(exit::REFUSED, doubt)),
+        None => Ok(()),
+    }
+}
+
+fn doubt_of(node: &NodeId, view: &View) -> Option<String> {
+    if view.node == node.as_str() {
+        return Some(format!("name the host that is off: {node} is this host, which is up"));
+    }
+    // A host whose report is gone may still hold a lock.
+    let mut known: Vec<String> = view.hosts.iter().map(|host| host.node.clone()).collect();
+    known.extend(view.services.iter().map(|service| service.holder.clone()).filter(|holder| !holder.is_empty()));
+    if known.iter().any(|name| name == node.as_str()) {
+        return None;
+    }
+    known.sort();
+    known.dedup();
+    known.retain(|name| *name != view.node);
+    Some(format!("name a host of the cluster: none is called {node}; there is {}", enumerated(&known, 8)))
 }
 
 /// The words that could stand in the place of the last of `words`, each in a line.
@@ -138,6 +208,7 @@ async fn names(of_view: impl Fn(&View) -> Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{NOW, Told as Fixture, assert_described, small};
     use super::*;
 
     fn at(words: &[&str], last: &str) -> Wanted {
@@ -164,19 +235,49 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_no_host_has_is_refused_before_anything_is_asked() {
+        let view = small().view();
+        let doubt = |name: &str| doubt_of(&NodeId::new(name).expect("a node's name"), &view);
+        assert_eq!(doubt("h2"), None);
+        assert!(doubt("h1").is_some_and(|doubt| doubt.contains("this host")));
+        assert_eq!(doubt("h22").as_deref(), Some("name a host of the cluster: none is called h22; there is h2 and h3"));
+    }
+
+    #[test]
     fn where_it_runs_is_an_exit_status() {
-        for (state, holder, status) in [
-            ("running", "h1", 0),
-            ("paused", "h1", 0),
-            ("running", "h2", 3),
-            ("held", "h2", 3),
-            ("silent", "h2", 69),
-            ("starting", "h1", 4),
-            ("stopped", "", 4),
-            ("no-holder", "", 4),
-            ("unknown", "", 69),
-        ] {
-            assert_eq!(verdict(state, holder, "h1"), status, "{state} on {holder}");
-        }
+        let status = |told: &Fixture, name: &str| {
+            let view = told.view();
+            let found = view.services.iter().find(|service| service.service == name).expect("a service");
+            let status = verdict(found, "h1", NOW);
+            let runs = matches!(status, 0 | exit::ELSEWHERE);
+            assert_described("is-active", &Told::of(found, runs, "h1"));
+            (found.state.clone(), status)
+        };
+        let mut told = small();
+        assert_eq!(status(&told, "db"), ("running".to_owned(), 0));
+        assert_eq!(status(&told, "web"), ("running".to_owned(), exit::ELSEWHERE));
+        // A holder that starts it, and one that has stopped it, run nothing, here and elsewhere.
+        told.service("db").state = "confirming".to_owned();
+        assert_eq!(status(&told, "db"), ("starting".to_owned(), exit::NOWHERE));
+        told.service("db").state = "standby".to_owned();
+        assert_eq!(status(&told, "db"), ("lapsed".to_owned(), exit::NOWHERE));
+        told.report("h3", "web").state = "confirming".to_owned();
+        assert_eq!(status(&told, "web"), ("starting".to_owned(), exit::NOWHERE));
+        told.report("h3", "web").state = String::new();
+        assert_eq!(status(&told, "web"), ("lapsed".to_owned(), exit::NOWHERE));
+        // The host that is asked has lost the store.
+        let web = told.service("web");
+        (web.state, web.silent_ms) = ("no-store".to_owned(), Some(60_000));
+        assert_eq!(status(&told, "web"), ("silent".to_owned(), exit::UNAVAILABLE));
+        // The holder does not report: at first, and for ever.
+        let mut told = small();
+        told.cluster.hosts.retain(|host| host.report.node != "h3");
+        assert_eq!(status(&told, "web"), ("held".to_owned(), exit::ELSEWHERE));
+        told.service("web").held_since = Some(NOW - 2);
+        assert_eq!(status(&told, "web"), ("held".to_owned(), exit::UNAVAILABLE));
+        let mut told = small();
+        told.service("db").holder = String::new();
+        told.service("db").state = "standby".to_owned();
+        assert_eq!(status(&told, "db"), ("no-holder".to_owned(), exit::NOWHERE));
     }
 }

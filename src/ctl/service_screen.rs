@@ -1,17 +1,14 @@
 //! `putexctl status SERVICE`: everything that is known of one service.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::ask::Bus;
-use super::bounds;
 use super::holdings::{Holding, holdings};
 use super::output::{Failure, Screen, Style, Surface, print_json};
 use super::status_words::{ago, style_of};
 use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View};
-use crate::config;
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::host::clock;
 use crate::types::span::{date, rounded};
@@ -25,7 +22,7 @@ struct Detail<'a> {
     #[serde(flatten)]
     service: &'a ServiceView,
     /// What is wrong with it, or was asked for.
-    findings: Vec<&'a Finding>,
+    findings: Vec<Finding>,
     /// The last holdings, the latest one last.
     holdings: Vec<Holding>,
     /// How long a failover would take now; empty = it is not known.
@@ -46,12 +43,26 @@ pub(super) async fn show(
     let events = bus.history(&service.service).await;
     let mut past = events.as_ref().map(|events| holdings(events)).unwrap_or_default();
     past.drain(..past.len().saturating_sub(HOLDINGS));
-    let findings = view.findings.iter().filter(|finding| finding.services.contains(&service.service)).collect();
-    let detail = Detail { service, findings, holdings: past, failover: failover(service), store: &view.store };
+    let (findings, failover) = (findings(service), failover(service));
+    let detail = Detail { service, findings, holdings: past, failover, store: &view.store };
     if json {
         return print_json(&detail);
     }
     screen(&detail, view, clock::wall().as_secs(), Surface::of_output()).show(may_page)
+}
+
+/// The findings of this service, in its own words.
+fn findings(service: &ServiceView) -> Vec<Finding> {
+    let mut all: Vec<Finding> = service
+        .findings
+        .iter()
+        .map(|found| {
+            let services = vec![service.service.clone()];
+            Finding { severity: found.severity, services, text: found.text.clone() }
+        })
+        .collect();
+    all.sort_by_key(|finding| finding.severity);
+    all
 }
 
 /// How long it would take until another host runs the service, if the holder's host died now.
@@ -69,19 +80,11 @@ fn failover(service: &ServiceView) -> String {
         return format!("if {} died now, no host would take over before the end of the pause{until}", service.holder);
     }
     let Some(timings) = service.here.as_ref().and_then(|here| here.timings.as_ref()) else { return String::new() };
-    let loaded = config::load(Path::new("/"));
-    let settings = loaded.settings.as_ref();
-    let own = settings.and_then(|all| all.services.iter().find(|known| known.name.as_str() == service.service));
-    let (limit, fenced) = match own {
-        Some(own) => (bounds::of_silence(own).at_most(), own.fence.others.is_some()),
-        None => (Duration::from_millis(timings.wait_ms), false),
-    };
-    let fencing = if fenced { ", fencing included" } else { "" };
     format!(
-        "if {} died now, {} would start it within {} of its last renewal{fencing}; \"putexctl explain {}\" has the terms",
+        "if {} died now, {} would start it within {} of its last renewal; \"putexctl explain {}\" has the terms",
         service.holder,
         eligible.join(" or "),
-        rounded(limit),
+        rounded(Duration::from_millis(timings.failover_ms.max(timings.wait_ms))),
         service.service
     )
 }
@@ -100,7 +103,7 @@ fn screen(detail: &Detail<'_>, view: &View, now: u64, surface: Surface) -> Scree
     screen.end();
     for finding in &detail.findings {
         let style = if finding.severity == Severity::Alarm { Style::Bad } else { Style::Notable };
-        screen.sentence("  ! ", &finding.text, style);
+        screen.sentence(if finding.severity == Severity::Progress { "  ~ " } else { "  ! " }, &finding.text, style);
     }
     let holder = view.hosts.iter().find(|host| host.node == service.holder);
     for (name, text) in facts(service, holder, &view.node) {
@@ -137,14 +140,12 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     if service.token > 0 {
         facts.push(("Token", service.token.to_string()));
     }
-    if !here.waits.is_empty() {
+    // Of a silent holder the finding says the same.
+    if !here.waits.is_empty() && service.state != "silent" {
         facts.push(("Waits", format!("{node}: {}", here.waits)));
     }
-    for (name, text) in [("Health", &here.health), ("Failed", &here.failure)] {
-        if !text.is_empty() {
-            facts
-                .push((name, format!("{text}{}", if name == "Health" { format!(" ({node})") } else { String::new() })));
-        }
+    if !here.health.is_empty() {
+        facts.push(("Health", format!("{} ({node})", here.health)));
     }
     if let Some(next) = here.next_try_ms {
         facts.push(("Next try", format!("in {} on {node}", span(next))));
@@ -181,11 +182,9 @@ fn past(screen: &mut Screen, holdings: &[Holding], now: u64) {
     for (place, holding) in holdings.iter().enumerate().rev() {
         let name = if place + 1 == holdings.len() { "History: " } else { "" };
         let began = date(holding.from_ms / 1000);
-        let lasted = match holding.until_ms {
-            Some(until) => format!("for {}", rounded(Duration::from_millis(until.saturating_sub(holding.from_ms)))),
-            None => format!("for {} so far", rounded(Duration::from_secs(now.saturating_sub(holding.from_ms / 1000)))),
-        };
-        let gap = holding.gap_ms.map(|gap| format!(", {} after the one before", rounded(Duration::from_millis(gap))));
+        let so_far = if holding.until_ms.is_none() { " so far" } else { "" };
+        let lasted = format!("for {}{so_far}", holding.length_in_words(now.saturating_mul(1000)));
+        let gap = holding.gap_ms.map(|_| format!(", {} after the one before", holding.gap_in_words()));
         let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
         let text = format!("{} from {began} {lasted}{}{ended}", holding.host, gap.unwrap_or_default());
         screen.sentence(&format!("{name:>14}"), &text, Style::Plain);
@@ -206,9 +205,8 @@ mod tests {
             event(-7520, "h3", What::Stopped, 1_794_990_990, "an operator asked for it"),
             event(-7500, "h1", What::Started, 1_794_992_500, "h3 released it"),
         ];
-        let findings = view.findings.iter().filter(|finding| finding.services.contains(&service.service)).collect();
-        let holdings = holdings(&events);
-        let detail = Detail { service, findings, holdings, failover: failover(service), store: &view.store };
+        let (findings, failover) = (findings(service), failover(service));
+        let detail = Detail { service, findings, holdings: holdings(&events), failover, store: &view.store };
         assert_described("status SERVICE", &detail);
         let surface = Surface { colours: false, width: Some(80), height: None };
         screen(&detail, &view, NOW, surface).as_text().to_owned()

@@ -1,5 +1,6 @@
 //! `putexctl status`: the cluster in one screen.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,10 +8,11 @@ use clap::{Args, ValueEnum};
 
 use super::ask::{Bus, leases_below, without_putexd};
 use super::local;
+use super::names::hint;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::service_screen;
 use super::status_words::{ago, style_of};
-use super::view::{HostView, Presence, ServiceView, Severity, View, in_words};
+use super::view::{Finding, HostView, NAMED, Presence, ServiceView, Severity, View, in_words};
 use crate::command_line::exit;
 use crate::dbus::{ClusterStatus, HostReport, HostStatus};
 use crate::host::clock;
@@ -19,6 +21,9 @@ use crate::types::span::rounded;
 
 /// With more services than this, those that are well are only counted, unless they are asked for.
 const FEW: usize = 30;
+
+/// So many findings of a kind are shown, unless all are asked for.
+const FINDINGS: usize = 12;
 
 /// What `putexctl status` is called with.
 #[derive(Debug, Args)]
@@ -178,8 +183,9 @@ pub(super) fn unknown_is_refused<'a>(
         format!("no service fits {name}: \"putexctl status --all\" shows all names")
     } else {
         format!(
-            "putexd knows no service called {name}: \"putexctl status --all\" shows all names; one whose file is new is read with \
-             \"systemctl reload putexd\""
+            "putexd knows no service called {name}{}; \"putexctl status --all\" shows all names, and one whose file is new is read \
+             with \"systemctl reload putexd\"",
+            hint(&name, known.clone())
         )
     };
     Err(Failure::new(exit::REFUSED, text))
@@ -197,7 +203,7 @@ fn arrange(services: &mut [ServiceView], order: Order) {
 /// The cluster in one screen, at `now` in seconds since 1970. `all`: services that are well as well, however many.
 pub(super) fn screen(view: &View, all: bool, now: u64, surface: Surface) -> Screen {
     let mut screen = Screen::new(surface);
-    findings(&mut screen, view);
+    findings(&mut screen, view, all);
     if !view.incomplete.is_empty() {
         screen.sentence("", &format!("This is not all that there is: {}", view.incomplete), Style::Notable).end();
     }
@@ -213,35 +219,37 @@ pub(super) fn screen(view: &View, all: bool, now: u64, surface: Surface) -> Scre
     screen
 }
 
-fn findings(screen: &mut Screen, view: &View) {
-    if view.findings.is_empty() {
-        let (hosts, services) = (view.hosts.len(), view.services.len());
-        let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-        screen.put("All is well", Style::Good);
-        screen.line(&format!(
-            ": {} on {}, as {} sees it.",
-            count(services, "service"),
-            count(hosts, "host"),
-            view.node
-        ));
-        screen.end();
-        return;
-    }
+fn findings(screen: &mut Screen, view: &View, all: bool) {
     for (severity, title, style) in [
-        (Severity::Alarm, "What is wrong:", Style::Bad),
-        (Severity::Warning, "What to look at:", Style::Notable),
         (Severity::Asked, "What operators have asked for:", Style::Notable),
+        (Severity::Alarm, "What is wrong:", Style::Bad),
+        (Severity::Progress, "What is in progress:", Style::Notable),
+        (Severity::Warning, "What to look at:", Style::Notable),
     ] {
         let of_it: Vec<_> = view.findings.iter().filter(|finding| finding.severity == severity).collect();
         if of_it.is_empty() {
             continue;
         }
         screen.put(title, style).end();
-        for finding in of_it {
+        let shown = if all { of_it.len() } else { FINDINGS.min(of_it.len()) };
+        for finding in &of_it[..shown] {
             screen.sentence("  - ", &finding.in_words(), Style::Plain);
+        }
+        if shown < of_it.len() {
+            let text = format!("{} more, which \"putexctl status --all\" shows", of_it.len() - shown);
+            screen.sentence("  - ", &text, Style::Faint);
         }
         screen.end();
     }
+    let is_bad = |finding: &Finding| matches!(finding.severity, Severity::Alarm | Severity::Progress);
+    if view.findings.iter().any(is_bad) {
+        return;
+    }
+    let (hosts, services) = (view.hosts.len(), view.services.len());
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    screen.put(if view.findings.is_empty() { "All is well" } else { "Nothing is wrong" }, Style::Good);
+    screen.line(&format!(": {} on {}, as {} sees it.", count(services, "service"), count(hosts, "host"), view.node));
+    screen.end();
 }
 
 fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
@@ -280,7 +288,14 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
 
 fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
     let summarises = !all && view.services.len() > FEW;
-    let shown: Vec<&ServiceView> = view.services.iter().filter(|service| !summarises || !service.well).collect();
+    // What many services have for one cause is told above once, and not by a row for each of them.
+    let of_few = view.findings.iter().filter(|finding| finding.services.len() <= NAMED);
+    let alone: BTreeSet<&str> = of_few.flat_map(|finding| finding.services.iter().map(String::as_str)).collect();
+    let is_shown = |service: &&ServiceView| {
+        let is_told = !service.findings.is_empty() && !alone.contains(service.service.as_str());
+        !summarises || !(service.well || is_told)
+    };
+    let shown: Vec<&ServiceView> = view.services.iter().filter(is_shown).collect();
     let row = |service: &&ServiceView| {
         let since = service.since.map(|since| ago(now, since)).unwrap_or_default();
         let left = service.lease_left_ms.map(|left| rounded(Duration::from_millis(left))).unwrap_or_default();
@@ -299,11 +314,16 @@ fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
     if !rows.is_empty() {
         screen.table(&["SERVICE", "STATE", "HOLDER", "SINCE", "LEASE", "OTHERS", "UNIT"], &rows, 1);
     }
-    let hidden = view.services.len() - shown.len();
-    if hidden > 0 {
-        if !rows.is_empty() {
-            screen.end();
-        }
+    let well = view.services.iter().filter(|service| summarises && service.well).count();
+    let together = view.services.len() - shown.len() - well;
+    if well + together > 0 && !rows.is_empty() {
+        screen.end();
+    }
+    if together > 0 {
+        let text = format!("{together} services are told of above. \"putexctl status --not-well\" shows each of them.");
+        screen.sentence("", &text, Style::Plain);
+    }
+    if well > 0 {
         let counts: Vec<String> = view
             .hosts
             .iter()
@@ -312,7 +332,7 @@ fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
                 format!("{count} on {}", host.node)
             })
             .collect();
-        let text = format!("{hidden} services are well: {}. \"putexctl status --all\" shows them.", counts.join(", "));
+        let text = format!("{well} services are well: {}. \"putexctl status --all\" shows them.", counts.join(", "));
         screen.sentence("", &text, Style::Plain);
     }
     if view.services.is_empty() {
@@ -367,6 +387,19 @@ mod tests {
         paused.paused = Some(word("store upgrade", Some(NOW + 3000)));
         insta::assert_snapshot!(shown(&told, false, 100));
         assert_eq!(shown(&told, true, 100).lines().filter(|line| line.starts_with("app-")).count(), 200);
+    }
+
+    #[test]
+    fn a_lost_host_of_two_hundred_services_is_one_line_and_no_row_for_each() {
+        let names: Vec<String> = (0..200).map(|number| format!("app-{number:03}")).collect();
+        let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        told.host("h2").silent_ms = Some(41_000);
+        for (place, status) in told.services.iter_mut().filter(|status| status.holder == "h2").enumerate() {
+            (status.silent_ms, status.takeable_ms) = (Some(12_100 + place as u64), Some(5900 - place as u64));
+        }
+        told.service("app-000").alarms = vec!["its stop was not proven within stop-limit".to_owned()];
+        insta::assert_snapshot!(shown(&told, false, 80));
+        assert_eq!(shown(&told, true, 80).lines().filter(|line| line.starts_with("app-")).count(), 200);
     }
 
     #[test]

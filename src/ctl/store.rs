@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::canary;
 use super::clear::{self, Subject};
 use super::doctor;
+use super::output::{Screen, Style, Surface, print_json};
 use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
@@ -34,24 +36,59 @@ const FOREIGN_LEASE: Duration = Duration::from_secs(60);
 /// The longest silence that an election or a restart of the store explains.
 const LONGEST_ELECTION: Duration = Duration::from_secs(15);
 
-/// Makes the store that the configuration names.
-pub(super) async fn init(root: &Path) -> Result<(), Failure> {
-    let store = connect(root).await?;
-    match store.init().await {
-        Ok(Creation::Created(what)) => print(&format!("made {what}\n"))?,
-        Ok(Creation::Existed(what)) => print(&format!("{what} was there already and is left as it is\n"))?,
+/// What `init` has made, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct StoreMade {
+    /// Whether it was made now; otherwise it was there already, and is left as it is.
+    made: bool,
+    /// What it is.
+    store: String,
+    /// What is doubtful about it.
+    warnings: Vec<String>,
+}
+
+/// Makes the store that the configuration names. `is_local`: the operator knows that only this machine sees its folder.
+pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), Failure> {
+    let settings = load(root)?;
+    if !is_local {
+        refuse_local(&settings).await?;
+    }
+    let store = open(&settings).await?;
+    let (made, what) = match store.init().await {
+        Ok(Creation::Created(what)) => (true, what),
+        Ok(Creation::Existed(what)) => (false, what),
         Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
-    }
+    };
     // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.
-    for warning in store.examine().await.map(|examination| examination.warnings).unwrap_or_default() {
-        print(&format!("warning: {warning}\n"))?;
+    let warnings = store.examine().await.map(|examination| examination.warnings).unwrap_or_default();
+    let told = StoreMade { made, store: what, warnings };
+    if json {
+        return print_json(&told);
     }
-    Ok(())
+    let StoreMade { store, warnings, .. } = told;
+    print(&if made { format!("made {store}\n") } else { format!("{store} was there already and is left as it is\n") })?;
+    warnings.iter().try_for_each(|warning| print(&format!("warning: {warning}\n")))
+}
+
+/// Refuses to make a store where only this machine would see it: each host would get locks of its own, and run the services.
+async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
+    let of_store = settings.store.clone();
+    let look = tokio::task::spawn_blocking(move || store::local_file_system(&of_store));
+    // A folder that hangs is told of by the store itself.
+    let Ok(Ok(Some(local))) = timeout(CALL_LIMIT, look).await else { return Ok(()) };
+    Err(Failure::new(
+        exit::REFUSED,
+        format!(
+            "mount the share on {}, or say --local-folder if all hosts of the cluster mount this very file system: it is {local}, \
+             which only this machine sees, so that each host would have locks of its own, and run the services",
+            settings.store
+        ),
+    ))
 }
 
 /// Prints what is wrong with the store now, then what it is and how, then what there is to know of the services of this
 /// host.
-pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
+pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     let settings = load(root)?;
     let of_metrics = settings.metrics.and_then(config::exposure).map(|text| ("warning", text));
     let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
@@ -79,7 +116,7 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         }
         Err(failure) => (Examination::default(), Some(failure)),
     };
-    if let Some(fault) = &fault {
+    if let Some(fault) = fault.as_ref().filter(|_| !json) {
         fault.tell();
     }
     let of_store = found.facts.into_iter();
@@ -88,14 +125,41 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let (of_host, is_found) = doctor::host(root, &settings).await.lines();
     let lines =
         lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics).chain(of_host);
-    for (name, text) in lines {
-        print(&format!("{name:<12} {text}\n"))?;
+    let lines: Vec<Line> = lines.map(|(label, text)| Line { label, text: text.replace('\n', " ") }).collect();
+    if json {
+        let fault = fault.as_ref().map(|fault| fault.message.clone()).unwrap_or_default();
+        print_json(&Examined { fault, lines })?;
+    } else {
+        let mut screen = Screen::new(Surface::of_output());
+        for Line { label, text } in &lines {
+            let style = if matches!(*label, "warning" | "finding") { Style::Notable } else { Style::Plain };
+            screen.sentence(&format!("{label:<12} "), text, style);
+        }
+        screen.show(false)?;
     }
     match fault {
         Some(fault) => Err(Failure::new(fault.status, "")),
         None if is_found => Err(Failure::new(exit::REFUSED, "")),
         None => Ok(()),
     }
+}
+
+/// What `doctor` has found, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct Examined {
+    /// What is wrong with the store now; empty = nothing.
+    fault: String,
+    /// All that was looked at.
+    lines: Vec<Line>,
+}
+
+/// One line of `doctor`.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    /// What it is about; `warning` for what should not be so, `finding` for what is wrong with this host.
+    label: &'static str,
+    /// What was found; with a warning or a finding, what to do comes first.
+    text: String,
 }
 
 /// The services that this host only observes.
@@ -313,7 +377,12 @@ fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
 }
 
 /// Clears a lock that nobody renews, named by its service or by its key.
-pub(super) async fn clear(root: &Path, service: Option<ServiceName>, key: Option<Key>) -> Result<(), Failure> {
+pub(super) async fn clear(
+    root: &Path,
+    service: Option<ServiceName>,
+    key: Option<Key>,
+    json: bool,
+) -> Result<(), Failure> {
     let settings = load(root)?;
     let (subject, key, lease) = match (service, key) {
         (Some(name), _) => {
@@ -326,11 +395,7 @@ pub(super) async fn clear(root: &Path, service: Option<ServiceName>, key: Option
         (None, Some(key)) => (Subject::Key(key.clone()), key, FOREIGN_LEASE),
         (None, None) => return Err(Failure::new(exit::USAGE, "a service or --key is needed")),
     };
-    clear::clear(&*open(&settings).await?, &key, &subject, lease).await
-}
-
-async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
-    open(&load(root)?).await
+    clear::clear(&*open(&settings).await?, &key, &subject, lease, json).await
 }
 
 pub(super) fn load(root: &Path) -> Result<Settings, Failure> {
@@ -406,6 +471,15 @@ mod tests {
         let key = Key::new(name.as_str()).expect("a key");
         let timings = Timings::new(Duration::from_secs(3), failures, 2);
         ServiceSettings::without_file(name, (unit, Vec::new()), key, Some(timings), OnStopFailure::Alert)
+    }
+
+    #[test]
+    fn what_is_printed_as_json_is_described() {
+        use super::super::fixture::assert_described;
+        let made = StoreMade { made: true, store: "the store".to_owned(), warnings: vec!["look".to_owned()] };
+        assert_described("init", &made);
+        let lines = vec![Line { label: "warning", text: "do this: it is so".to_owned() }];
+        assert_described("doctor", &Examined { fault: String::new(), lines });
     }
 
     #[test]

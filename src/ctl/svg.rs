@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::holdings::Holding;
+use super::holdings::{End, Holding};
 use crate::types::span::{date, rounded};
 use crate::types::{printable, shortened};
 
@@ -145,6 +145,11 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
             if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) }
         );
         svg.bar((left, bar), width, colours.get(holding.host.as_str()).copied().unwrap_or("#b0b0b0"), &about);
+        if holding.end == End::NotKnown {
+            // From the last sign of life on, nobody knows whether it ran.
+            let known = range.place(holding.told_ms.clamp(from, until));
+            svg.unknown((known, bar), right.saturating_sub(known).max(1));
+        }
         let name = shortened(&holding.host, 24);
         if name.chars().count() as u64 * LETTER + 8 < width {
             svg.text(left + 5, bar + 15, "name", &name);
@@ -159,7 +164,8 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
             && after.from_ms >= range.from_ms
             && end <= range.until_ms
         {
-            free = gap(svg, range, (end, after.from_ms), bar, free);
+            let least = if after.gap_is_least { "≥ " } else { "" };
+            free = gap(svg, range, (end, after.from_ms), least, bar, free);
         }
     }
     for mark in row.marks.iter().filter(|mark| range.has(mark.at_ms)) {
@@ -173,10 +179,10 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
 }
 
 /// A gap, with its length above it where there is room behind the text before. Returns where the next text may begin.
-fn gap(svg: &mut Svg, range: Range, (from, until): (u64, u64), bar: u64, free: u64) -> u64 {
+fn gap(svg: &mut Svg, range: Range, (from, until): (u64, u64), least: &str, bar: u64, free: u64) -> u64 {
     let (left, right) = (range.place(from), range.place(until));
     let width = (right - left).max(LEAST_GAP);
-    let length = rounded(Duration::from_millis(until - from));
+    let length = format!("{least}{}", rounded(Duration::from_millis(until - from)));
     svg.gap((left, bar), width, &format!("nobody ran it for {length}, from {} on", date(from / 1000)));
     let half = length.chars().count() as u64 * LETTER / 2;
     let middle = left + width / 2;
@@ -189,7 +195,7 @@ fn gap(svg: &mut Svg, range: Range, (from, until): (u64, u64), bar: u64, free: u
 
 /// How many lines the legend takes.
 fn legend_lines(colours: &BTreeMap<&str, &'static str>) -> u64 {
-    (colours.len() as u64 + 3).div_ceil(5)
+    (colours.len() as u64 + 4).div_ceil(5)
 }
 
 fn legend(svg: &mut Svg, colours: &BTreeMap<&str, &'static str>, top: u64) {
@@ -203,8 +209,11 @@ fn legend(svg: &mut Svg, colours: &BTreeMap<&str, &'static str>, top: u64) {
     let (left, top) = place(next);
     svg.swatch((left, top), GAP);
     svg.text(left + 24, top + 12, "plain", "nobody ran it");
+    let (left, top) = place(next + 1);
+    svg.swatch((left, top), "url(#unknown)");
+    svg.text(left + 24, top + 12, "plain", "not known");
     for (number, (is_alarm, text)) in [(true, "alarm"), (false, "an operator's order")].into_iter().enumerate() {
-        let (left, top) = place(next + 1 + number as u64);
+        let (left, top) = place(next + 2 + number as u64);
         let mark = Mark { at_ms: 0, is_alarm, host: String::new(), text: String::new() };
         svg.mark(left + 8, top + 1, &mark, text);
         svg.text(left + 24, top + 12, "plain", text);
@@ -220,7 +229,10 @@ impl Svg {
                      .name{font-size:12px}.grid{stroke:#ddd}.axis{stroke:#333}.base{stroke:#bbb;stroke-dasharray:2 3}";
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\">\n\
-             <style>{style}</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
+             <style>{style}</style>\n\
+             <defs><pattern id=\"unknown\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+             <rect width=\"6\" height=\"6\" fill=\"#fff\" fill-opacity=\"0.55\"/><line y2=\"6\" stroke=\"#333\" stroke-width=\"2\"/></pattern></defs>\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
         ))
     }
 
@@ -272,6 +284,14 @@ impl Svg {
         self.add(format_args!(
             "<rect x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" fill=\"{GAP}\"><title>{}</title></rect>",
             escaped(about)
+        ));
+    }
+
+    /// A hatched part of a bar.
+    fn unknown(&mut self, (left, top): (u64, u64), width: u64) {
+        self.add(format_args!(
+            "<rect x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{BAR}\" fill=\"url(#unknown)\" stroke=\"#333\">\
+             <title>whether it ran is not known</title></rect>"
         ));
     }
 

@@ -3,10 +3,13 @@
 //! The journal has each alarm when it is raised, and once more when it is over. Here is what an operator sees meanwhile. There is
 //! at most one entry for each kind of alarm, so that the list is bounded.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::journal::Alarm;
+use crate::metrics;
 use crate::types::{Time, printable_lines, span};
 
 /// For how long an alarm is shown whose cause is a moment and not a state.
@@ -14,7 +17,41 @@ const KEPT: Duration = Duration::from_secs(3600);
 
 /// The alarms of one service, or those of the host. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Alarms(Arc<Mutex<Vec<Raised>>>);
+pub(super) struct Alarms(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    raised: Mutex<Vec<Raised>>,
+    /// The kinds that stand, a bit for the place of each in [`Alarm::ALL`], for whoever asks often.
+    mask: AtomicU64,
+}
+
+/// The list of what stands. When it is dropped, the mask shows what it has then.
+struct Held<'a> {
+    raised: MutexGuard<'a, Vec<Raised>>,
+    mask: &'a AtomicU64,
+}
+
+impl Deref for Held<'_> {
+    type Target = Vec<Raised>;
+
+    fn deref(&self) -> &Vec<Raised> {
+        &self.raised
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<Raised> {
+        &mut self.raised
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mask = self.raised.iter().fold(0, |mask, raised| mask | metrics::bit(raised.kind));
+        self.mask.store(mask, Relaxed);
+    }
+}
 
 #[derive(Debug)]
 struct Raised {
@@ -62,8 +99,13 @@ impl Alarms {
         self.lock().iter().map(Raised::in_words).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Raised>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The kinds that stand, as [`metrics::bit`] has them.
+    pub(super) fn mask(&self) -> u64 {
+        self.0.mask.load(Relaxed)
+    }
+
+    fn lock(&self) -> Held<'_> {
+        Held { raised: self.0.raised.lock().unwrap_or_else(PoisonError::into_inner), mask: &self.0.mask }
     }
 }
 
@@ -146,10 +188,12 @@ mod tests {
             "find out why the health check fails: the health check has failed, since 2026-09-21T14:13:20Z: it says\\u{1b} no again"
         );
         assert_eq!(alarms.kinds(at(5)), [Alarm::CheckFailed, Alarm::ClockJump]);
+        assert_eq!(alarms.mask(), metrics::bit(Alarm::CheckFailed) | metrics::bit(Alarm::ClockJump));
         assert_eq!(alarms.kinds(at(5 + 3_600)), [Alarm::CheckFailed]);
         assert!(alarms.end(Alarm::CheckFailed));
         assert!(!alarms.end(Alarm::CheckFailed), "it is told once");
         assert_eq!(alarms.in_words(), [""; 0]);
+        assert_eq!(alarms.mask(), 0);
     }
 
     #[test]

@@ -27,14 +27,23 @@ pub(super) struct Teller {
 /// What a service has to remember until it is told.
 #[derive(Debug, Default)]
 pub(super) struct Diary {
-    /// When something was last heard of another holder.
-    heard: Option<Time>,
+    /// The holder that was last heard of, and when.
+    heard: Option<LastHeard>,
     /// Why this host could take the lock.
     took_because: String,
     /// Whether the unit runs, or has run in this tenure, and under which token.
     runs: Option<FencingToken>,
     /// Why the tenure ends.
     ends_because: String,
+}
+
+/// When a holder was last heard of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LastHeard {
+    holder: String,
+    at: Time,
+    /// Whether its record was only found then, so that nobody knows how old it was.
+    is_found: bool,
 }
 
 impl Teller {
@@ -48,29 +57,62 @@ impl Teller {
         }
     }
 
-    fn tell(&self, what: What, token: FencingToken, reason: &str, gap: Option<Duration>) {
-        let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let happened = Happened::new(milliseconds(self.machine.wall()), self.node.as_str(), what, token.0, reason);
-        self.history.tell(&self.lock, Happened { gap_ms: gap.map(milliseconds), ..happened });
+    fn tell(&self, what: What, token: FencingToken, reason: &str) {
+        self.history.tell(&self.lock, self.happened(what, token, reason));
+    }
+
+    /// Tells of a start, and when the former holder was last heard of.
+    fn tell_start(&self, token: FencingToken, reason: &str, heard: Option<(Duration, LastHeard)>) {
+        let happened = self.happened(What::Started, token, reason);
+        match heard {
+            None => self.history.tell(&self.lock, happened),
+            Some((gap, LastHeard { holder, is_found, .. })) => {
+                let happened = Happened { gap_ms: Some(milliseconds(gap)), gap_is_least: is_found, ..happened };
+                if is_found {
+                    self.history.tell_start(&self.lock, happened, &holder);
+                } else {
+                    self.history.tell(&self.lock, happened);
+                }
+            }
+        }
+    }
+
+    fn happened(&self, what: What, token: FencingToken, reason: &str) -> Happened {
+        Happened::new(milliseconds(self.machine.wall()), self.node.as_str(), what, token.0, reason)
     }
 
     /// Tells of an alarm.
     pub(super) fn alarm(&self, alarm: journal::Alarm, token: FencingToken, reason: &str) {
-        self.tell(What::Alarm, token, &format!("{}: {reason}", alarm.name()), None);
+        self.tell(What::Alarm, token, &format!("{}: {reason}", alarm.name()));
     }
 
     /// Tells what an operator has asked for.
     pub(super) fn asked(&self, verb: &Verb, by: &str) {
-        self.tell(What::Asked, FencingToken(0), &format!("{}; asked for by {by}", asked::in_words(verb)), None);
+        self.tell(What::Asked, FencingToken(0), &format!("{}; asked for by {by}", asked::in_words(verb)));
     }
 }
 
 impl Diary {
-    /// Notes what the service waits for, which says when the holder was last heard of.
-    pub(super) fn hear(&mut self, waiting: Option<&Waiting>) {
-        if let Some(Waiting::Holder { heard, .. } | Waiting::Store { holder: Some((_, heard)) }) = waiting {
-            let (Heard::Renewed(at) | Heard::Found(at)) = heard;
-            self.heard = Some(*at);
+    /// Notes what the service waits for, which says when the holder was last heard of. `node`: this host, whose own record of an
+    /// earlier life may be what it finds.
+    pub(super) fn hear(&mut self, waiting: Option<&Waiting>, node: &NodeId, now: Time) {
+        match waiting {
+            Some(Waiting::Holder { holder, heard, .. } | Waiting::Store { holder: Some((holder, heard)) }) => {
+                let (at, is_found) = match heard {
+                    Heard::Renewed(at) => (*at, false),
+                    Heard::Found(at) => (*at, true),
+                };
+                match &mut self.heard {
+                    Some(known) if known.holder == *holder => (known.at, known.is_found) = (at, is_found),
+                    known => *known = Some(LastHeard { holder: holder.clone(), at, is_found }),
+                }
+            }
+            Some(Waiting::OwnRecord { .. })
+                if self.heard.as_ref().is_none_or(|heard| heard.holder != node.as_str()) =>
+            {
+                self.heard = Some(LastHeard { holder: node.to_string(), at: now, is_found: true });
+            }
+            Some(_) | None => {}
         }
     }
 
@@ -86,8 +128,8 @@ impl Diary {
             (_, State::Confirming) => self.took_because.clone_from(reason),
             (State::Starting, State::Active) => {
                 self.runs = Some(*token);
-                let gap = self.heard.take().map(|heard| now.since_at_least(heard));
-                teller.tell(What::Started, *token, &self.took_because, gap);
+                let heard = self.heard.take().map(|heard| (now.since_at_least(heard.at), heard));
+                teller.tell_start(*token, &self.took_because, heard);
             }
             // The unit was started under an earlier putexd, which has told of it.
             (_, State::Active) | (State::NoStore, State::Releasing | State::Lapsing) => {
@@ -102,13 +144,17 @@ impl Diary {
             (State::Releasing | State::Lapsing, _) => {
                 let because = std::mem::take(&mut self.ends_because);
                 match self.runs.take() {
-                    Some(token) => teller.tell(What::Stopped, token, &because, None),
-                    None => teller.tell(What::Alarm, *token, &format!("was not started: {because}"), None),
+                    Some(token) => teller.tell(What::Stopped, token, &because),
+                    None => teller.tell(What::Alarm, *token, &format!("was not started: {because}")),
                 }
             }
             _ => {}
         }
     }
+}
+
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -128,7 +174,8 @@ mod tests {
             machine: Arc::new(ThisMachine::new(Path::new("/nowhere"))),
         };
         let mut diary = Diary::default();
-        diary.hear(heard.map(|at| Waiting::Store { holder: Some(("h2".to_owned(), Heard::Renewed(at))) }).as_ref());
+        let waiting = heard.map(|at| Waiting::Store { holder: Some(("h2".to_owned(), Heard::Renewed(at))) });
+        diary.hear(waiting.as_ref(), &teller.node, Time::default());
         for (token, (from, to, reason)) in (1..).zip(changes) {
             let transition = Transition {
                 from: *from,

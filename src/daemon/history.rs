@@ -6,7 +6,7 @@
 //! does not let this host write there, the events wait, and the oldest of them are dropped beyond [`QUEUE_LIMIT`].
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::history::pages::{self, Page};
 use crate::cluster::history::stored::{Slot, read_history, read_slot};
-use crate::cluster::history::{Happened, What};
+use crate::cluster::history::{AHEAD_MS, Happened, What};
 use crate::store::{Attempt, Store, StoreError, WriteOutcome};
 use crate::types::{Key, NodeId, WriteId};
 
@@ -40,6 +40,27 @@ pub struct History {
     queue: Arc<Mutex<Queue>>,
     comes: Arc<Notify>,
     answers: Arc<Mutex<Answers>>,
+    witness: Arc<OnceLock<Witness>>,
+}
+
+/// Says when the host that held a lock was last heard of, in milliseconds since 1970, as far as its reports tell.
+pub(super) struct Witness(pub(super) Box<LastHeard>);
+
+/// Takes the key of a lock and the name of the host that held it.
+type LastHeard = dyn Fn(&Key, &str) -> Option<u64> + Send + Sync;
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Witness")
+    }
+}
+
+/// An event that waits to be written.
+#[derive(Debug)]
+struct Told {
+    happened: Happened,
+    /// The former holder, where it is not known how long its record had been there.
+    former: Option<String>,
 }
 
 /// What was read a moment ago.
@@ -47,7 +68,7 @@ type Answers = HashMap<Key, (Instant, Vec<Happened>)>;
 
 #[derive(Debug, Default)]
 struct Queue {
-    events: VecDeque<(Key, Happened)>,
+    events: VecDeque<(Key, Told)>,
     dropped: u64,
 }
 
@@ -63,16 +84,42 @@ enum Failure {
 impl History {
     /// Hands an event over. It never waits.
     pub fn tell(&self, lock: &Key, happened: Happened) {
-        self.queue().put(lock.clone(), happened);
+        self.put(lock, happened, None);
+    }
+
+    /// Hands over the event of a start whose gap may have been longer: nobody saw `former`, the former holder, renew its record.
+    pub(super) fn tell_start(&self, lock: &Key, happened: Happened, former: &str) {
+        self.put(lock, happened, Some(former.to_owned()));
+    }
+
+    fn put(&self, lock: &Key, happened: Happened, former: Option<String>) {
+        self.queue().put(lock.clone(), Told { happened, former });
         self.comes.notify_one();
     }
 
-    /// What the store has of the history of `lock`. `Err`: why that is not known.
-    pub(super) async fn read(&self, store: &dyn Store, lock: &Key) -> Result<Vec<Happened>, String> {
+    /// Sets who is asked for former holders. The first one stays.
+    pub(super) fn ask(&self, witness: Witness) {
+        let _ = self.witness.set(witness);
+    }
+
+    /// A start with the time since the former holder was last heard of, if its reports tell that.
+    fn completed(&self, lock: &Key, told: Told) -> Happened {
+        let Told { happened, former } = told;
+        let heard = former.zip(self.witness.get()).and_then(|(former, witness)| witness.0(lock, &former));
+        let gap = heard.map(|heard_ms| happened.at_ms.saturating_sub(heard_ms));
+        match gap.filter(|gap| *gap >= happened.gap_ms.unwrap_or(0)) {
+            Some(gap) => Happened { gap_ms: Some(gap), gap_is_least: false, ..happened },
+            None => happened,
+        }
+    }
+
+    /// What the store has of the history of `lock`, at `now` since 1970. `Err`: why that is not known.
+    pub(super) async fn read(&self, store: &dyn Store, lock: &Key, now: Duration) -> Result<Vec<Happened>, String> {
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         if let Some((_, events)) = self.answers().get(lock).filter(|(read, _)| read.elapsed() < FRESH) {
             return Ok(events.clone());
         }
-        let read = timeout(READ_LIMIT, read_history(store, lock)).await;
+        let read = timeout(READ_LIMIT, read_history(store, lock, now_ms)).await;
         let events = read
             .map_err(|_| format!("the store did not answer within {READ_LIMIT:?}"))?
             .map_err(|error| format!("the history of the lock {lock} cannot be read: {error}"))?;
@@ -90,7 +137,8 @@ impl History {
             sleep(random_share(SPREAD)).await;
             let mut pause = PAUSE.0;
             loop {
-                let Some((lock, mut events)) = self.queue().take_first() else { break };
+                let Some((lock, told)) = self.queue().take_first() else { break };
+                let mut events = told.into_iter().map(|told| self.completed(&lock, told)).collect();
                 match writer.append(&lock, &mut events).await {
                     Ok(()) => {
                         writer.tell_of_success(&self);
@@ -110,7 +158,7 @@ impl History {
     /// Takes out what waits to be written.
     #[cfg(test)]
     pub(super) fn taken(&self) -> Vec<Happened> {
-        self.queue().events.drain(..).map(|(_, happened)| happened).collect()
+        self.queue().events.drain(..).map(|(_, told)| told.happened).collect()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -123,8 +171,8 @@ impl History {
 }
 
 impl Queue {
-    fn put(&mut self, lock: Key, happened: Happened) {
-        self.events.push_back((lock, happened));
+    fn put(&mut self, lock: Key, told: Told) {
+        self.events.push_back((lock, told));
         self.shorten();
     }
 
@@ -136,18 +184,19 @@ impl Queue {
     }
 
     /// The oldest event, with all others of the same lock.
-    fn take_first(&mut self) -> Option<(Key, Vec<Happened>)> {
+    fn take_first(&mut self) -> Option<(Key, Vec<Told>)> {
         let lock = self.events.front()?.0.clone();
         let (of_lock, others) = std::mem::take(&mut self.events).into_iter().partition(|(other, _)| *other == lock);
         self.events = others;
-        let of_lock: VecDeque<(Key, Happened)> = of_lock;
-        Some((lock, of_lock.into_iter().map(|(_, happened)| happened).collect()))
+        let of_lock: VecDeque<(Key, Told)> = of_lock;
+        Some((lock, of_lock.into_iter().map(|(_, told)| told).collect()))
     }
 
     /// Puts events back that were not written. `is_refused`: behind all others, because the rights to another lock's history
     /// may be there.
     fn put_back(&mut self, lock: &Key, events: Vec<Happened>, is_refused: bool) {
-        let mut events: VecDeque<_> = events.into_iter().map(|happened| (lock.clone(), happened)).collect();
+        let told = |happened| (lock.clone(), Told { happened, former: None });
+        let mut events: VecDeque<_> = events.into_iter().map(told).collect();
         // What this lock's service has told meanwhile came later, in either case.
         let (later, mut others): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.events).into_iter().partition(|(other, _)| other == lock);
@@ -290,22 +339,27 @@ impl Failure {
 
 /// Whether the two are one event. The gap before a start is added when it is written.
 fn is_same(old: &Happened, new: &Happened) -> bool {
-    Happened { gap_ms: None, ..old.clone() } == Happened { gap_ms: None, ..new.clone() }
+    let without = |one: &Happened| Happened { gap_ms: None, gap_is_least: false, ..one.clone() };
+    without(old) == without(new)
 }
 
 /// Whether the host has raised the same alarm a while ago.
 fn says_the_same(old: &Happened, new: &Happened) -> bool {
     (old.what, new.what) == (What::Alarm, What::Alarm)
         && (&old.host, &old.reason) == (&new.host, &new.reason)
-        && new.at_ms.saturating_sub(old.at_ms) < ALARM_AGAIN_MS
+        && new.at_ms.abs_diff(old.at_ms) < ALARM_AGAIN_MS
 }
 
 /// A start with the gap before it: since the last stop, if that was told. Clocks differ, so a gap may be too short or too long
 /// by that.
 fn with_gap(happened: &Happened, last: Option<&Happened>) -> Happened {
     let stopped = last.filter(|last| happened.what == What::Started && last.what == What::Stopped);
-    let gap = stopped.map(|last| happened.at_ms.saturating_sub(last.at_ms));
-    Happened { gap_ms: gap.or(happened.gap_ms), ..happened.clone() }
+    // A stop of the far future was not told by a host.
+    let stopped = stopped.filter(|last| last.at_ms <= happened.at_ms.saturating_add(AHEAD_MS));
+    match stopped.map(|last| happened.at_ms.saturating_sub(last.at_ms)) {
+        Some(gap) => Happened { gap_ms: Some(gap), gap_is_least: false, ..happened.clone() },
+        None => happened.clone(),
+    }
 }
 
 /// A random time between nothing and `longest`.
@@ -329,6 +383,8 @@ mod tests {
     use crate::store::memory::{MemoryStore, WriteFault};
 
     const LIMIT: Duration = Duration::from_millis(500);
+    const NOW_MS: u64 = 1_795_000_000_000;
+    const NOW: Duration = Duration::from_millis(NOW_MS);
 
     fn lock(name: &str) -> Key {
         Key::new(name).expect("a key")
@@ -349,7 +405,7 @@ mod tests {
     /// The times of the events that the store has in the end.
     async fn written(store: &MemoryStore, lock: &Key, count: usize) -> Vec<u64> {
         for _ in 0..1000 {
-            let events = read_history(store, lock).await.unwrap_or_default();
+            let events = read_history(store, lock, NOW_MS).await.unwrap_or_default();
             if events.len() >= count {
                 return events.iter().map(|happened| happened.at_ms).collect();
             }
@@ -390,8 +446,33 @@ mod tests {
             history.tell(&a, Happened { at_ms: 4000 + at, ..event(1, What::Alarm) });
         }
         assert_eq!(written(&store, &a, 3).await, [1000, 3500, 4000]);
-        let events = read_history(&store, &a).await.expect("they are there");
+        let events = read_history(&store, &a, NOW_MS).await.expect("they are there");
         assert_eq!((&events[0], events[1].gap_ms), (&stop, Some(2500)), "since the stop");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_that_nobody_saw_is_that_since_the_last_report_of_the_former_holder() {
+        let (store, history) = writing();
+        let a = lock("a");
+        history.ask(Witness(Box::new(|_, former| (former == "h2").then_some(20_000))));
+        let found = |at_ms| Happened { gap_ms: Some(5200), gap_is_least: true, ..event(at_ms, What::Started) };
+        history.tell_start(&a, found(90_000), "h2");
+        history.tell_start(&a, found(91_000), "h3");
+        history.tell_start(&a, found(24_000), "h2");
+        written(&store, &a, 3).await;
+        let events = read_history(&store, &a, NOW_MS).await.expect("they are there");
+        let gaps: Vec<_> = events.iter().map(|event| (event.gap_ms, event.gap_is_least)).collect();
+        assert_eq!(gaps, [(Some(5200), true), (Some(70_000), false), (Some(5200), true)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_forged_alarm_of_the_far_future_hides_no_true_one() {
+        let alarm = |at_ms| Happened { reason: "so".to_owned(), ..event(at_ms, What::Alarm) };
+        assert!(says_the_same(&alarm(1000), &alarm(2000)));
+        assert!(!says_the_same(&alarm(u64::MAX), &alarm(2000)));
+        let start = event(5000, What::Started);
+        assert_eq!(with_gap(&start, Some(&event(u64::MAX, What::Stopped))).gap_ms, None);
+        assert_eq!(with_gap(&start, Some(&event(4000, What::Stopped))).gap_ms, Some(1000));
     }
 
     #[tokio::test(start_paused = true)]
@@ -428,17 +509,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_history_keeps_no_other_from_being_written() {
+        let told = |at| Told { happened: event(at, What::Asked), former: None };
         let mut queue = Queue::default();
         for (name, at) in [("a", 1), ("b", 2), ("a", 3)] {
-            queue.put(lock(name), event(at, What::Asked));
+            queue.put(lock(name), told(at));
         }
         let (first, events) = queue.take_first().expect("events");
         assert_eq!((first.as_str(), events.len()), ("a", 2));
-        queue.put(lock("a"), event(4, What::Asked));
-        queue.put_back(&first, events, true);
+        queue.put(lock("a"), told(4));
+        queue.put_back(&first, events.into_iter().map(|told| told.happened).collect(), true);
         assert_eq!(queue.take_first().expect("events").0.as_str(), "b");
         let (_, events) = queue.take_first().expect("events");
-        assert_eq!(events.iter().map(|event| event.at_ms).collect::<Vec<_>>(), [1, 3, 4]);
+        assert_eq!(events.iter().map(|told| told.happened.at_ms).collect::<Vec<_>>(), [1, 3, 4]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -447,13 +529,13 @@ mod tests {
         let a = lock("a");
         history.tell(&a, event(1, What::Started));
         written(&store, &a, 1).await;
-        assert_eq!(history.read(&store, &a).await.map(|events| events.len()), Ok(1));
+        assert_eq!(history.read(&store, &a, NOW).await.map(|events| events.len()), Ok(1));
         store.refuse_reads(Some(StoreError::Denied("no".to_owned())));
-        assert_eq!(history.read(&store, &a).await.map(|events| events.len()), Ok(1));
+        assert_eq!(history.read(&store, &a, NOW).await.map(|events| events.len()), Ok(1));
         sleep(FRESH).await;
-        assert!(history.read(&store, &a).await.is_err_and(|error| error.contains("refused")));
+        assert!(history.read(&store, &a, NOW).await.is_err_and(|error| error.contains("refused")));
         store.refuse_reads(None);
         store.hang();
-        assert!(history.read(&store, &a).await.is_err());
+        assert!(history.read(&store, &a, NOW).await.is_err());
     }
 }

@@ -51,6 +51,7 @@ mod fake;
 pub mod fence;
 mod file_writer;
 pub mod grounds;
+mod guard_news;
 mod guard_queue;
 mod health;
 pub mod hints;

@@ -29,6 +29,7 @@ use super::cluster::{self, Cluster, Errand};
 use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
+use super::guard_news::GuardNews;
 use super::history::History;
 use super::machine::ThisMachine;
 use super::notify;
@@ -46,7 +47,7 @@ use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::journal;
-use crate::metrics::{Metrics, Server, Sources};
+use crate::metrics::{HostFacts, Metrics, Server, Sources};
 use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
@@ -295,7 +296,10 @@ impl Supervisor {
         };
         let cluster = report::cluster_of(&host);
         let (errand, errands) = mpsc::channel(ASKS_LIMIT);
-        let cluster_tasks = cluster.run(report::describe(&host), errand.clone());
+        let guard_news = GuardNews::default();
+        tokio::spawn(guard_news.clone().follow(host.guard.clone()));
+        let cluster_tasks = cluster.run(report::describe(&host, guard_news), errand.clone());
+        report::witnesses(&host, &cluster);
         let mut for_machines = for_machines(&host, &silences);
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
@@ -442,13 +446,14 @@ impl Supervisor {
 
 /// What serves metrics and leases over HTTP, once it is told where.
 fn for_machines(host: &Host, silences: &Silences) -> Server {
-    let silences = silences.clone();
+    let (silences, drain, tidings) = (silences.clone(), host.drain.clone(), host.tidings.clone());
     Server::new(Sources {
         node: host.node.clone(),
         leases: LEASES_DIR.into(),
         metrics: host.metrics.clone(),
         guard: host.guard.clone(),
         store: Box::new(move || silences.facts()),
+        host: Box::new(move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }),
         started: clock::wall(),
     })
 }

@@ -80,7 +80,7 @@ pub(super) static OF_MANAGER: Interface = Interface {
 pub(super) static SERVICE_OBJECT: Interface = Interface {
     name: OF_SERVICE,
     methods: &[],
-    signals: &[("Transition", &[("transition", "a{sv}")])],
+    signals: &[(super::TRANSITION, &[("transition", "a{sv}")])],
     properties: &PROPERTIES,
 };
 

@@ -122,6 +122,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         token: 1,
         reason: String::new(),
         gap_ms: Some(1),
+        gap_is_least: true,
     };
     let dictionaries = [
         ("Options", keys(&options)),

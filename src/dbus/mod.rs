@@ -59,6 +59,8 @@ pub use teller::Changes;
 pub const NAME: &str = "org.putexd.Putexd1";
 /// The path of the first object. Those of the services are below it.
 pub const PATH: &str = "/org/putexd/Putexd1";
+/// The signal of a service's object that tells a change of its state.
+pub const TRANSITION: &str = "Transition";
 /// The part of the path that the services' objects have in common.
 const SERVICE: &str = "service";
 

@@ -29,6 +29,9 @@ pub struct TimingsStatus {
     pub hold_ms: u64,
     /// How long a host waits after a holder that fell silent, from its last renewal to the start.
     pub wait_ms: u64,
+    /// The longest time from a holder's last renewal to the start elsewhere: that wait, two round trips to the store, and fencing;
+    /// without what the unit's own start takes.
+    pub failover_ms: u64,
     /// `stop-limit`.
     pub stop_limit_ms: u64,
 }
@@ -55,7 +58,7 @@ pub struct ServiceStatus {
     pub since: Option<u64>,
     /// The lock's holder as last read; empty = nobody, or not known.
     pub holder: String,
-    /// Since when this host has seen that tenure, in seconds since 1970.
+    /// Since when this host has seen that tenure, or that nobody holds the lock, in seconds since 1970.
     pub held_since: Option<u64>,
     /// How long ago the holder's last renewal was seen here, in milliseconds.
     pub silent_ms: Option<u64>,

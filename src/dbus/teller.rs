@@ -16,7 +16,7 @@ use super::dictionary::to_dictionary;
 use super::interfaces::{OBJECT_MANAGER, OF_SERVICE, PROPERTIES_OF};
 use super::object::{self, Shown};
 use super::status::ServiceStatus;
-use super::{Ask, PATH};
+use super::{Ask, PATH, TRANSITION};
 use crate::types::ServiceName;
 
 /// The least time between two looks at the services.
@@ -139,7 +139,7 @@ impl Teller {
 
     async fn tell_transition(&self, transition: &TransitionStatus) -> zbus::Result<()> {
         let path = object::path(&transition.service);
-        self.signal(path.as_str(), OF_SERVICE, "Transition", &to_dictionary(transition)).await
+        self.signal(path.as_str(), OF_SERVICE, TRANSITION, &to_dictionary(transition)).await
     }
 
     async fn signal<T>(&self, path: &str, interface: &str, name: &str, body: &T) -> zbus::Result<()>

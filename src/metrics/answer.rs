@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::counters::Metrics;
-use super::text::{self, Facts, StoreFacts};
+use super::text::{self, Facts, HostFacts, StoreFacts};
 use crate::guard_client::grant::{self, GrantError};
 use crate::guard_client::{GuardClient, Link};
 use crate::types::{NodeId, ServiceName};
@@ -41,6 +41,8 @@ pub struct Sources {
     pub guard: GuardClient,
     /// How the store answers.
     pub store: Box<dyn Fn() -> StoreFacts + Send + Sync>,
+    /// What stands on the host as a whole.
+    pub host: Box<dyn Fn() -> HostFacts + Send + Sync>,
     /// When putexd was started, since 1970.
     pub started: Duration,
 }
@@ -111,6 +113,7 @@ async fn make(sources: Arc<Sources>) -> Option<Bytes> {
             node: sources.node.to_string(),
             started: sources.started,
             store: (sources.store)(),
+            host: (sources.host)(),
             guard_answers: *sources.guard.link().borrow() == Link::Up,
             watchdog_served,
         };

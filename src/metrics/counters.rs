@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::election::State;
+use crate::election::{STOP_KINDS, State};
 use crate::host::clock;
+use crate::journal::Alarm;
 use crate::types::ServiceName;
 
 /// The upper bounds of the buckets of a renewal's time, in microseconds. The last one is that of the longest limit of a call that
@@ -74,10 +75,16 @@ pub(super) struct Numbers {
     renewed_ms: AtomicU64,
     entered: [AtomicU64; State::ALL.len()],
     renewals: [AtomicU64; Result::ALL.len()],
+    /// How often its unit was stopped, by the place of the cause in [`STOP_KINDS`].
+    stops: [AtomicU64; STOP_KINDS.len()],
+    stopped: AtomicU8,
+    paused: AtomicU8,
+    alarms: AtomicU64,
 }
 
 /// What a service shows of itself.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a gauge of its own")]
 pub struct Shown {
     /// Its state.
     pub state: State,
@@ -89,6 +96,19 @@ pub struct Shown {
     pub healthy: Option<bool>,
     /// T.
     pub lease: Duration,
+    /// Whether an operator keeps it stopped everywhere.
+    pub stopped: bool,
+    /// Whether the holder has a long lease, so that nobody takes over.
+    pub paused: bool,
+    /// The kinds of alarms that stand, each as its [`bit`].
+    pub alarms: u64,
+}
+
+/// The bit of a kind of alarm, for sets of them.
+#[must_use]
+pub const fn bit(alarm: Alarm) -> u64 {
+    const { assert!(Alarm::ALL.len() <= u64::BITS as usize, "a set has a bit for each kind") };
+    1 << (alarm as u64)
 }
 
 /// The handle of one service. Its numbers are shown until it is dropped.
@@ -154,6 +174,15 @@ impl OfService {
         self.numbers.alive.store(shown.alive.into(), Relaxed);
         self.numbers.health.store(shown.healthy.map_or(0, |healthy| 1 + u8::from(healthy)), Relaxed);
         self.numbers.lease_ms.store(milliseconds(shown.lease), Relaxed);
+        self.numbers.stopped.store(shown.stopped.into(), Relaxed);
+        self.numbers.paused.store(shown.paused.into(), Relaxed);
+        self.numbers.alarms.store(shown.alarms, Relaxed);
+    }
+
+    /// Counts a stop of the unit. `kind`: the place of its cause in [`STOP_KINDS`], if that is known.
+    pub fn stopped(&self, kind: Option<usize>) {
+        let other = STOP_KINDS.len() - 1;
+        self.numbers.stops[kind.unwrap_or(other).min(other)].fetch_add(1, Relaxed);
     }
 
     /// Counts a change of state.
@@ -237,6 +266,25 @@ impl Numbers {
     /// How often each state was entered, in the order of [`State::ALL`].
     pub(super) fn entered(&self) -> impl Iterator<Item = (State, u64)> {
         State::ALL.into_iter().zip(&self.entered).map(|(state, number)| (state, number.load(Relaxed)))
+    }
+
+    /// How often the unit was stopped for each cause that has occurred.
+    pub(super) fn stops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = STOP_KINDS.into_iter().zip(&self.stops).map(|(kind, number)| (kind, number.load(Relaxed)));
+        all.filter(|(_, number)| *number > 0)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed) != 0
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Relaxed) != 0
+    }
+
+    /// The kinds of alarms that stand.
+    pub(super) fn alarms(&self) -> u64 {
+        self.alarms.load(Relaxed)
     }
 
     pub(super) fn renewals(&self) -> impl Iterator<Item = (Result, u64)> {

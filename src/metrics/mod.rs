@@ -17,6 +17,6 @@ mod server;
 mod text;
 
 pub use answer::Sources;
-pub use counters::{Metrics, OfService, Renewal, Result, Shown};
+pub use counters::{Metrics, OfService, Renewal, Result, Shown, bit};
 pub use server::Server;
-pub use text::StoreFacts;
+pub use text::{HostFacts, StoreFacts};

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::counters::{BOUNDS_US, Metrics, Numbers};
+use super::counters::{BOUNDS_US, Metrics, Numbers, bit};
 use crate::election::State;
 use crate::guard_client::grant::{self, GrantError};
 use crate::journal::{self, Alarm};
@@ -31,6 +31,15 @@ pub struct StoreFacts {
     pub silences: u64,
 }
 
+/// What stands on the host as a whole.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostFacts {
+    /// Whether an operator has drained it.
+    pub drained: bool,
+    /// The kinds of alarms that stand, each as its [`bit`].
+    pub alarms: u64,
+}
+
 /// What is true at the moment of a text, beside the counters.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
@@ -38,6 +47,7 @@ pub(super) struct Facts {
     /// When the program was started, since 1970.
     pub(super) started: Duration,
     pub(super) store: StoreFacts,
+    pub(super) host: HostFacts,
     pub(super) guard_answers: bool,
     /// Whether the hardware watchdog is served; `None`: none is configured, or the guard did not tell.
     pub(super) watchdog_served: Option<bool>,
@@ -113,6 +123,19 @@ impl Snapshot {
             number(encoder, "watchdog_served", "Whether the guard serves the hardware watchdog that is configured")?
                 .encode_gauge(&u32::from(served))?;
         }
+        number(encoder, "drained", "Whether an operator has drained this host, so that it takes over nothing")?
+            .encode_gauge(&u32::from(self.facts.host.drained))?;
+        let help =
+            "Services of this host on which an alarm of this kind stands, and 1 more if it stands for the host itself";
+        let mut standing = number(encoder, "standing_alarms", help)?;
+        let masks: Vec<u64> =
+            self.services.iter().map(|row| row.numbers.alarms()).chain([self.facts.host.alarms]).collect();
+        for alarm in Alarm::ALL.iter().filter(|alarm| alarm.level() != tracing::Level::INFO) {
+            let (kind, level) = (kebab(&format!("{alarm:?}")), alarm.level().as_str().to_ascii_lowercase());
+            let count = masks.iter().filter(|mask| *mask & bit(*alarm) != 0).count();
+            let labels = [("kind", kind.as_str()), ("level", &level)];
+            standing.encode_family(&labels)?.encode_gauge(&u64::try_from(count).unwrap_or(u64::MAX))?;
+        }
         let mut alarms = counter(encoder, "alarms", "Alarms that this putexd has written to the journal, by kind")?;
         for alarm in Alarm::ALL {
             let (kind, level) = (kebab(&format!("{alarm:?}")), alarm.level().as_str().to_ascii_lowercase());
@@ -156,13 +179,23 @@ impl Snapshot {
                 states.encode_family(&labels)?.encode_gauge(&u32::from(state == now))?;
             }
         }
-        let gauges: [Column<u32>; 3] = [
+        let gauges: [Column<u32>; 5] = [
             ("holder", "Whether this host is the lock's holder by the latest record", |row| {
                 Some(row.numbers.holds().into())
             }),
             ("unit_alive", "Whether some unit of the service was alive here when they were last looked at", |row| {
                 Some(row.numbers.alive().into())
             }),
+            (
+                "stopped",
+                "Whether an operator keeps the service stopped on all hosts, as far as this host knows",
+                |row| Some(row.numbers.is_stopped().into()),
+            ),
+            (
+                "paused",
+                "Whether the holder has a long lease, so that no host takes over, as far as this host knows",
+                |row| Some(row.numbers.is_paused().into()),
+            ),
             ("healthy", "The last verdict of the health check, where there is one", |row| {
                 row.numbers.healthy().map(u32::from)
             }),
@@ -201,6 +234,13 @@ impl Snapshot {
         for row in &self.services {
             for (state, number) in row.numbers.entered() {
                 count(&mut transitions, &[("service", row.name.as_str()), ("to", state.as_str())], number)?;
+            }
+        }
+        let mut stops =
+            counter(encoder, "stops", "How often this host has stopped the unit as its holder, by the cause")?;
+        for row in &self.services {
+            for (cause, number) in row.numbers.stops() {
+                count(&mut stops, &[("service", row.name.as_str()), ("cause", cause)], number)?;
             }
         }
         let mut renewals =

@@ -153,6 +153,15 @@ impl Store for DirectoryStore {
     }
 }
 
+/// The file system of a folder that is no store yet, in words, if only this machine sees that file system. It may take as long as
+/// the folder hangs.
+pub(super) fn local_file_system(folder: &Path) -> Option<String> {
+    if folder.join(layout::MARKER).exists() {
+        return None;
+    }
+    Mount::of(folder).ok().filter(file_system::is_local).map(|mount| file_system::describe(&mount))
+}
+
 impl Administer for DirectoryStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {

@@ -169,6 +169,15 @@ pub trait Administer: Store {
     }
 }
 
+/// The file system on which `init` would make a store that only this machine sees, in words. It may take as long as a folder hangs.
+#[must_use]
+pub fn local_file_system(settings: &StoreSettings) -> Option<String> {
+    match settings {
+        StoreSettings::Directory(directory) => directory::local_file_system(&directory.path),
+        StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => None,
+    }
+}
+
 /// The keys of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {

@@ -107,18 +107,32 @@ impl Page {
 /// The latest of these pages, which were read from the slots in any order.
 #[must_use]
 pub fn newest(pages: Vec<Page>) -> Option<Page> {
-    pages.into_iter().max_by_key(Page::number)
+    following(pages).into_iter().max_by_key(Page::number)
+}
+
+/// The pages that follow each other. Writers replace the oldest of five pages, so a page whose number is further away from the
+/// others was forged, or is left from a store that was restored. It counts as no page, and its slot is written again in its turn.
+fn following(pages: Vec<Page>) -> Vec<Page> {
+    let fits = |last: u64, page: &Page| page.number <= last && last - page.number < u64::from(SLOTS);
+    let count = |last: u64| pages.iter().filter(|page| fits(last, page)).count();
+    let last = pages.iter().map(Page::number).max_by_key(|last| (count(*last), std::cmp::Reverse(*last)));
+    pages.into_iter().filter(|page| last.is_some_and(|last| fits(last, page))).collect()
 }
 
 /// The events of all pages by their time, the latest last and at most [`KEPT`]. `pages` are those that could be read, in any order.
+/// Events later than `until_ms` are left out; the second value is their number.
 #[must_use]
-pub fn collected(mut pages: Vec<Page>) -> Vec<Happened> {
+pub fn collected(pages: Vec<Page>, until_ms: u64) -> (Vec<Happened>, usize) {
+    let mut pages = following(pages);
     pages.sort_by_key(Page::number);
     let mut events: Vec<Happened> = pages.iter().flat_map(Page::happened).collect();
+    let all = events.len();
+    events.retain(|happened| happened.at_ms <= until_ms);
+    let left_out = all - events.len();
     // A host that was cut off tells late what happened before. Events of the same time stay in the order in which they were told.
     events.sort_by_key(|happened| happened.at_ms);
     events.drain(..events.len().saturating_sub(KEPT));
-    events
+    (events, left_out)
 }
 
 /// The keys of all slots of a lock's history.
@@ -148,7 +162,7 @@ mod tests {
 
     fn read(slots: &[Option<Value>; 5]) -> Vec<u64> {
         let pages = (0..SLOTS).zip(slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
-        collected(pages.collect()).iter().map(|happened| happened.at_ms).collect()
+        collected(pages.collect(), u64::MAX).0.iter().map(|happened| happened.at_ms).collect()
     }
 
     #[test]
@@ -178,9 +192,23 @@ mod tests {
             slots[2] = body(odd);
             assert_eq!(read(&slots), (0..100).collect::<Vec<_>>(), "{odd}");
         }
+        // A page that does not follow the others is none, whatever its number.
+        slots[2] = body(r#"{"format":1,"page":281474976710652,"events":[{"at_ms":1,"host":"h1","what":"alarm"}]}"#);
+        assert!(Page::decode(2, slots[2].as_ref().expect("a value")).is_some());
+        assert_eq!(read(&slots), (0..100).collect::<Vec<_>>());
         slots[3] = Some(Value::too_large());
         fill(&mut slots, 200..300);
         assert_eq!(read(&slots), (0..100).chain(200..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_event_of_the_far_future_does_not_stay_in_front() {
+        let mut page = Page::first();
+        for at_ms in [1, u64::MAX, 2] {
+            page.add(&event(at_ms));
+        }
+        let (events, left_out) = collected(vec![page], 1000);
+        assert_eq!((events.iter().map(|event| event.at_ms).collect::<Vec<_>>(), left_out), (vec![1, 2], 1));
     }
 
     #[test]
@@ -191,6 +219,51 @@ mod tests {
         page.add(&event(5));
         let written = String::from_utf8(page.encode().body).expect("text");
         assert!(written.contains("danced") && written.contains(r#""more":3"#), "{written}");
+    }
+
+    /// putexd-scale(7) has these figures: `cargo test --lib -- --nocapture what_a_history_takes`.
+    #[test]
+    fn what_a_history_takes_is_what_the_manual_says() {
+        let why = [
+            (
+                What::Started,
+                "h2 has not renewed for 3.0s; wrote the lock, starts in 1.0s: waits for the former holder h2, whose unit may live until then",
+            ),
+            (What::Stopped, "root@h1: kernel update"),
+        ];
+        let mut slots = [const { None }; 5];
+        let mut written: [Vec<usize>; 5] = Default::default();
+        for count in 0..1000_u64 {
+            let before = slots.clone();
+            let pages = (0..SLOTS).zip(&slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
+            let mut page = newest(pages.collect())
+                .map_or_else(Page::first, |page| if page.is_full() { page.next() } else { page });
+            let (what, reason) = why[usize::from(count % 2 == 1)];
+            let gap_ms = (what == What::Started).then_some(4100);
+            page.add(&Happened {
+                gap_ms,
+                ..Happened::new(1_795_445_454_123 + count, "h1", what, 1_795_445_454, reason)
+            });
+            slots[page.slot() as usize] = Some(page.encode());
+            let changed = (0..5).find(|slot| slots[*slot] != before[*slot]).expect("a page is written");
+            written[changed].push(slots[changed].as_ref().map_or(0, Value::size));
+        }
+        let kept = |values: usize| {
+            let of_slot = |sizes: &Vec<usize>| sizes.iter().rev().take(values).sum::<usize>();
+            written.iter().map(of_slot).sum::<usize>() / 1024
+        };
+        let largest = written.iter().flatten().max().copied().unwrap_or_default() / 1024;
+        println!(
+            "a page: {largest} KiB; all: {} KiB, with the last 2, 16, 64 values of each: {}, {}, {} KiB",
+            kept(1),
+            kept(2),
+            kept(16),
+            kept(64)
+        );
+        assert!((6..12).contains(&largest), "{largest}");
+        for (values, expected) in [(1, 20..60), (2, 50..110), (16, 400..900), (64, 1000..2500)] {
+            assert!(expected.contains(&kept(values)), "{values}: {}", kept(values));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Histories in a store.
 
-use super::Happened;
 use super::pages::{self, Page};
+use super::{AHEAD_MS, Happened, What};
 use crate::store::{Store, StoreError};
 use crate::types::{Incarnation, Key, Revision};
 
@@ -24,12 +24,21 @@ pub async fn read_slot(store: &dyn Store, lock: &Key, slot: u32) -> Result<Slot,
     Ok(Slot { page, base, incarnation: found.incarnation })
 }
 
-/// The events of the history of `lock` by their time, the latest last and at most [`KEPT`](super::KEPT). Five reads, one after
-/// the other; the caller bounds the time.
-pub async fn read_history(store: &dyn Store, lock: &Key) -> Result<Vec<Happened>, StoreError> {
+/// The events of the history of `lock` by their time, the latest last and at most [`KEPT`](super::KEPT), at `now_ms` since 1970.
+/// Events that are further [ahead](super::AHEAD_MS) are left out, and the last event says so. Five reads, one after the other; the
+/// caller bounds the time.
+pub async fn read_history(store: &dyn Store, lock: &Key, now_ms: u64) -> Result<Vec<Happened>, StoreError> {
     let mut found = Vec::new();
     for slot in 0..pages::SLOTS {
         found.extend(read_slot(store, lock, slot).await?.page);
     }
-    Ok(pages::collected(found))
+    let (mut events, left_out) = pages::collected(found, now_ms.saturating_add(AHEAD_MS));
+    if left_out > 0 {
+        let text = format!(
+            "see that the clocks are right, and find out who may write to the store: {left_out} events are left out, whose time is \
+             more than a day ahead"
+        );
+        events.push(Happened::new(now_ms, "", What::Alarm, 0, &text));
+    }
+    Ok(events)
 }

@@ -82,7 +82,66 @@ pub enum Occasion {
     Failure,
 }
 
+/// What a cause is without its details, in a word that is the same in each version: a label of the metrics. The last one stands
+/// for what a newer rule adds and this list does not have.
+pub const STOP_KINDS: [&str; 20] = [
+    "barred",
+    "stepped-down",
+    "retired",
+    "closed-while-away",
+    "unit-ended",
+    "check-failed",
+    "check-overdue",
+    "start-failed",
+    "guard-gone",
+    "guard-refused-lease",
+    "not-renewed",
+    "clock-jumped",
+    "guard-refused-extension",
+    "held-by-another",
+    "blanked",
+    "deleted",
+    "wrote-over-another",
+    "ended-while-away",
+    "store-unknown",
+    "other",
+];
+
+impl LapseCause {
+    /// The place in [`STOP_KINDS`] of the cause that has this text: a lapse keeps no more of its cause than that.
+    pub(super) fn kind_of(text: &str) -> usize {
+        match text {
+            "the lease was not renewed in time" => 10,
+            "the clock jumped and no renewal was won since" => 11,
+            "the lock was blanked by somebody else" => 14,
+            "the lock was deleted" => 15,
+            "the lease ended while putexd was away" => 17,
+            "the lease's store is not known" => 18,
+            text if text.starts_with("the guard refused to extend the lease") => 12,
+            text if text.starts_with("the store took a write of this host's over another one") => 16,
+            text if text.ends_with(" holds the lock") => 13,
+            _ => STOP_KINDS.len() - 1,
+        }
+    }
+}
+
 impl ReleaseCause {
+    /// Its place in [`STOP_KINDS`].
+    pub(super) const fn kind(&self) -> usize {
+        match self {
+            Self::Barred(_) => 0,
+            Self::SteppedDown(_) => 1,
+            Self::Retired(_) => 2,
+            Self::ClosedWhileAway => 3,
+            Self::UnitEnded { .. } => 4,
+            Self::CheckFailed(_) => 5,
+            Self::CheckOverdue(_) => 6,
+            Self::StartFailed(_) => 7,
+            Self::GuardGone => 8,
+            Self::GuardRefusedLease(_) => 9,
+        }
+    }
+
     /// Whether the wait after this release grows (back-off, K9).
     pub(super) fn occasion(&self) -> Occasion {
         match self {
@@ -202,6 +261,17 @@ mod tests {
             assert_eq!(position, expected);
         }
         causes
+    }
+
+    #[test]
+    fn each_cause_has_a_kind_of_its_own() {
+        let kinds: Vec<usize> = release_causes()
+            .iter()
+            .map(ReleaseCause::kind)
+            .chain(lapse_causes().iter().map(|cause| LapseCause::kind_of(&cause.to_string())))
+            .collect();
+        assert_eq!(kinds, (0..STOP_KINDS.len() - 1).collect::<Vec<_>>());
+        assert_eq!(STOP_KINDS[LapseCause::kind_of("something new")], "other");
     }
 
     #[test]

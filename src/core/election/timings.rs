@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::span::rounded;
+
 /// The most failures that a configuration may name.
 const FAILURES_LIMIT: u32 = 1000;
 
@@ -211,6 +213,14 @@ impl Timings {
         }
     }
 
+    /// From the last renewal of a holder that falls silent to the start elsewhere, without fencing and without what the unit's own
+    /// start takes: the [wait](Self::wait), and two round trips to the store at their longest. Everything that tells an operator how
+    /// long a failover takes counts these terms.
+    #[must_use]
+    pub fn failover(&self) -> Duration {
+        self.wait(self.usual_hold()) + self.call_limit() * 2
+    }
+
     /// Refuses timings that cannot be safe, with the numbers.
     pub fn validate(&self) -> Result<(), TimingsError> {
         self.validate_ranges()?;
@@ -247,11 +257,14 @@ impl Timings {
         };
         format!(
             "R = {:?}, F = {}, C = {}: the lease T = R·F is {lease:?} and {rides} without the store; after a power loss another host \
-             starts the unit at most T + C·R = {:?} after the last renewal",
+             starts the unit about T + C·R = {:?} after the last renewal, and at most {} after it: two round trips to the store come \
+             to it, which take milliseconds as a rule and {} each at most",
             self.renew_interval,
             self.failures,
             self.confirmations,
-            lease + confirm
+            lease + confirm,
+            rounded(self.failover()),
+            rounded(self.call_limit())
         )
     }
 

@@ -2,6 +2,7 @@
 //! and the kernel are asked, and nothing is changed.
 
 mod clock;
+mod others;
 mod parts;
 
 use std::path::Path;
@@ -49,6 +50,7 @@ pub(super) async fn host(root: &Path, settings: &Settings) -> Host {
             }
         }
     }
+    others::look(settings, &mut host).await;
     watchdog(settings, &mut host);
     clock::look(&mut host).await;
     host

@@ -56,6 +56,8 @@ pub(super) struct Publisher {
     /// What a host wrote that has this host's name.
     namesake: Option<String>,
     untaken: u32,
+    /// When this host has last reported before its present boot. `None`: not looked yet.
+    before: Option<u64>,
 }
 
 impl Publisher {
@@ -81,6 +83,7 @@ impl Publisher {
             list_at: Instant::now(),
             namesake: None,
             untaken: 0,
+            before: None,
             cluster,
         }
     }
@@ -143,6 +146,12 @@ impl Publisher {
     async fn publish(&mut self, at_once: bool) -> Result<(), Trouble> {
         let mut report = self.compose();
         self.show(&report);
+        if self.before.is_none() {
+            // It is read once, before the first report takes its place.
+            report.before = self.former().await?;
+            self.before = Some(report.before);
+            self.show(&report);
+        }
         if Instant::now() >= self.list_at {
             self.enlist().await?;
             self.list_at = Instant::now() + LIST;
@@ -168,6 +177,15 @@ impl Publisher {
         }
         self.told = Some(report);
         Ok(())
+    }
+
+    /// When this host has last reported before its present boot, in seconds since 1970, as its last report tells; 0 = not known.
+    async fn former(&self) -> Result<u64, Trouble> {
+        let site = &self.cluster.0.site;
+        let found = site.notes.read(&site.page(&site.node, 0), None).await?;
+        let report = found.entry.and_then(|entry| entry.value).and_then(|value| wire::report(&value, &site.node));
+        let boot = (self.describe)().boot;
+        Ok(report.map_or(0, |report| if report.boot == boot { report.before } else { report.at }))
     }
 
     async fn write_page(&mut self, index: usize, at_once: bool) -> Result<(), Trouble> {
@@ -270,6 +288,7 @@ impl Publisher {
         let mut report = (self.describe)();
         report.node = self.cluster.0.site.node.to_string();
         report.at = wall;
+        report.before = self.before.unwrap_or_default();
         report.alarms.extend(self.namesake.clone());
         if self.left_out > 0 {
             report.alarms.push(format!("{} of its services have no room in its report", self.left_out));

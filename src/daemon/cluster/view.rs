@@ -14,7 +14,7 @@ use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire;
 use crate::daemon::hints::{Bell, rung};
-use crate::types::{Incarnation, NodeId, Revision};
+use crate::types::{Incarnation, Key, NodeId, Revision};
 
 /// Time between two looks at a report. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);
@@ -73,6 +73,13 @@ impl View {
         self.hosts.iter().map(status).collect()
     }
 
+    /// The report of a host, and what it has reported of the service whose lock has this key.
+    pub(super) fn of_lock(&self, node: &NodeId, lock: &Key) -> Option<(&HostReport, Option<&ServiceReport>)> {
+        let seen = self.hosts.get(node)?;
+        let services = seen.pages.iter().flat_map(|(_, services)| services);
+        Some((seen.report.as_ref()?, find_lock(services, lock)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }
@@ -80,6 +87,13 @@ impl View {
     fn services(&self) -> usize {
         self.hosts.values().flat_map(|seen| &seen.pages).map(|(_, services)| services.len()).sum()
     }
+}
+
+fn find_lock<'a>(mut services: impl Iterator<Item = &'a ServiceReport>, lock: &Key) -> Option<&'a ServiceReport> {
+    services.find(|service| {
+        let key = if service.key.is_empty() { &service.service } else { &service.key };
+        key == lock.as_str()
+    })
 }
 
 pub(super) struct Viewer {

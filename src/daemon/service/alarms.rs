@@ -77,7 +77,10 @@ impl Service {
         let service = Some((&self.settings.name, &self.settings.unit));
         journal::alarm(kind, &journal::Subject { service, ..journal::Subject::default() }, reason);
         self.alarms.raise(kind, reason, self.host.machine.now(), self.host.machine.wall());
-        self.teller().alarm(kind, self.diary.token(), reason);
+        // The history has what was wrong, and not that it is over.
+        if kind.level() != tracing::Level::INFO {
+            self.teller().alarm(kind, self.diary.token(), reason);
+        }
     }
 
     /// Notes why a start, or the unit after it, has failed on this host.

@@ -22,7 +22,7 @@ pub struct Status {
     pub since: u64,
     /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
-    /// Since when this host has seen that tenure, in seconds since 1970. `None`: nobody holds the lock.
+    /// Since when this host has seen that tenure, or that nobody holds the lock, in seconds since 1970. `None`: it has seen nothing.
     pub held_since: Option<u64>,
     /// The lock's revision.
     pub revision: Revision,
@@ -44,6 +44,8 @@ pub struct Status {
     pub deadline: Option<Time>,
     /// What the service waits for.
     pub waiting: Option<Waiting>,
+    /// What an operator has said of a stop and is not in the lock's record yet.
+    pub unsaid: Option<String>,
     /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
     pub unproven: Option<String>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
@@ -72,6 +74,7 @@ impl Status {
             paused: None,
             deadline: None,
             waiting: None,
+            unsaid: None,
             unproven: None,
             is_left_to_age: false,
             alarms: Vec::new(),
@@ -127,6 +130,9 @@ impl Service {
             alive: !self.alive.is_empty(),
             healthy: self.settings.health.as_ref().map(|_| self.healthy),
             lease: self.settings.timings.lease(),
+            stopped: self.election.stop_word(now).is_some(),
+            paused: self.election.pause_word(now).is_some(),
+            alarms: self.alarms.mask(),
         });
         let wall = self.host.machine.wall().as_secs();
         let has_check = self.settings.health.is_some();
@@ -134,7 +140,7 @@ impl Service {
         let mut status = Status {
             state: self.election.state(),
             since: wall,
-            held_since: (!holder.is_empty()).then_some(wall),
+            held_since: Some(wall),
             holder,
             revision: self.election.revision(),
             token: self.election.token(),
@@ -146,19 +152,20 @@ impl Service {
             paused: self.election.pause_word(now).cloned(),
             deadline: self.election.deadline(),
             waiting: self.election.waiting(now),
+            unsaid: self.unsaid(),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
             alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
-        self.diary.hear(status.waiting.as_ref());
+        self.diary.hear(status.waiting.as_ref(), &self.host.node, now);
         let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
             }
             if (&shown.holder, shown.token) == (&status.holder, status.token) {
-                status.held_since = shown.held_since;
+                status.held_since = shown.held_since.or(status.held_since);
             }
             is_signalled = !shown.is_signalled_as(&status);
             status.version = shown.version + u64::from(is_signalled);

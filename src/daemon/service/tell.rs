@@ -176,6 +176,9 @@ impl Service {
 
     pub(super) fn report(&mut self, transition: &Transition) {
         self.metrics.entered(transition.to);
+        if matches!(transition.to, State::Releasing | State::Lapsing) {
+            self.metrics.stopped(self.election.stop_kind(&transition.reason));
+        }
         let now = self.host.machine.now();
         let teller = self.teller();
         self.diary.note(transition, now, &teller);

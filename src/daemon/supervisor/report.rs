@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::Supervisor;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
+use crate::daemon::guard_news::GuardNews;
+use crate::daemon::history::Witness;
 use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
@@ -20,8 +22,14 @@ pub(super) fn cluster_of(host: &Host) -> Cluster {
     })
 }
 
+/// Has the history ask the reports of hosts when they were last heard of.
+pub(super) fn witnesses(host: &Host, cluster: &Cluster) {
+    let cluster = cluster.clone();
+    host.history.ask(Witness(Box::new(move |lock, holder| cluster.last_heard(lock, holder))));
+}
+
 /// What makes the host's part of its report.
-pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + 'static {
+pub(super) fn describe(host: &Host, guard_news: GuardNews) -> impl Fn() -> HostReport + Send + Sync + 'static {
     let (machine, guard, watchdog) = (Arc::clone(&host.machine), host.guard.link(), host.watchdog.clone());
     let (drain, tidings) = (host.drain.clone(), host.tidings.clone());
     let since = machine.wall().as_secs();
@@ -35,7 +43,7 @@ pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + '
         guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
         watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
         drained: drain.told(),
-        alarms: tidings.alarms().in_words().into_iter().chain(machine.trouble()).collect(),
+        alarms: tidings.alarms().in_words().into_iter().chain(guard_news.in_words()).chain(machine.trouble()).collect(),
         ..HostReport::default()
     }
 }

@@ -114,8 +114,9 @@ impl Supervisor {
             return;
         };
         let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
+        let now = self.host.machine.wall();
         tokio::spawn(async move {
-            let _ = answer.send(history.read(&*notes, &lock).await);
+            let _ = answer.send(history.read(&*notes, &lock, now).await);
         });
     }
 
@@ -371,6 +372,7 @@ fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
         stop_budget_ms: milliseconds(timings.stop_budget),
         hold_ms: milliseconds(timings.hold()),
         wait_ms: milliseconds(timings.wait(timings.hold())),
+        failover_ms: milliseconds(settings.failover()),
         stop_limit_ms: milliseconds(settings.stop_limit),
     }
 }

@@ -11,11 +11,16 @@ pub(super) fn describe(mount: &Mount) -> String {
     format!("{} from {} on {}", mount.kind, mount.source, mount.place)
 }
 
+/// Whether only this machine sees the file system.
+pub(super) fn is_local(mount: &Mount) -> bool {
+    LOCAL.contains(&mount.kind.as_str())
+}
+
 /// Warnings that the administrator should read before locks are kept on this file system.
 pub(super) fn warnings(mount: &Mount) -> Vec<String> {
     let kind = mount.kind.as_str();
     let mut warnings = Vec::new();
-    if LOCAL.contains(&kind) {
+    if is_local(mount) {
         warnings.push(format!(
             "{kind} is local to this host: the locks hold only between hosts that mount this same file system, and a \
              host that has a folder of its own here runs the services beside them"

@@ -4,6 +4,7 @@ use super::phase::{Phase, ReleaseStep, StartStep};
 use super::{BackOff, Election};
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
+use crate::election::stop_cause::LapseCause;
 use crate::election::tenure::Tenure;
 use crate::election::waiting::{Cause, Hindrance, Stage, Waiting};
 use crate::types::{NodeId, Time};
@@ -55,6 +56,23 @@ impl Election {
             }
         }
         self.back_off(now).map(Hindrance::BackOff)
+    }
+
+    /// The place in [`STOP_KINDS`](crate::election::STOP_KINDS) of the cause for which the unit is stopped. `reason`: what the
+    /// change to this state has said. `None`: it is not being stopped.
+    #[must_use]
+    pub fn stop_kind(&self, reason: &str) -> Option<usize> {
+        match &self.phase {
+            Phase::Releasing(release) => Some(release.cause.kind()),
+            Phase::Lapsing(_) => Some(LapseCause::kind_of(reason)),
+            Phase::Idle(_)
+            | Phase::Claiming(_)
+            | Phase::Confirming(_)
+            | Phase::Fencing(_)
+            | Phase::Starting(..)
+            | Phase::Active(..)
+            | Phase::Retired => None,
+        }
     }
 
     /// Two hosts with one name (K7): whether another machine is seen to renew the lock under this node's name.

@@ -1,0 +1,251 @@
+//! Puts the picture of the cluster together from what the putexd of this host tells of its own services, of the store, and of the
+//! other hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::findings::{self, grouped};
+use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View, report_of, state_in};
+use crate::cluster::eligibility::{self, eligibility};
+use crate::cluster::view::Life;
+use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
+
+/// A report that comes so many seconds after a tenure was seen tells of that tenure. It may have been under way before.
+const REPORTED_S: u64 = 5;
+
+impl View {
+    /// Puts together what the putexd of this host has told, at `now` in seconds since 1970.
+    pub(super) fn new(services: &[ServiceStatus], store: StoreStatus, mut cluster: ClusterStatus, now: u64) -> Self {
+        complete(&mut cluster, services);
+        let verdicts = |service: &str| eligibility(&cluster, service);
+        let node = cluster.node.clone();
+        let of_host = |status: &HostStatus| {
+            let here = status.report.node == node;
+            let presence = match (status.life(), &status.report.drained) {
+                (Life::Silent, _) if !here => Presence::Silent,
+                (Life::Unknown, None) if !here => Presence::Unknown,
+                (_, Some(_)) => Presence::Drained,
+                (_, None) => Presence::Up,
+            };
+            HostView { node: status.report.node.clone(), here, presence, runs: 0, status: status.clone() }
+        };
+        let mut hosts: Vec<HostView> = cluster.hosts.iter().map(of_host).collect();
+        let mut names: BTreeMap<&str, Option<&ServiceStatus>> = BTreeMap::new();
+        for host in &cluster.hosts {
+            names.extend(host.services.iter().map(|report| (report.service.as_str(), None)));
+        }
+        names.extend(services.iter().map(|status| (status.service.as_str(), Some(status))));
+        let views: Vec<ServiceView> = names
+            .into_iter()
+            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), &node, now))
+            .collect();
+        for host in &mut hosts {
+            let runs = |view: &&ServiceView| matches!(view.state.as_str(), "running" | "paused");
+            host.runs = views.iter().filter(runs).filter(|view| view.holder == host.node).count();
+        }
+        let mut findings = findings::of_hosts(&hosts, &views, now);
+        findings.extend(store.trouble().map(|text| Finding::of_no_service(Severity::Alarm, text)));
+        findings.extend(grouped(&views));
+        findings.sort_by_key(|finding| finding.severity);
+        for host in &mut hosts {
+            // The services have been told of, each with all of its hosts.
+            host.status.services.clear();
+        }
+        Self { node, findings, hosts, services: views, store, incomplete: cluster.trouble }
+    }
+}
+
+/// Adds to this host's own report what it has not reported: what it took up a moment ago, and what it only observes.
+fn complete(cluster: &mut ClusterStatus, services: &[ServiceStatus]) {
+    let Some(own) = cluster.hosts.iter_mut().find(|host| host.report.node == cluster.node) else { return };
+    let known: BTreeSet<String> = own.services.iter().map(|report| report.service.clone()).collect();
+    let missing = services.iter().filter(|status| !known.contains(&status.service));
+    own.services.extend(missing.map(|status| ServiceReport {
+        service: status.service.clone(),
+        unit: status.unit.clone(),
+        settings: status.settings.clone(),
+        state: status.state.clone(),
+        hindrance: status.hindrance.clone(),
+        ..ServiceReport::default()
+    }));
+}
+
+fn of_service(
+    name: &str,
+    here: Option<&ServiceStatus>,
+    (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
+    node: &str,
+    now: u64,
+) -> ServiceView {
+    let reported = || {
+        let host = hosts
+            .iter()
+            .find(|host| report_of(host, name).is_some_and(|report| eligibility::is_held_in(state_in(report))));
+        host.map(|host| host.node.clone()).unwrap_or_default()
+    };
+    let holder = match here {
+        Some(status) if !status.holder.is_empty() => status.holder.clone(),
+        Some(status) if eligibility::is_held_in(&status.state) => node.to_owned(),
+        // This host reads the lock itself, and nobody holds it.
+        Some(status) if !matches!(status.state.as_str(), "no-store" | "broken") && !status.observes => String::new(),
+        Some(_) | None => reported(),
+    };
+    let holders_host = hosts.iter().find(|host| host.node == holder);
+    let is_gone = holders_host.is_some_and(|host| host.presence == Presence::Silent);
+    let holders_report = holders_host.filter(|_| !is_gone).and_then(|host| report_of(host, name));
+    // A report of an earlier tenure says nothing of this one.
+    let token = here.map_or(0, |status| status.token);
+    let holders_report = holders_report.filter(|report| report.token == 0 || report.token >= token);
+    let seen = here.and_then(|status| status.held_since);
+    let reported_at = holders_host.and_then(|host| host.status.silent_ms).map(|ms| now.saturating_sub(ms / 1000));
+    let is_of_tenure = seen.zip(reported_at).is_some_and(|(seen, reported)| reported > seen.saturating_add(REPORTED_S));
+    let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, name);
+    let known = Known { report: holders_report, is_of_tenure, is_gone };
+    let (state, since) = (state_of(here, &known, &holder, node), since_of(here, holders_report, &holder, node));
+    let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
+    let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
+    let lease_left_ms = match here {
+        _ if holder.is_empty() => None,
+        Some(status) if holder == node => status.lease_left_ms,
+        Some(ServiceStatus { paused: Some(_), takeable_ms: Some(takeable), .. }) => Some(*takeable),
+        // A host that would not take the lock counts no wait, and knows the end of the long lease all the same.
+        Some(ServiceStatus { paused: Some(Word { until: Some(until), .. }), .. }) => {
+            Some(until.saturating_sub(now).saturating_mul(1000))
+        }
+        Some(_) | None => left_by_lock.map(|(lease, silent)| lease.saturating_sub(silent)),
+    };
+    let of_report = |read: fn(&ServiceReport) -> &String| {
+        let mut found = hosts.iter().filter_map(|host| report_of(host, name)).map(read);
+        found.find(|text| !text.is_empty()).cloned().unwrap_or_default()
+    };
+    let unit = here.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
+    let mut view = ServiceView {
+        service: name.to_owned(),
+        state,
+        since,
+        lease_left_ms,
+        token: here
+            .map(|status| status.token)
+            .filter(|token| *token > 0)
+            .or(holders_report.map(|report| report.token))
+            .unwrap_or(0),
+        unit: if unit.is_empty() { format!("{name}.service") } else { unit },
+        well: false,
+        stopped: here.and_then(|status| status.stopped.clone()),
+        paused: here.and_then(|status| status.paused.clone()),
+        hosts: candidates,
+        here: here.cloned(),
+        node: node.to_owned(),
+        findings: Vec::new(),
+        holder,
+    };
+    view.findings = findings::of_service(&view, hosts, node, now);
+    let is_as_it_should_be = view.state == "running" || findings::is_only_observed(hosts, name);
+    view.well = is_as_it_should_be && view.findings.is_empty();
+    view
+}
+
+/// The state of a service in the cluster, in one word.
+///
+/// | word | meaning |
+/// | --- | --- |
+/// | running | the holder's unit runs |
+/// | paused | the same, under a long lease that an operator asked for |
+/// | held | a host holds the lock, and has not told what its unit does |
+/// | silent | a host holds the lock, and has not renewed it for two intervals, or nobody can see whether it does |
+/// | starting, stopping | the holder is about to start the unit, or stops it |
+/// | lapsed | the host whose record the lock has does not run the unit any more, and the record has to age |
+/// | stopped | an operator keeps it stopped everywhere |
+/// | no-holder | nobody holds the lock |
+/// | broken | its file is broken on this host, and no host is known to run it |
+/// | unknown | the store does not answer this host, and no host has told of it |
+fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node: &str) -> String {
+    let own = here.filter(|_| holder == node).map(|status| status.state.as_str());
+    let state = own.or(known.report.map(state_in)).unwrap_or_default();
+    let renewed = here.and_then(|status| status.silent_ms);
+    let interval = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.renew_interval_ms);
+    let silent = holder != node
+        && match renewed {
+            Some(silent) => {
+                silent > interval.map_or(u64::MAX, |interval| interval.saturating_mul(2).saturating_add(500))
+            }
+            // Nobody has seen it renew anything, and its last report is old.
+            None => known.is_gone,
+        };
+    let stopped = here.is_some_and(|status| status.stopped.is_some());
+    let word = match (holder, state) {
+        ("", _) if stopped => "stopped",
+        ("", _) => match here.map(|status| status.state.as_str()) {
+            Some("broken") => "broken",
+            Some("no-store") | None => "unknown",
+            Some(_) => "no-holder",
+        },
+        _ if silent => "silent",
+        // Its own word comes first; a report counts if it was made after the tenure was seen here.
+        (_, "standby" | "retired") if holder == node || known.is_of_tenure => "lapsed",
+        (_, "no-store") if holder == node => "unknown",
+        (_, "releasing" | "lapsing") => "stopping",
+        (_, "confirming" | "fencing" | "starting") => "starting",
+        (_, "active") if here.is_some_and(|status| status.paused.is_some()) => "paused",
+        (_, "active") => "running",
+        _ => "held",
+    };
+    word.to_owned()
+}
+
+/// What is known of a holder's part, beside what this host sees of the lock.
+struct Known<'a> {
+    /// Its report of the service, if that is of this tenure and not an old one.
+    report: Option<&'a ServiceReport>,
+    /// Whether the report was made after this host has seen the tenure.
+    is_of_tenure: bool,
+    /// Whether the holder does not report any more.
+    is_gone: bool,
+}
+
+fn since_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder: &str, node: &str) -> Option<u64> {
+    let told = |report: &ServiceReport| (report.since > 0 && state_in(report) != "standby").then_some(report.since);
+    match here {
+        _ if holder.is_empty() => {
+            let stopped = here.and_then(|status| status.stopped.as_ref()).map(|word| word.at);
+            stopped.or(here.and_then(|status| status.held_since))
+        }
+        Some(status) if holder == node => status.since.or(status.held_since),
+        Some(status) => report.and_then(told).or(status.held_since),
+        None => report.and_then(told),
+    }
+}
+
+/// Each host's part in a service. A host that has neither told of the service nor holds it is named as well, because an operator
+/// who looks for it there has to learn that its file is missing.
+fn hosts_of(
+    here: Option<&ServiceStatus>,
+    (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
+    node: &str,
+    holder: &str,
+    name: &str,
+) -> Vec<Candidate> {
+    let judge = |(host, verdict): (&HostView, &eligibility::Candidate)| {
+        let own = here.filter(|_| host.node == node);
+        let reported = report_of(host, name).map(state_in);
+        let state = own.map(|status| status.state.as_str()).or(reported).unwrap_or_default();
+        let reason = match own {
+            _ if host.node == holder => String::new(),
+            Some(status) if status.observes => "only observes".to_owned(),
+            Some(_) | None => verdict.verdict.clone().err().unwrap_or_default(),
+        };
+        Candidate { host: host.node.clone(), state: state.to_owned(), eligible: reason.is_empty(), reason }
+    };
+    let mut candidates: Vec<Candidate> = hosts.iter().zip(verdicts).map(judge).collect();
+    for (name, state) in [(node, here.map(|status| status.state.as_str())), (holder, None)] {
+        let is_known = candidates.iter().any(|candidate| candidate.host == name);
+        let has_part = state.is_some() || name == holder;
+        if !is_known && !name.is_empty() && has_part {
+            let reason = here.filter(|_| name == node && name != holder).map(|status| status.hindrance.clone());
+            let reason = reason.unwrap_or_default();
+            let (host, state) = (name.to_owned(), state.unwrap_or_default().to_owned());
+            candidates.push(Candidate { host, state, eligible: reason.is_empty(), reason });
+        }
+    }
+    candidates.sort_by(|one, other| one.host.cmp(&other.host));
+    candidates
+}
