@@ -327,7 +327,9 @@ fn words_on_top_of_a_renewal() {
     let words = [(Fault::Stop, 2), (Fault::StartAgain, 2), (Fault::KeepBoth, 2)];
     let faults = [(Fault::Loss, 2), (Fault::Disconnect, 2), (Fault::Pause, 1), (Fault::Freeze, 1)];
     let plan = valid(two().with(&words).with(&faults));
+    let told = plan.clone().with(&[(Fault::FalseAnswer, ALWAYS)]);
     check::walk("2 hosts, words on top of renewals", plan, 1, effort(5)).holds(100_000, &[Milestone::TakeOver]);
+    finds("words on top of renewals, and nobody asks what they replaced", told);
 }
 
 /// A unit that SIGKILL does not end: only fencing protects from that. Whoever started nothing is not fenced, and everybody else is.
@@ -342,7 +344,7 @@ fn fenced() -> Plan {
 #[test]
 fn fencing_where_nothing_else_protects() {
     let _turn = turn();
-    let outcome = check::walk("3 hosts that fence, a unit that SIGKILL does not end", fenced(), 1, effort(10));
+    let outcome = check::walk("3 hosts that fence, a unit that SIGKILL does not end", fenced(), 1, effort(5));
     outcome.holds(100_000, &[Milestone::TakeOver, Milestone::GaveUp]);
 }
 

@@ -221,25 +221,12 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
         Verdict::Failed(text) | Verdict::Stuck(text) => {
-            let asked = match change.subject().filter(|_| goal.concerns(&subject)) {
-                Some(service) => last_asked(&bus, service).await,
-                None => None,
-            };
-            ("otherwise", Some(exit::REFUSED), asked.map_or(text.clone(), |asked| format!("{text}; {asked}")))
+            let asked = last_asked(&bus, &change).await.map_or_else(String::new, |asked| format!("; {asked}"));
+            ("otherwise", Some(exit::REFUSED), format!("{text}{asked}"))
         }
-        Verdict::Unseen(text) => {
-            let text = format!(
-                "{text}; it is neither given up nor undone, and \"{}\" shows what came of it",
-                status_of(&change)
-            );
-            ("going-on", Some(exit::GOING_ON), text)
-        }
+        Verdict::Unseen(text) => ("going-on", Some(exit::GOING_ON), format!("{text}; {}", goes_on(&change))),
         Verdict::Going(text) => {
-            let text = format!(
-                "still going on after {}: {text}; it is neither given up nor undone, and \"{}\" shows how it goes on",
-                rounded(limit),
-                status_of(&change)
-            );
+            let text = format!("still going on after {}: {text}; {}", rounded(limit), goes_on(&change));
             ("going-on", Some(exit::GOING_ON), text)
         }
     };
@@ -305,7 +292,13 @@ async fn answer(
         let waits = match change {
             Change::Drain => "looks for other hosts that would take what it runs",
             Change::StepDown(..) => "looks for a host that would take it",
-            _ => "waits for the answer of the host that has to do it",
+            Change::Stop(_)
+            | Change::Start(_)
+            | Change::Pause(_)
+            | Change::Resume(_)
+            | Change::Adopt(_)
+            | Change::Undrain
+            | Change::ConfirmDead(_) => "waits for the answer of the host that has to do it",
         };
         progress.show(&format!("{subject}: {waits}"), &format!(" ({})", rounded(begin.elapsed())));
     };
@@ -313,9 +306,14 @@ async fn answer(
     answer
 }
 
+/// What is told of something that has no outcome yet.
+fn goes_on(change: &Change) -> String {
+    format!("it is neither given up nor undone, and \"{}\" shows how it goes on", status_of(change))
+}
+
 /// What operators have last asked for, as the history of the service tells.
-async fn last_asked(bus: &Bus, service: &str) -> Option<String> {
-    let past = bus.history(service).await.ok()?;
+async fn last_asked(bus: &Bus, change: &Change) -> Option<String> {
+    let past = bus.history(change.subject()?).await.ok()?;
     let asked = past.into_iter().rev().find(|event| event.what == What::Asked)?;
     Some(format!("what was asked for last: {}", asked.reason))
 }
@@ -431,8 +429,9 @@ async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u6
 /// The price of a pause, before it is paid.
 pub(super) fn tell_the_price(service: &ServiceName, length: Duration) {
     tell(&format!(
-        "{service}: for {} no host takes over, whatever happens to the holder: if it dies, the service stays away until the pause \
-         is over, or the holder is back. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
+        "{service}: for {} no host takes over, whatever happens to the holder: if it dies, or is rebooted while the store does not \
+         answer, nobody runs the service until the pause is over. It does not take the service again before that either when it is \
+         back, and nothing makes this time shorter. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
         rounded(length)
     ));
 }

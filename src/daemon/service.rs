@@ -30,7 +30,7 @@ use crate::journal;
 use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{Revision, Time, UnitName};
+use crate::types::{Revision, ServiceName, Time, UnitName};
 
 mod actions;
 mod admission;
@@ -356,6 +356,7 @@ impl Service {
             self.progress.fetch_add(1, Ordering::Release);
         }
         self.show();
+        tell_of_dropped(&self.settings.name, self.unsaid().as_deref());
     }
 
     /// Takes a message. Returns the event that follows from it for the election, if any.
@@ -680,13 +681,14 @@ fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(word) = self.unsaid() {
-            tracing::warn!(
-                "{}: say it again: {word}: that was not written to the lock, and is dropped",
-                self.settings.name
-            );
-        }
         self.host.grounds.remove(&self.settings.name);
+    }
+}
+
+/// Says that a word of an operator ends with this putexd, or with the service.
+pub(super) fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
+    if let Some(word) = unsaid {
+        tracing::warn!("{service}: say it again: {word}: that was not written to the lock, and is dropped");
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`records`] | the leases on disk, for the guard's successor |
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |
+//! | [`reexec`] | replaces the guard's program in place, without the end of a lease |
 //! | [`told`] | what the guard writes to the journal, which it never waits for |
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
 //! | [`thread_pool`] | threads for calls that may hang |
@@ -26,6 +27,7 @@ mod files;
 mod mounts;
 mod pid1;
 mod records;
+mod reexec;
 mod shell;
 mod take_down;
 mod thread_pool;
@@ -33,6 +35,7 @@ mod told;
 mod watch;
 mod watchdog;
 
+pub use self::reexec::{Taken, taken};
 pub use putexd_core::guard::{agenda, table};
 
 use std::io::{self, Write as _};
@@ -68,6 +71,9 @@ struct Arguments {
 /// The socket on which the guard sends its beats to the watcher.
 const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
 
+/// The socket on which a new program asks to replace that of the guard.
+const RELOAD_SOCKET: &str = "/run/putex/guard/reload.sock";
+
 /// Where everything is.
 #[derive(Debug, Clone, Args)]
 pub struct Paths {
@@ -77,6 +83,9 @@ pub struct Paths {
     /// The socket on which the watcher watches the guard
     #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
     pub watch: PathBuf,
+    /// The socket on which a new program asks to replace that of the guard
+    #[arg(long, value_name = "PATH", default_value = RELOAD_SOCKET)]
+    pub reload: PathBuf,
     /// The directory of the grants
     #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
@@ -93,6 +102,12 @@ pub struct Paths {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
+    /// Has the guard go on with this program, in the same process; no lease ends
+    Reload {
+        /// The socket of the guard: its --reload
+        #[arg(long, value_name = "PATH", default_value = RELOAD_SOCKET)]
+        socket: PathBuf,
+    },
     /// Exits with 0 if SERVICE may be started on this host now, and with 1 if not; for ExecCondition=
     Gate {
         /// The service
@@ -126,7 +141,7 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    if !matches!(arguments.command, Some(Mode::Gate { .. })) {
+    if !matches!(arguments.command, Some(Mode::Gate { .. } | Mode::Reload { .. })) {
         told::prepare();
     }
     match arguments.command {
@@ -138,6 +153,20 @@ pub fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some(Mode::Reload { socket }) => {
+            let takes =
+                |others: &[String]| Arguments::try_parse_from(others).map(drop).map_err(|error| error.to_string());
+            match reexec::reload(&socket, takes) {
+                Ok(version) => {
+                    println!("the guard goes on with {version}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    eprintln!("{error}");
+                    ExitCode::from(exit::REFUSED)
+                }
+            }
+        }
         Some(Mode::Watch { socket, systemd, take_down, sysrq }) => {
             // Without this thread the watcher can still watch the guard.
             if let Err(error) = take_down::begin(&take_down, &sysrq) {
@@ -154,7 +183,15 @@ pub fn main() -> ExitCode {
         None => {
             let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
             let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));
-            let shell = match shell::begin(&arguments.paths, watchdog) {
+            let taken = match reexec::taken() {
+                Ok(taken) => taken,
+                Err(error) => {
+                    let reason = format!("the guard ends, and every lease of this host with it: {error}");
+                    told::alarm(Level::Emergency, GuardAlarm::Ends, &reason);
+                    return ExitCode::from(exit::OS);
+                }
+            };
+            let shell = match shell::begin(&arguments.paths, watchdog, taken) {
                 Ok(shell) => shell,
                 // The leases of this host already ended when the previous guard ended.
                 Err(error) => {

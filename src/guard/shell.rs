@@ -4,53 +4,40 @@
 mod connection;
 mod heart;
 mod keeping;
+mod reexec;
+mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
-use sd_notify::NotifyState;
 
 use self::connection::{Connection, farewell, is_of_putexd};
 use self::heart::{AllCondemned, FirstAct, Heart};
 use self::keeping::{Change, Room};
+use self::reexec::Reloads;
 use super::Paths;
 use super::enforce::{Enforcement, Enforcer};
 use super::files::Files;
 use super::records::Records;
 use super::table::{Effect, Entry, Table};
 use super::told::{self, Level, say};
-use super::watch::{Pulse, listen};
 use super::watchdog::Watchdog;
 use crate::guard_client::frame::{Command, Lease, Of, Outcome, Reply};
 use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
-use crate::host::identity;
 use crate::host::self_fence::self_fence;
 use crate::journal::GuardAlarm;
 use crate::types::{DAEMON_UNIT, ServiceName, Time};
 
 /// How often the guard looks for a proof that permits the next keep-alive of the watchdog: no event announces one.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Everybody may read a grant: the fencing token is no secret.
-const GRANT_MODE: u32 = 0o644;
-
-/// Time between two attempts to start: the same that systemd leaves between two guards.
-const START_INTERVAL: Duration = Duration::from_millis(100);
-/// For how long the guard tries to start before it ends, so that systemd starts another one.
-const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the guard ends, or does not start.
 #[derive(Debug, thiserror::Error)]
@@ -71,31 +58,16 @@ pub enum Fatal {
     NotFenced(ServiceName),
 }
 
-/// Tries to start for [`START_PATIENCE`], and logs each reason why it cannot once. A guard that ended at each failure would be
-/// started ten times a second, and would fill the journal.
-pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'_>, Fatal> {
-    let began = clock::now();
-    let mut told = String::new();
-    loop {
-        let error = match Shell::start(paths, watchdog()) {
-            Ok(shell) => return Ok(shell),
-            Err(error) if clock::now().has_passed(began.plus(START_PATIENCE)) => return Err(error),
-            Err(error) => error.to_string(),
-        };
-        if error != told {
-            say(Level::Error, &format!("the guard cannot start yet: {error}"));
-            told = error;
-        }
-        thread::sleep(START_INTERVAL);
-    }
-}
-
 /// Which listeners have connections to accept.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comers {
     clients: bool,
     watchers: bool,
+    /// Either a new program, or a word of the one that has connected.
+    reloads: bool,
 }
+
+pub(super) use self::start::begin;
 
 pub(super) struct Shell<'a> {
     paths: &'a Paths,
@@ -115,6 +87,7 @@ pub(super) struct Shell<'a> {
     /// The control group of the process at the other end of the connection.
     connection_group: Option<String>,
     heart: Heart,
+    reloads: Reloads,
     /// The hardware watchdog, if the guard is to serve one.
     watchdog: Option<Watchdog>,
     room: Room,
@@ -123,82 +96,7 @@ pub(super) struct Shell<'a> {
     told: Option<UnixStream>,
 }
 
-impl<'a> Shell<'a> {
-    /// Enforces the leases that the previous guard left, and only then listens.
-    fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
-        let host = |what| move |error| Fatal::Host(what, error);
-        let boot = identity::boot_id().map_err(host("read the boot's id"))?;
-        let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
-        let records = Records::new(&paths.state, boot);
-        let (table, effects) = Table::resume(clock::now(), records.load());
-        // The previous guard has refused groups that must not be killed. The enforcement reports those that cannot be read now.
-        let condemn = |lease: &Lease| -> Vec<_> {
-            lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect()
-        };
-        let mut first_act = FirstAct::default();
-        for service in table.overdue(clock::now()) {
-            first_act.note(service);
-            let lease = table.entry_of(service).map(Entry::lease);
-            for group in lease.iter().flat_map(|lease| condemn(lease)) {
-                let _ = group.kill();
-            }
-        }
-        let condemned = table.leases().map(|lease| (lease.service.clone(), condemn(lease))).collect();
-        // A guard whose memory is paged out is late when memory is short, which is when it is needed.
-        if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
-            say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
-        }
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-        let timer = BootTimer::new().map_err(host("make a timer"))?;
-        let told = watchdog.is_some().then(at_sigterm).transpose().map_err(host("listen for SIGTERM"))?;
-        fs::create_dir_all(&paths.leases).map_err(host("make the directory of the grants"))?;
-        // Units may run as any user, and their gate runs as the same user.
-        fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
-            .map_err(host("open the directory of the grants"))?;
-        let mut grants = Files::new(&paths.leases, GRANT_MODE);
-        grants.clear().map_err(host("remove the grants of the guard before"))?;
-        let parent = |file: &'a Path| file.parent().unwrap_or(Path::new("/"));
-        for directory in [&paths.state, parent(&paths.socket), parent(&paths.watch)] {
-            fs::create_dir_all(directory).map_err(host("make the guard's own directory"))?;
-        }
-        let leases = table.leases().count();
-        if leases > 0 {
-            say(Level::Warning, &format!("{leases} leases of a guard that ended are closed; their deadlines stand"));
-        }
-        let listener = listen(&paths.socket).map_err(host("listen"))?;
-        let pulse = Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?;
-        let enforcer =
-            Enforcer::start(Arc::clone(&hierarchy), paths.systemd.clone()).map_err(host("start its threads"))?;
-        let mut shell = Self {
-            paths,
-            hierarchy,
-            timer,
-            timer_set: None,
-            table,
-            records,
-            grants,
-            condemned,
-            first_act,
-            enforcer,
-            enforcements: BTreeMap::new(),
-            listener,
-            connection: None,
-            connection_group: None,
-            heart: Heart::new(pulse),
-            watchdog,
-            room: Room::default(),
-            told,
-        };
-        shell.carry_out(effects)?;
-        shell.expire()?;
-        shell.tend();
-        if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            say(Level::Warning, &format!("cannot tell systemd that the guard is ready, ignoring: {error}"));
-        }
-        shell.beat();
-        Ok(shell)
-    }
-
+impl Shell<'_> {
     /// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
     /// if no unit was at stake, after the device is closed.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
@@ -217,6 +115,9 @@ impl<'a> Shell<'a> {
             }
             self.converse()?;
             self.beat();
+            if comers.reloads || self.reloads.due_in().is_some_and(|left| left.is_zero()) {
+                self.serve_reload();
+            }
         }
     }
 
@@ -262,19 +163,24 @@ impl<'a> Shell<'a> {
         let beat = self.heart.due_in();
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
-        let limit = [raw, beat, keep_alive].into_iter().flatten().min();
+        let limit = [raw, beat, keep_alive, self.reloads.due_in()].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
         fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
+        fds.extend(self.reloads.poll_fds());
+        let before_told = fds.len();
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             fds.push(connection.poll_fd());
         }
         match poll(&mut fds, limit.as_ref()) {
-            Ok(_) => Ok(Comers { clients: !fds[1].revents().is_empty(), watchers: !fds[2].revents().is_empty() }),
+            Ok(_) => {
+                let has = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+                Ok(Comers { clients: has(&fds[1..2]), watchers: has(&fds[2..3]), reloads: has(&fds[3..before_told]) })
+            }
             Err(rustix::io::Errno::INTR) => Ok(Comers::default()),
             Err(error) => Err(error.into()),
         }
@@ -545,12 +451,4 @@ impl<'a> Shell<'a> {
         };
         lease.cgroups.iter().map(condemn).collect::<io::Result<_>>().map(Some)
     }
-}
-
-/// A stream that becomes readable at SIGTERM.
-fn at_sigterm() -> io::Result<UnixStream> {
-    let (told, sender) = UnixStream::pair()?;
-    told.set_nonblocking(true)?;
-    signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, sender)?;
-    Ok(told)
 }

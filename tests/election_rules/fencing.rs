@@ -83,7 +83,7 @@ fn whoever_gives_up_before_the_start_says_so_once_and_changes_nothing_else() {
     assert_eq!((said.base, said.write), (revision, details(&said).write));
     let before = Record { details: before.details.map(|d| told(&d, &said, revision)), ..before };
     assert_eq!((said.record, host.election.state()), (before, State::Standby));
-    assert_eq!(host.hindrance().is_some(), true, "it waits before the next claim");
+    assert!(host.hindrance().is_some(), "it waits before the next claim");
 }
 
 /// What a host says that gave up: the details of its record at `revision` in all but these.
@@ -256,7 +256,7 @@ fn takes(found: Content) -> (Details, Duration, Time) {
     host.shown(id, 41, found);
     let began = host.now;
     let claim = host.next_write();
-    let after = host.now - began;
+    let after = host.now.saturating_sub(began);
     host.won(&claim);
     match host.election.waiting(Time::both(host.now)) {
         Some(Waiting::Entitlement { until, .. }) => (details(&claim), after, until),

@@ -88,10 +88,12 @@ pub enum Fault {
     Stray,
     /// A host that has been given a lease says that it gave up before.
     FalseGaveUp,
+    /// Asked what words replaced, the store names the record with other words, whatever came in between.
+    FalseAnswer,
 }
 
 impl Fault {
-    pub const COUNT: usize = Self::FalseGaveUp as usize + 1;
+    pub const COUNT: usize = Self::FalseAnswer as usize + 1;
 }
 
 /// A fault that may happen any number of times.

@@ -24,7 +24,7 @@ async fn notes_are_refused_and_locks_go_on(store: &dyn Store) {
             assert!(is_denied(&error.to_string()), "{note}: {error}");
         }
         // Whoever may not read it either tries to make it.
-        let found = found.unwrap_or_else(|_| Snapshot { entry: None, ..lock });
+        let found = found.unwrap_or(Snapshot { entry: None, ..lock });
         let written = store.compare_and_set(&note, &attempt(&found, held_by("h1"))).await;
         assert!(matches!(&written, WriteOutcome::Unknown(why) if is_denied(why)), "{note}: {written:?}");
     })

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::{output, run, said};
+use crate::examples;
 
 pub const BASE: &str = "/var/tmp/putexd-tests";
 
@@ -84,7 +85,7 @@ fn make() -> Result<Environment, String> {
     let shipped = std::env::var_os(PROGRAMS).map(PathBuf::from);
     run(install, &["--bin-dir", utf8(shipped.as_deref().unwrap_or(bin_dir)), utf8(&layer)]);
     add_users(&layer);
-    build_examples(bin_dir);
+    examples::build(bin_dir, EXAMPLES);
     let programs = layer.join("usr/local/bin");
     fs::create_dir_all(&programs).expect("the layer can be written to");
     for example in EXAMPLES {
@@ -113,35 +114,6 @@ fn add_users(layer: &Path) {
 /// The program that runs as the NATS server beside the hosts.
 pub fn nats_server() -> PathBuf {
     std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
-}
-
-/// Builds the examples, because `cargo test --test system` alone does not.
-fn build_examples(bin_dir: &Path) {
-    let target_dir = bin_dir.parent().expect("the profile's folder lies in the target folder");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--target-dir"]).arg(target_dir);
-    for example in EXAMPLES {
-        cargo.args(["--example", example]);
-    }
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-    if bin_dir.ends_with("release") {
-        cargo.arg("--release");
-    }
-    // The features with which the programs were built. With others everything beside the examples would be built anew.
-    for (feature, enabled) in [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))] {
-        if enabled {
-            cargo.args(["--features", feature]);
-        }
-    }
-    // These variables, which `cargo test` set for this process, would make build scripts run again, and half of the
-    // dependencies be built anew.
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
-            cargo.env_remove(name);
-        }
-    }
-    let built = cargo.output().expect("cargo started this test, so it can be run");
-    assert!(built.status.success(), "failed to build the examples: {}", said(&built));
 }
 
 fn debian_root() -> PathBuf {

@@ -20,6 +20,8 @@ mod docker;
 mod elections;
 mod elsewhere;
 mod environment;
+#[path = "../support/examples.rs"]
+mod examples;
 mod failed_starts;
 mod failover;
 mod fencing_token;
@@ -53,5 +55,6 @@ mod share;
 mod store_faults;
 mod trips;
 mod unit_faults;
+mod upgrade;
 mod watch;
 mod words;

@@ -221,6 +221,51 @@ mod tests {
         assert!(written.contains("danced") && written.contains(r#""more":3"#), "{written}");
     }
 
+    /// putexd-scale(7) has these figures: `cargo test --lib -- --nocapture what_a_history_takes`.
+    #[test]
+    fn what_a_history_takes_is_what_the_manual_says() {
+        let why = [
+            (
+                What::Started,
+                "h2 has not renewed for 3.0s; wrote the lock, starts in 1.0s: waits for the former holder h2, whose unit may live until then",
+            ),
+            (What::Stopped, "root@h1: kernel update"),
+        ];
+        let mut slots = [const { None }; 5];
+        let mut written: [Vec<usize>; 5] = Default::default();
+        for count in 0..1000_u64 {
+            let before = slots.clone();
+            let pages = (0..SLOTS).zip(&slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
+            let mut page = newest(pages.collect())
+                .map_or_else(Page::first, |page| if page.is_full() { page.next() } else { page });
+            let (what, reason) = why[usize::from(count % 2 == 1)];
+            let gap_ms = (what == What::Started).then_some(4100);
+            page.add(&Happened {
+                gap_ms,
+                ..Happened::new(1_795_445_454_123 + count, "h1", what, 1_795_445_454, reason)
+            });
+            slots[page.slot() as usize] = Some(page.encode());
+            let changed = (0..5).find(|slot| slots[*slot] != before[*slot]).expect("a page is written");
+            written[changed].push(slots[changed].as_ref().map_or(0, Value::size));
+        }
+        let kept = |values: usize| {
+            let of_slot = |sizes: &Vec<usize>| sizes.iter().rev().take(values).sum::<usize>();
+            written.iter().map(of_slot).sum::<usize>() / 1024
+        };
+        let largest = written.iter().flatten().max().copied().unwrap_or_default() / 1024;
+        println!(
+            "a page: {largest} KiB; all: {} KiB, with the last 2, 16, 64 values of each: {}, {}, {} KiB",
+            kept(1),
+            kept(2),
+            kept(16),
+            kept(64)
+        );
+        assert!((6..12).contains(&largest), "{largest}");
+        for (values, expected) in [(1, 20..60), (2, 50..110), (16, 400..900), (64, 1000..2500)] {
+            assert!(expected.contains(&kept(values)), "{values}: {}", kept(values));
+        }
+    }
+
     #[test]
     fn a_page_is_never_larger_than_a_value_may_be() {
         let mut page = Page::first();

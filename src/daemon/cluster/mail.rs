@@ -71,7 +71,7 @@ pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String
         let Ok(snapshot) = site.notes.read(&key, None).await else { continue };
         let mailbox = opened(snapshot.entry.as_ref().and_then(|entry| entry.value.as_ref()));
         if let Some(outcome) = outcome_of(mailbox, &request.id).filter(|outcome| outcome.is_done) {
-            return told(outcome);
+            return told(&outcome);
         }
     }
     let mut last = None;
@@ -87,7 +87,7 @@ pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String
         (Ok(()), None) => Err(Unmet::Refused(format!(
             "say it on {node}: {node} has not answered within {waited} s, and the request is withdrawn"
         ))),
-        (Ok(()), Some(outcome)) if outcome.is_done => told(outcome),
+        (Ok(()), Some(outcome)) if outcome.is_done => told(&outcome),
         (Ok(()), Some(_)) => Err(Unmet::Open(format!("{node} has begun with it, and has not said what came of it"))),
         (Err(_), _) => Err(Unmet::Open(format!(
             "{node} has not answered within {waited} s, and the store does not take the request back: {node} may still do it within \
@@ -135,7 +135,7 @@ fn outcome_of(mailbox: Mailbox, id: &str) -> Option<Outcome> {
 }
 
 /// What another host has said.
-fn told(outcome: Outcome) -> Result<String, Unmet> {
+fn told(outcome: &Outcome) -> Result<String, Unmet> {
     let text = shortened(&outcome.text, TEXT_LIMIT);
     match (outcome.is_ok, outcome.is_open) {
         (true, _) => Ok(text),

@@ -44,6 +44,8 @@ pub struct Status {
     pub deadline: Option<Time>,
     /// What the service waits for.
     pub waiting: Option<Waiting>,
+    /// What an operator has said of a stop and is not in the lock's record yet.
+    pub unsaid: Option<String>,
     /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
     pub unproven: Option<String>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
@@ -72,6 +74,7 @@ impl Status {
             paused: None,
             deadline: None,
             waiting: None,
+            unsaid: None,
             unproven: None,
             is_left_to_age: false,
             alarms: Vec::new(),
@@ -149,6 +152,7 @@ impl Service {
             paused: self.election.pause_word(now).cloned(),
             deadline: self.election.deadline(),
             waiting: self.election.waiting(now),
+            unsaid: self.unsaid(),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
             alarms: self.alarms_in_words(now),

@@ -82,6 +82,9 @@ impl Supervisor {
             Ending::Leave => {
                 notify::stopping("restarting; the units run on");
                 tracing::info!("putexd ends and leaves the units running for the next one");
+                for (name, handle) in &self.services {
+                    service::tell_of_dropped(name, handle.status.borrow().unsaid.as_deref());
+                }
                 ExitCode::SUCCESS
             }
         }

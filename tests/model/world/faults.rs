@@ -159,6 +159,7 @@ impl World {
             | Fault::Orphan
             | Fault::StaleRead
             | Fault::Reload
+            | Fault::FalseAnswer
             | Fault::Rate
             | Fault::Slew
             | Fault::WrongRate => {}
@@ -256,6 +257,7 @@ impl World {
             | Fault::Reload
             | Fault::FenceFails
             | Fault::KeepBoth
+            | Fault::FalseAnswer
             | Fault::Rate
             | Fault::Slew
             | Fault::WrongRate

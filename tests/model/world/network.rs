@@ -76,7 +76,11 @@ impl World {
                 Answer::Shows(Arc::new(self.store.history[self.store.history.len() - 2].clone()))
             }
             Ask::Latest(_) => Answer::Shows(Arc::new(self.store.latest().clone())),
-            Ask::ReplacedBy(_, revision) => Answer::Shows(Arc::new(self.store.replaced_by(*revision))),
+            Ask::ReplacedBy(_, revision) => {
+                let lies = self.plan.faults[Fault::FalseAnswer as usize] > 0;
+                let before = self.store.same_before(*revision).filter(|_| lies);
+                Answer::Shows(Arc::new(before.unwrap_or_else(|| self.store.replaced_by(*revision))))
+            }
             Ask::Write(request) => {
                 let request = Arc::clone(request);
                 Answer::Wrote(self.compare_and_set(&request))

@@ -52,6 +52,13 @@ impl Store {
         (*blind || request.incarnation == self.incarnation()) && self.latest().revision == request.base
     }
 
+    /// The record before `revision` that the same write made, if it was held.
+    pub(super) fn same_before(&self, revision: Revision) -> Option<Observation> {
+        let write = |old: &Observation| old.content.record().filter(|record| record.is_held())?.write();
+        let shown = self.history.iter().rfind(|old| old.revision == revision)?;
+        self.history.iter().rfind(|old| old.revision < revision && write(old) == write(shown)).cloned()
+    }
+
     pub(super) fn replaced_by(&self, revision: Revision) -> Observation {
         let replaced = self
             .history
@@ -131,7 +138,7 @@ impl World {
     }
 
     fn keep(&self) -> usize {
-        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::GoBack, Fault::RollBack];
+        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::GoBack, Fault::RollBack, Fault::FalseAnswer];
         if looks_back.iter().any(|fault| self.plan.faults[*fault as usize] > 0) { 3 } else { 2 }
     }
 }

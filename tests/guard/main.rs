@@ -2,6 +2,10 @@
 //!
 //! Tests that need control groups run where they may make one (as root), and are skipped with a message elsewhere.
 
+#[path = "../support/examples.rs"]
+mod examples;
+mod reload;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -90,6 +94,8 @@ impl Guard {
             .arg(root.join("guard.sock"))
             .arg("--watch")
             .arg(root.join("watch.sock"))
+            .arg("--reload")
+            .arg(root.join("reload.sock"))
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
