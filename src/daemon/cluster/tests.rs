@@ -291,6 +291,18 @@ async fn what_the_store_refuses_is_told_once_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_exist_is_not_told_of_as_a_missing_right() {
+    let (journal, _guard) = written();
+    let store = MemoryStore::new(LIMIT);
+    store.refuse_reads(Some(StoreError::Missing("run init".to_owned())));
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    sleep(Duration::from_secs(600)).await;
+    let trouble = one.cluster.status().trouble;
+    assert!(trouble.contains("run init") && !trouble.contains("allow putexd"), "{trouble}");
+    assert!(!journal.take().iter().any(|line| line.contains("allow putexd")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_hosts_with_one_name_are_told_of() {
     let store = MemoryStore::new(LIMIT);
     let one = Member::new(&store, "h1", "m1", 0, 1);
