@@ -27,10 +27,10 @@
 //!
 //! # What it does not cover
 //!
-//! Health checks, units without a main process, and self-fencing are not in this world, and fences only where nothing else protects. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
-//! late and a stop that is late. The proof of a stop belongs to the latest stop, and the observed state of a unit is
-//! current when it is reported: the driver ensures both. A walk that finds nothing proves nothing beyond the states that
-//! it visited.
+//! Health checks, units without a main process, and self-fencing are not in this world, and fencing only where nothing else
+//! protects. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is late and a stop that
+//! is late. The proof of a stop belongs to the latest stop, and the observed state of a unit is current when it is reported: the
+//! driver ensures both. A walk that finds nothing proves nothing beyond the states that it visited.
 //!
 //! The world of the entry has no time, and takes for granted that the election keeps two hosts under one key apart. The
 //! steps of the daemon's `registration` are written again there; they are not its code. It has one store, and two keys. With

@@ -30,9 +30,15 @@ fn active_status(host: &Host) -> Option<i32> {
     host.output(&["putexctl", "is-active", "db"]).status.code()
 }
 
+/// The host that is known to run the unit. After a hand-over that takes as long as a report.
 fn holder(fixture: &Fixture) -> String {
-    let told = fixture.hosts[0].output(&["putexctl", "is-active", "db"]);
-    String::from_utf8_lossy(&told.stdout).trim().to_owned()
+    let mut holder = String::new();
+    wait_until(TAKE_OVER, "is-active names the holder", || {
+        let told = fixture.hosts[0].output(&["putexctl", "is-active", "db"]);
+        String::from_utf8_lossy(&told.stdout).trim().clone_into(&mut holder);
+        matches!(told.status.code(), Some(0 | 3))
+    });
+    holder
 }
 
 fn named<'a>(fixture: &'a Fixture, name: &str) -> &'a Host {
@@ -79,11 +85,13 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     });
     // What is said again is kept as it was, but for what is said anew.
     done(drained, &["drain", "--reason", "new fans"]);
-    let view = drained.output(&["putexctl", "status", "--json"]);
-    let view: serde_json::Value = serde_json::from_slice(&view.stdout).expect("JSON");
-    let host = view["hosts"].as_array().expect("hosts").iter().find(|host| host["node"] == *drained.name);
-    let word = &host.expect("the host itself")["drained"];
-    assert!(word["reason"] == "new fans" && word["until"].is_u64(), "{word}");
+    wait_until(TAKE_OVER, "the host shows the new reason and the former time", || {
+        let view = drained.output(&["putexctl", "status", "--json"]);
+        let view: serde_json::Value = serde_json::from_slice(&view.stdout).expect("JSON");
+        let host = view["hosts"].as_array().expect("hosts").iter().find(|host| host["node"] == *drained.name);
+        let word = &host.expect("the host itself")["drained"];
+        word["reason"] == "new fans" && word["until"].is_u64()
+    });
     done(drained, &["undrain"]);
     wait_for_standby(drained);
 
@@ -100,11 +108,13 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     assert!(done(other, &["history", "--svg", "/tmp/day.svg"]).contains("/tmp/day.svg"));
     assert!(other.read_file("/tmp/day.svg").is_some_and(|drawn| drawn.starts_with("<svg ")));
     let seen = other.sh("kill $(cat /tmp/watch.pid); cat /tmp/watch");
-    let states: Vec<String> = seen
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON")["to"].to_string())
-        .collect();
+    let changes: Vec<serde_json::Value> =
+        seen.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let states: Vec<String> = changes.iter().map(|change| change["to"].to_string()).collect();
     assert!(states.iter().any(|state| state.contains("stopped")), "{states:?}");
+    // What happened on this host comes by itself, with its reason, however short it was.
+    let own: Vec<&serde_json::Value> = changes.iter().filter(|change| change["holder"] == *other.name).collect();
+    assert!(own.is_empty() || own.iter().any(|change| change["reason"] != ""), "{own:?}");
 
     // Whoever has read enough ends it without a word, and one that stands still is told of.
     let quiet = other.output(&[
