@@ -22,7 +22,7 @@ const PROGRAMS: Layers = &[
     ("journal", &["types", "election"]),
     ("cluster", &["types", "store"]),
     ("audit", &["types", "election", "config", "systemd"]),
-    ("dbus", &["types", "cluster"]),
+    ("dbus", &["types", "cluster", "host"]),
     ("metrics", &["types", "election", "host", "guard_client", "journal"]),
     (
         "daemon",
