@@ -162,9 +162,9 @@ fn folded(line: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = line;
     while rest.chars().count() > WIDTH {
-        let end = rest.char_indices().nth(WIDTH).map_or(rest.len(), |(end, _)| end);
+        let end = rest.char_indices().nth(WIDTH + 1).map_or(rest.len(), |(end, _)| end);
         let indent = rest.len() - rest.trim_start().len();
-        let Some(space) = rest[indent..=end].rfind(' ').map(|space| indent + space) else { break };
+        let Some(space) = rest[indent..end].rfind(' ').map(|space| indent + space) else { break };
         lines.push(rest[..space].to_owned());
         rest = rest[space..].trim_start();
     }
