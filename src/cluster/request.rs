@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::LONGEST_PAUSE;
-use crate::types::{NodeId, ServiceName};
+use crate::types::{LONGEST_PAUSE, NodeId, ServiceName};
 
 /// What an operator asks for. Times are in seconds since 1970, reasons are one line and may be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

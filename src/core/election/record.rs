@@ -30,9 +30,7 @@ pub const LONGEST_LEASE: Duration = Duration::from_secs(1000 * 3600);
 /// The longest X of a record that is believed: the longest T, and a `stop-budget` of a day.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1024 * 3600);
 
-/// The longest pause of a holder. No maintenance of a store takes a week, and for as long as a pause lasts nobody takes over from a
-/// holder that dies.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
+pub use crate::types::LONGEST_PAUSE;
 
 /// What the writer of a record was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

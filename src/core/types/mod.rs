@@ -22,6 +22,10 @@ pub use holder::Holder;
 pub use lease::LeaseTerms;
 pub use printable::{is_printable, printable, printable_lines, shortened};
 
+/// The longest pause of a holder. No maintenance of a store takes a week, and for as long as a pause lasts nobody takes over from a
+/// holder that dies.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// The directory of the grants: one file for each service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
 
