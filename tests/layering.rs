@@ -20,7 +20,7 @@ const PROGRAMS: Layers = &[
     ("systemd", &["types", "host", "task"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),
-    ("cluster", &["types", "election", "store"]),
+    ("cluster", &["types", "store"]),
     ("audit", &["types", "election", "config", "systemd"]),
     ("dbus", &["types", "cluster", "host"]),
     ("metrics", &["types", "election", "host", "guard_client", "journal"]),
