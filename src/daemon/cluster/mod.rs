@@ -144,6 +144,8 @@ struct Shared {
     own: Mutex<Option<HostStatus>>,
     troubles: Mutex<BTreeMap<Part, Trouble>>,
     changed: Notify,
+    /// Somebody looks at the cluster.
+    looked_at: Notify,
     services: watch::Sender<Services>,
     asked: mpsc::Sender<Asked>,
     fresh: mpsc::Sender<Fresh>,
@@ -196,6 +198,7 @@ impl Cluster {
             own: Mutex::default(),
             troubles: Mutex::default(),
             changed: Notify::new(),
+            looked_at: Notify::new(),
             services,
             asked,
             fresh,
@@ -231,6 +234,12 @@ impl Cluster {
     /// Says that the state of something that is reported may have changed.
     pub(super) fn changed(&self) {
         self.0.changed.notify_one();
+    }
+
+    /// Says that somebody looks at the cluster, and may do so again soon: the reports of the other hosts are read more often for a
+    /// while, because not every store gives hints.
+    pub(super) fn looked_at(&self) {
+        self.0.looked_at.notify_one();
     }
 
     /// The cluster as it is known now.

@@ -439,3 +439,22 @@ async fn a_report_is_written_and_the_others_are_read_at_once() {
     two.cluster.look_again().await.expect("it is read");
     assert!(again.elapsed() < Duration::from_secs(1), "{:?}", again.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_looks_sees_changes_soon_although_the_store_gives_no_hints() {
+    let store = MemoryStore::new(LIMIT);
+    store.deaden_watches(true);
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    let reads = two.reads();
+    for state in [State::Active, State::Releasing, State::Active] {
+        one.enter(state);
+        for _ in 0..30 {
+            two.cluster.looked_at();
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(two.sees("h1").services[0].state, state.to_string());
+    }
+    assert!(two.reads() - reads < 60, "the looks are paced: {}", two.reads() - reads);
+}

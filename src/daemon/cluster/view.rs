@@ -24,6 +24,8 @@ const LOOK_OF_HOST: Duration = Duration::from_millis(400);
 const APART: Duration = Duration::from_millis(100);
 /// Shortest time between two looks at a report.
 const AGAIN: Duration = Duration::from_millis(500);
+/// In a large cluster each host adds so much to it while somebody looks.
+const AGAIN_OF_HOST: Duration = Duration::from_millis(50);
 /// Pause after a read that failed.
 const AWAY: Duration = Duration::from_secs(2);
 
@@ -131,6 +133,7 @@ impl Viewer {
                     let _ = asked.send(read.map_err(|trouble| trouble.in_words(Part::View)));
                 }
                 bells = rung(&self.bells) => self.hasten(&bells),
+                () = self.cluster.0.looked_at.notified() => self.hasten_all(),
                 () = sleep_until(next) => {
                     let result = self.look().await;
                     self.heed(result);
@@ -181,6 +184,17 @@ impl Viewer {
                     }
                 }
             }
+        }
+    }
+
+    /// Makes all reports due, unless they were read a moment ago: somebody looks at them.
+    fn hasten_all(&mut self) {
+        let now = Instant::now();
+        let interval = self.interval();
+        let again = AGAIN.max(AGAIN_OF_HOST.saturating_mul(u32::try_from(self.due.len()).unwrap_or(u32::MAX)));
+        for due in self.due.values_mut() {
+            let soon = due.checked_sub(interval).map_or(now, |read| now.max(read + again));
+            *due = soon.min(*due);
         }
     }
 

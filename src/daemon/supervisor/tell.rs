@@ -35,6 +35,7 @@ impl Supervisor {
                 let _ = answer.send(self.changes(all, &also));
             }
             Ask::Cluster(answer) => {
+                self.cluster.looked_at();
                 let _ = answer.send(self.cluster.status());
             }
             Ask::History { service, answer } => self.tell_history(&service, answer),
