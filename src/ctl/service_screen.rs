@@ -140,8 +140,8 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     if service.token > 0 {
         facts.push(("Token", service.token.to_string()));
     }
-    // Of a silent holder the finding says the same.
-    if !here.waits.is_empty() && service.state != "silent" {
+    // Of a silent holder the finding says the same, unless it is the store that does not answer.
+    if !here.waits.is_empty() && (service.state != "silent" || here.state == "no-store") {
         facts.push(("Waits", format!("{node}: {}", here.waits)));
     }
     if !here.health.is_empty() {
