@@ -74,6 +74,8 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     assert_eq!(active_status(other), Some(4));
     assert!(done(other, &["status"]).contains("new schema"));
     refused(other, &["step-down", "db"], 1, &["stopped everywhere by root", "new schema", "putexctl start db"]);
+    let watched = || other.read_file("/tmp/watch").unwrap_or_default();
+    wait_until(TAKE_OVER, "watch tells of the stop", || watched().contains("\"stopped\""));
     done(other, &["start", "db"]);
 
     let drained = named(&fixture, &holder(&fixture));
