@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
@@ -236,8 +236,7 @@ fn verb(message: &Message, member: &str) -> fdo::Result<Verb> {
         "ConfirmDead" => Verb::ConfirmDead { node: options::node(&subject)? },
         _ => return Err(fdo::Error::UnknownMethod(format!("{MANAGER} has no method {member:?}"))),
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    verb.check(now).map_err(fdo::Error::InvalidArgs)?;
+    verb.check(clock::wall().as_secs()).map_err(fdo::Error::InvalidArgs)?;
     Ok(verb)
 }
 

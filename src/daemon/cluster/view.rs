@@ -168,19 +168,13 @@ impl Viewer {
 
     /// Makes what hints came for due, unless it was read a moment ago.
     fn hasten(&mut self, bells: &[usize]) {
-        let now = Instant::now();
         let interval = self.interval();
-        // What is due after `interval` was read at the beginning of it.
-        let soon = |due: &mut Instant, interval: Duration| {
-            let again = due.checked_sub(interval).map_or(now, |read| now.max(read + AGAIN));
-            *due = again.min(*due);
-        };
         for bell in bells {
             match bell.checked_sub(1) {
-                None => soon(&mut self.list_at, LOOK),
+                None => hasten(&mut self.list_at, LOOK, AGAIN),
                 Some(index) => {
                     if let Some(due) = self.due.values_mut().nth(index) {
-                        soon(due, interval);
+                        hasten(due, interval, AGAIN);
                     }
                 }
             }
@@ -189,12 +183,10 @@ impl Viewer {
 
     /// Makes all reports due, unless they were read a moment ago: somebody looks at them.
     fn hasten_all(&mut self) {
-        let now = Instant::now();
         let interval = self.interval();
         let again = AGAIN.max(AGAIN_OF_HOST.saturating_mul(u32::try_from(self.due.len()).unwrap_or(u32::MAX)));
         for due in self.due.values_mut() {
-            let soon = due.checked_sub(interval).map_or(now, |read| now.max(read + again));
-            *due = soon.min(*due);
+            hasten(due, interval, again);
         }
     }
 
@@ -296,6 +288,14 @@ impl Viewer {
         }
         Ok(())
     }
+}
+
+/// Makes something due that is read every `interval`, but not sooner than `again` after it was read.
+fn hasten(due: &mut Instant, interval: Duration, again: Duration) {
+    let now = Instant::now();
+    // What is due after `interval` was read at the beginning of it.
+    let soon = due.checked_sub(interval).map_or(now, |read| now.max(read + again));
+    *due = soon.min(*due);
 }
 
 /// Whether all pages are there of which the report tells.
