@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::findings::{self, grouped};
-use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View, report_of, state_in};
+use super::view::{
+    Candidate, Finding, HostView, Presence, ServiceView, Severity, View, activity_in, report_of, state_in,
+};
 use crate::cluster::eligibility::{self, eligibility};
 use crate::cluster::view::Life;
 use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
@@ -183,11 +185,8 @@ fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node:
         // Its own word comes first; a report counts if it was made after the tenure was seen here.
         (_, "standby" | "retired") if holder == node || known.is_of_tenure => "lapsed",
         (_, "no-store") if holder == node => "unknown",
-        (_, "releasing" | "lapsing") => "stopping",
-        (_, "confirming" | "fencing" | "starting") => "starting",
         (_, "active") if here.is_some_and(|status| status.paused.is_some()) => "paused",
-        (_, "active") => "running",
-        _ => "held",
+        (_, state) => activity_in(state).unwrap_or("held"),
     };
     word.to_owned()
 }

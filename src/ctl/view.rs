@@ -207,6 +207,16 @@ pub(super) fn state_in(report: &ServiceReport) -> &str {
     if report.state.is_empty() { "standby" } else { &report.state }
 }
 
+/// What a holder in this state does, in the cluster's words; `None`: nothing that concerns the unit.
+pub(super) fn activity_in(state: &str) -> Option<&'static str> {
+    match state {
+        "confirming" | "fencing" | "starting" => Some("starting"),
+        "active" => Some("running"),
+        "releasing" | "lapsing" => Some("stopping"),
+        _ => None,
+    }
+}
+
 /// Who has asked, when, until when and why.
 pub(super) fn in_words(word: &Word) -> String {
     let by = if word.by.is_empty() { "somebody" } else { &word.by };

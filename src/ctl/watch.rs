@@ -12,7 +12,7 @@ use zbus::{Message, MessageStream};
 use super::ask::Bus;
 use super::output::{Failure, Surface, print_json_line, redraw};
 use super::status::{is_named, picture, screen, unknown_is_refused};
-use super::view::View;
+use super::view::{View, activity_in};
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{TRANSITION, TransitionStatus};
 use crate::host::clock;
@@ -164,12 +164,7 @@ impl Watcher {
 
     /// The change that a transition on this host is for the cluster. `None`: the next look tells what it is.
     fn transition(&mut self, told: TransitionStatus, node: &str) -> Option<Change> {
-        let state = match told.to.as_str() {
-            "confirming" | "fencing" | "starting" => "starting",
-            "active" => "running",
-            "releasing" | "lapsing" => "stopping",
-            _ => return None,
-        };
+        let state = activity_in(&told.to)?;
         if !self.began || !is_named(&self.arguments.services, &told.service) {
             return None;
         }
