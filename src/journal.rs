@@ -25,7 +25,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::election::{State, Transition};
-use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines};
+use crate::types::{FencingToken, Revision, ServiceName, UnitName, first_named, printable, printable_lines};
 
 /// The environment variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
@@ -185,12 +185,8 @@ fn together(services: &[(&ServiceName, &UnitName)], tell: impl Fn(&str)) {
             span.record("PUTEX_SERVICE", service.as_str());
             span.record("OBJECT_SYSTEMD_UNIT", unit.as_str());
         }
-        let named: Vec<&str> = services.iter().take(SERVICES_NAMED).map(|(service, _)| service.as_str()).collect();
-        let more = match services.len().saturating_sub(SERVICES_NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        span.in_scope(|| tell(&format!("{}{more}", named.join(", "))));
+        let named: Vec<&str> = services.iter().map(|(service, _)| service.as_str()).collect();
+        span.in_scope(|| tell(&first_named(&named, SERVICES_NAMED)));
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod holder;
 pub mod kept;
 mod lease;
+mod names;
 pub mod printable;
 pub mod span;
 pub mod store;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use holder::Holder;
 pub use lease::LeaseTerms;
+pub use names::first_named;
 pub use printable::{is_printable, printable, printable_lines, shortened};
 
 /// The longest pause of a holder. No maintenance of a store takes a week, and for as long as a pause lasts nobody takes over from a

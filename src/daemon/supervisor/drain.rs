@@ -23,7 +23,7 @@ use crate::daemon::hints::Hints;
 use crate::daemon::service::{Answer, Status};
 use crate::election::State;
 use crate::journal;
-use crate::types::{NodeId, ServiceName};
+use crate::types::{NodeId, ServiceName, first_named};
 
 /// How long it is waited for a host that can take over: what a host reports is a few seconds old, and a host that was started
 /// just now takes nothing at first.
@@ -87,7 +87,7 @@ impl Question {
         let handed: Vec<&str> = self.held().map(|(service, _)| service.as_str()).collect();
         let begun = match handed[..] {
             [] => "this host is drained, and holds nothing".to_owned(),
-            _ => format!("this host is drained; begun to hand over {}", enumerated(&handed)),
+            _ => format!("this host is drained; begun to hand over {}", first_named(&handed, NAMED)),
         };
         if let Err(error) = self.drain.begin(word).await {
             drop(announced);
@@ -226,19 +226,12 @@ fn in_words(lonely: &[Lonely]) -> String {
     }
     let more: usize = reasons.values().skip(REASONS).map(Vec::len).sum();
     let shown = reasons.iter().take(REASONS);
-    let mut words: Vec<String> = shown.map(|(why, services)| format!("{} ({why})", enumerated(services))).collect();
+    let mut words: Vec<String> =
+        shown.map(|(why, services)| format!("{} ({why})", first_named(services, NAMED))).collect();
     if more > 0 {
         words.push(format!("{more} more for other reasons"));
     }
     words.join(", ")
-}
-
-fn enumerated(names: &[&str]) -> String {
-    let shown = names[..names.len().min(NAMED)].join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::daemon::{disk, notify};
 use crate::election::rounded;
 use crate::guard_client::frame::ListedLease;
 use crate::systemd::{JobType, Systemd};
-use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName};
+use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName, first_named};
 
 /// Time between two looks whether the services have ended, when the daemon ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -241,14 +241,10 @@ impl Supervisor {
 
 /// What STATUS= says while the units stop: for which services it waits, since when, and for how long at most.
 fn stopping_in_words(left: &[ServiceName], since: Duration, limit: Duration) -> String {
-    let named: Vec<&str> = left.iter().take(NAMED).map(ServiceName::as_str).collect();
-    let more = match left.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let left: Vec<&str> = left.iter().map(ServiceName::as_str).collect();
     format!(
-        "stopping: waits for {}{more} to stop, for {} so far and {} more at most; see \"putexctl status\"",
-        named.join(", "),
+        "stopping: waits for {} to stop, for {} so far and {} more at most; see \"putexctl status\"",
+        first_named(&left, NAMED),
         rounded(since),
         rounded(limit)
     )
