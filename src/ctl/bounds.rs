@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::config::ServiceSettings;
 use crate::election::{Confirmation, Timings};
+use crate::types::span::milliseconds;
 
 /// One term of a bound.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,10 +30,6 @@ pub(super) struct Bound {
     pub(super) remark: String,
 }
 
-fn ms(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Bound {
     fn new(event: &str, terms: Vec<Term>, remark: String) -> Self {
         let at_most_ms = terms.iter().filter_map(|term| term.ms).sum();
@@ -46,7 +43,7 @@ impl Bound {
 }
 
 fn term(name: impl Into<String>, span: Duration) -> Term {
-    Term { name: name.into(), ms: Some(ms(span)) }
+    Term { name: name.into(), ms: Some(milliseconds(span)) }
 }
 
 fn unnumbered(name: &str) -> Term {

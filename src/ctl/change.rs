@@ -21,7 +21,7 @@ use crate::command_line::exit;
 use crate::config;
 use crate::dbus::Options;
 use crate::host::clock;
-use crate::types::span::{self, rounded};
+use crate::types::span::{self, milliseconds, rounded};
 use crate::types::{NodeId, ServiceName};
 
 /// How often the outcome is looked for.
@@ -185,11 +185,11 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     change.names_are_known(&before)?;
     let subject = change.subject().unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
-    let began_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
+    let began_ms = milliseconds(clock::wall());
     let mut progress = Progress::new();
     let answer = answer(&bus, method, &change, options, (&subject, &mut progress)).await?;
     let goal = change.goal(&before).filter(|_| !waiting.no_wait);
-    let took_ms = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took_ms = || milliseconds(begin.elapsed());
     let Some(goal) = goal else {
         if waiting.json {
             let told = Told {

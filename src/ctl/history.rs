@@ -16,7 +16,7 @@ use super::view::View;
 use crate::cluster::history::{Happened, What};
 use crate::command_line::exit;
 use crate::host::clock;
-use crate::types::span::date;
+use crate::types::span::{date, milliseconds};
 
 /// What `putexctl history` is called with.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ fn since(text: &str) -> Result<Since, String> {
 impl Since {
     fn in_ms(self, now_ms: u64) -> u64 {
         match self {
-            Self::Ago(span) => now_ms.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+            Self::Ago(span) => now_ms.saturating_sub(milliseconds(span)),
             Self::At(at) => at,
         }
     }
@@ -84,7 +84,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let names: Vec<String> = services.iter().map(|status| status.service.clone()).collect();
     unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
-    let now_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
+    let now_ms = milliseconds(clock::wall());
     let from_ms = arguments.since.map(|since| since.in_ms(now_ms));
     let (mut pasts, mut failures) = (Vec::new(), Vec::new());
     let mut progress = Progress::new();

@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::election::Record;
 use crate::store::Listed;
 use crate::types::Key;
-use crate::types::span::rounded;
+use crate::types::span::{milliseconds, rounded};
 
 /// What `putexctl locks` is called with.
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ fn known(settings: &Settings, keys: &[Listed]) -> Vec<Lock> {
             service: service.to_owned(),
             holder: String::new(),
             revision: listed.revision.0,
-            age_ms: listed.age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            age_ms: listed.age.map(milliseconds),
         }
     };
     keys.iter().map(of_key).collect()

@@ -46,6 +46,7 @@ use crate::config;
 use crate::dbus::Options;
 use crate::guard_client::grant::{self, GrantError};
 use crate::host::{clock, identity};
+use crate::types::span::milliseconds;
 use crate::types::{Key, NodeId, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -377,7 +378,7 @@ struct OfLease<'a> {
 fn token(root: &Path, service: &ServiceName, json: bool) -> Result<(), Failure> {
     let error = match grant::held(&leases_below(root), service) {
         Ok(held) if json => {
-            let left_ms = u64::try_from(held.left.as_millis()).unwrap_or(u64::MAX);
+            let left_ms = milliseconds(held.left);
             return print_json(&OfLease { service: service.as_str(), token: held.token.0, left_ms });
         }
         Ok(held) => return print(&format!("{}\n", held.token)),

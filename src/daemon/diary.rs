@@ -13,6 +13,7 @@ use crate::cluster::history::{Happened, What};
 use crate::cluster::request::Verb;
 use crate::election::{Heard, State, Transition, Waiting};
 use crate::journal;
+use crate::types::span::milliseconds;
 use crate::types::{FencingToken, Key, NodeId, Time};
 
 /// Tells of one service what happens on this host.
@@ -151,10 +152,6 @@ impl Diary {
             _ => {}
         }
     }
-}
-
-fn milliseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::election::{KeptPlace, LONGEST_HOLD, Memory, Timings};
+use crate::types::span::milliseconds;
 use crate::types::{FencingToken, Incarnation, Key, Revision, ServiceName, UnitName};
 
 /// The file that keeps one service's memory.
@@ -73,7 +74,7 @@ impl Disk {
             key: self.key.clone(),
             position: memory.position.clone(),
             token: memory.token,
-            longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
+            longest_hold_ms: milliseconds(memory.longest_hold),
             timings: Some(timings),
         };
         (self.path.clone(), render(&stored))

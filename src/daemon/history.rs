@@ -16,6 +16,7 @@ use crate::cluster::history::pages::{self, Page};
 use crate::cluster::history::stored::{Slot, read_history, read_slot};
 use crate::cluster::history::{AHEAD_MS, Happened, What};
 use crate::store::{Attempt, Store, StoreError, WriteOutcome};
+use crate::types::span::milliseconds;
 use crate::types::{Key, NodeId, WriteId};
 
 /// The most events that wait to be written.
@@ -115,7 +116,7 @@ impl History {
 
     /// What the store has of the history of `lock`, at `now` since 1970. `Err`: why that is not known.
     pub(super) async fn read(&self, store: &dyn Store, lock: &Key, now: Duration) -> Result<Vec<Happened>, String> {
-        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = milliseconds(now);
         if let Some((_, events)) = self.answers().get(lock).filter(|(read, _)| read.elapsed() < FRESH) {
             return Ok(events.clone());
         }

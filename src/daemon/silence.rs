@@ -20,7 +20,7 @@ use crate::host::clock;
 use crate::journal;
 use crate::metrics::{Metrics, StoreFacts};
 use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
-use crate::types::span::rounded;
+use crate::types::span::{milliseconds, rounded};
 use crate::types::{Key, Revision};
 
 /// Shorter silences are a lost call or a connection that was made anew, which nobody has to know of.
@@ -372,7 +372,6 @@ impl Silences {
 
     pub(super) fn status(&self, store: String) -> StoreStatus {
         let noted = self.noted();
-        let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         // A late call may still be answered, and its silence is counted only if it is not.
         let late = || noted.asked.map(|asked| noted.noticed(asked)).filter(Silence::is_noteworthy);
         let lasts = |silence: Silence| silence.began.at.elapsed();

@@ -16,6 +16,7 @@ use super::counters::Metrics;
 use super::text::{self, Facts, HostFacts, StoreFacts};
 use crate::guard_client::grant::{self, GrantError};
 use crate::guard_client::{GuardClient, Link};
+use crate::types::span::milliseconds;
 use crate::types::{NodeId, ServiceName};
 
 /// The media type of the text, by the specification of OpenMetrics.
@@ -126,7 +127,7 @@ async fn make(sources: Arc<Sources>) -> Option<Bytes> {
 fn lease(leases: &Path, node: &NodeId, service: &ServiceName) -> (StatusCode, String) {
     let (status, said) = match grant::held(leases, service) {
         Ok(held) => {
-            let left = u64::try_from(held.left.as_millis()).unwrap_or(u64::MAX);
+            let left = milliseconds(held.left);
             let said = serde_json::json!({
                 "service": service.as_str(), "node": node.as_str(), "token": held.token.0, "left_ms": left,
             });

@@ -9,6 +9,7 @@ use crate::election::{STOP_KINDS, State};
 use crate::host::clock;
 use crate::journal::Alarm;
 use crate::types::ServiceName;
+use crate::types::span::milliseconds;
 
 /// The upper bounds of the buckets of a renewal's time, in microseconds. The last one is that of the longest limit of a call that
 /// timings in use have; whatever took longer is in the bucket without a bound.
@@ -290,8 +291,4 @@ impl Numbers {
     pub(super) fn renewals(&self) -> impl Iterator<Item = (Result, u64)> {
         Result::ALL.into_iter().zip(&self.renewals).map(|(result, number)| (result, number.load(Relaxed)))
     }
-}
-
-fn milliseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -24,6 +24,12 @@ pub fn rounded(span: Duration) -> String {
     }
 }
 
+/// A span in whole milliseconds, or the largest number where it has more.
+#[must_use]
+pub fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Text for a time in seconds since 1970: `2026-11-22T07:49:47Z`.
 #[must_use]
 pub fn date(seconds: u64) -> String {

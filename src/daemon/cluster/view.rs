@@ -14,6 +14,7 @@ use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire;
 use crate::daemon::hints::{Bell, rung};
+use crate::types::span::milliseconds;
 use crate::types::{Incarnation, Key, NodeId, Revision};
 
 /// Time between two looks at a report. A hint of a report comes before that, as a rule.
@@ -60,7 +61,7 @@ impl Seen {
 
 impl View {
     pub(super) fn hosts(&self, now: Duration) -> Vec<HostStatus> {
-        let ms = |since: Duration| u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u64::MAX);
+        let ms = |since: Duration| milliseconds(now.saturating_sub(since));
         let status = |(node, seen): (&NodeId, &Seen)| {
             let unread = || HostReport { node: node.to_string(), ..HostReport::default() };
             let services = seen.pages.iter().flat_map(|(_, services)| services.iter().cloned());

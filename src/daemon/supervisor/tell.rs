@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -19,6 +18,7 @@ use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word};
 use crate::journal;
+use crate::types::span::milliseconds;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
@@ -358,10 +358,6 @@ impl Spans {
     }
 }
 
-fn milliseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
     let timings = &settings.timings;
     TimingsStatus {
@@ -380,6 +376,8 @@ fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::daemon::fake::settings;
 
