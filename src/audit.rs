@@ -74,7 +74,8 @@ async fn units_of(systemd: &Systemd, service: &ServiceSettings, with_gate: bool)
     let mut found = Vec::new();
     for unit in &all {
         let around = Surroundings {
-            service: with_gate.then_some(&service.name),
+            // What is only observed is not bound to a lease, and systemd may start it.
+            service: (with_gate && !service.observes).then_some(&service.name),
             self_fence: service.on_stop_failure.is_self_fence(),
             bound: &all,
             contains: &service.contains,
@@ -90,7 +91,11 @@ async fn units_of(systemd: &Systemd, service: &ServiceSettings, with_gate: bool)
         found.extend(texts.into_iter().map(|text| finding(is_error, text)));
         if is_loaded {
             let facts = systemd.facts(unit).await.map_err(|error| error.to_string())?;
-            let texts = of_boot(unit, facts.is_enabled()).into_iter().chain(of_time(unit, facts.stop_time, service));
+            let texts = of_boot(unit, facts.is_enabled() && !service.observes).into_iter().chain(of_time(
+                unit,
+                facts.stop_time,
+                service,
+            ));
             found.extend(texts.map(|text| finding(false, text)));
         }
     }

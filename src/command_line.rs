@@ -1,8 +1,11 @@
 //! What the command lines of all programs have in common: their parsing, and the exit statuses.
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::Parser;
+
+use crate::types::store::StoreSettings;
 
 /// Exit statuses, from sysexits(3); 3 and 4 as systemctl(1) has them.
 pub mod exit {
@@ -26,6 +29,19 @@ pub mod exit {
     pub const CONFIGURATION: u8 = 78;
     /// Nobody reads standard output any more: the status that a shell shows for a program that SIGPIPE has ended.
     pub const CLOSED_PIPE: u8 = 141;
+}
+
+/// The commit that the sources were taken from, as `packaging/build` says it.
+const COMMIT: Option<&str> = option_env!("PUTEX_COMMIT");
+
+/// What each program prints after its name with `--version`: its version and commit, and the stores that are built in.
+#[must_use]
+pub fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let commit = COMMIT.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+        format!("{}\ncommit: {commit}\nstores: {}", env!("CARGO_PKG_VERSION"), StoreSettings::BUILT_IN.join(", "))
+    });
+    &TEXT
 }
 
 /// Parses the command line; `Err` is the status to exit with, after help, version or an error has been printed.

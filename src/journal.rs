@@ -203,9 +203,14 @@ pub struct Subject<'a> {
     pub token: Option<FencingToken>,
 }
 
+/// Counts an alarm of which another entry of the journal tells.
+pub fn count(alarm: Alarm) {
+    RAISED[alarm as usize].fetch_add(1, Ordering::Relaxed);
+}
+
 /// Writes the entry of an alarm. `reason` fits behind a colon, and ends in ", ignoring" when nothing follows from it.
 pub fn alarm(alarm: Alarm, subject: &Subject<'_>, reason: &str) {
-    RAISED[alarm as usize].fetch_add(1, Ordering::Relaxed);
+    count(alarm);
     let service = subject.service.map(|(service, _)| service.as_str());
     let (before, colon) = service.map_or(("", ""), |service| (service, ": "));
     write(&Entry {
@@ -256,6 +261,19 @@ macro_rules! messages {
         impl $table {
             /// All values, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The kind in one word for programs: `StoreLost` is `store-lost`.
+            #[must_use]
+            pub fn kind(self) -> String {
+                let mut kind = String::new();
+                for character in format!("{self:?}").chars() {
+                    if character.is_ascii_uppercase() && !kind.is_empty() {
+                        kind.push('-');
+                    }
+                    kind.push(character.to_ascii_lowercase());
+                }
+                kind
+            }
 
             /// The name, as an operator reads it.
             #[must_use]
@@ -313,6 +331,8 @@ messages! {
         ConfigurationReloaded = "the configuration is reloaded", "e3ba308627d1406fb454bb6e319f48be", INFO;
         /// The store holds a record that no putexd would write.
         OddRecord = "the lock's record is not believed", "5f1de39cf4f74b2f9d8c4a60f1f3f7d2", ERROR;
+        /// A later version has written the lock's record in a format that this one does not know.
+        NewerRecord = "the lock's record is of a later version", "5afb23aa2b3a49cb997c794c4cc25461", WARN;
         /// A previous holder could not be fenced.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
         /// The health check has failed `fall` times in a row.

@@ -23,6 +23,7 @@
 //! | fencing token | a number that grows with each tenure: others refuse a former holder's writes by it; `token` in the record |
 //! | R, F, C, S | renewal interval, failures, confirmations, stop budget ([`election::Timings`]) |
 //! | T, hold | R·F, the lease; T − m + S, after which a holder's unit is dead if nothing is renewed |
+//! | passing hold | the part of a hold that ends at one point in time, because an operator has paused the service ([`election::Passing`]) |
 //! | lease | a holder's permission to run the unit until a deadline; kept by the guard, shown as `putex-lease@SERVICE.target` |
 //! | grant | the file in /run that exists while a lease is armed and open, and that the gate looks for |
 //! | gate | what keeps systemd from starting the unit without a grant: assertion, condition, `BindsTo=` ([`generator`]) |
@@ -48,6 +49,9 @@ pub mod guard_client;
 pub mod host;
 pub mod journal;
 pub mod metrics;
+#[cfg(test)]
+#[path = "../tests/support/samples.rs"]
+mod samples;
 pub mod store;
 pub mod systemd;
 pub mod task;

@@ -1,6 +1,14 @@
-//! Tasks with an owner.
+//! Tasks with an owner, and what tasks share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinHandle;
+
+/// Locks `mutex` and ignores poisoning: no code panics while it holds such a lock, and the guarded value is replaced as
+/// a whole.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A task that ends when its owner drops this, wherever it is then.
 #[derive(Debug)]

@@ -90,6 +90,7 @@ fn record(lease: Duration) -> Record {
         standing: Standing::Active,
         lease,
         hold: lease,
+        passing: None,
         token: FencingToken(7),
         prev: None,
         unfenced: Vec::new(),

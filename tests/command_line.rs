@@ -47,6 +47,21 @@ fn help_and_version_are_printed_on_standard_output() {
 }
 
 #[test]
+fn each_program_says_its_version_its_commit_and_its_stores() {
+    for program in PROGRAMS.into_iter().chain([env!("CARGO_BIN_EXE_putex-generator")]) {
+        let output = run(program, &["--version"]);
+        let said = text(&output.stdout);
+        let name = Path::new(program).file_name().expect("a name").to_string_lossy();
+        let lines: Vec<&str> = said.lines().collect();
+        let [first, commit, stores] = &lines[..] else { panic!("{said}") };
+        assert_eq!(*first, format!("{name} {}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(commit.strip_prefix("commit: "), Some(option_env!("PUTEX_COMMIT").unwrap_or("unknown")));
+        let stores: Vec<&str> = stores.strip_prefix("stores: ").expect("the stores").split(", ").collect();
+        assert_eq!(stores, putexd::types::store::StoreSettings::BUILT_IN);
+    }
+}
+
+#[test]
 fn wrong_usage_exits_64() {
     for program in PROGRAMS {
         let output = run(program, &["--no-such-option"]);

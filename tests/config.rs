@@ -661,7 +661,7 @@ fn a_missing_host_file_is_an_error() {
     let root = root(&[]);
     let loaded = load(&root);
     assert_eq!(loaded.settings, None);
-    assert!(loaded.to_string().contains("write it after the sample /usr/share/doc/putexd/putexd.toml: "), "{loaded}");
+    assert!(loaded.to_string().contains("copy the sample /usr/share/doc/putexd/putexd.toml to this place"), "{loaded}");
     assert!(loaded.to_string().ends_with("etc/putex/putexd.toml is mended"), "{loaded}");
 }
 
@@ -1340,7 +1340,7 @@ fn a_comment_alone_does_not_mask() {
 #[test]
 fn every_shipped_sample_is_valid() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-    let host = fs::read_to_string(shipped.join("putexd.toml")).expect("the sample is there");
+    let host = sample();
     // This program, which one of the samples names, is to be written by the reader.
     let root = root(&[("etc/putex/putexd.toml", &host), ("usr/lib/scheduler/check", "")]);
     let mut count = 0;
@@ -1376,38 +1376,63 @@ fn the_sample_names_the_true_defaults() {
     assert!(uncommented.contains("\nstop-limit ="), "the keys of [defaults] are named");
 }
 
-/// The other stores are blocks of comments. Each of them can take the place of the first block.
+/// Each store is a block of comments, and is accepted when these are uncommented.
 #[test]
 fn each_store_of_the_sample_is_accepted() {
-    let text = sample();
-    let blocks: Vec<&str> = text.split("\n\n").collect();
-    let first = blocks.iter().find(|block| block.contains("\n[store]\n")).expect("the sample has a store");
+    let text = shipped();
     let mut types = Vec::new();
-    for block in blocks.iter().filter(|block| block.starts_with("# [store]\n")) {
-        let lines: Vec<&str> =
-            block.lines().map(|line| line.strip_prefix("# ").expect("the whole block is a comment")).collect();
-        let alternative = lines.join("\n") + "\n";
-        let kind = alternative.lines().find_map(|line| line.strip_prefix("type = ")).expect("a store has a type");
+    for block in text.split("\n\n").filter(|block| block.starts_with("# [store]\n")) {
+        let store = uncommented(block);
+        let kind = store.lines().find_map(|line| line.strip_prefix("type = ")).expect("a store has a type");
         types.push(kind.trim_matches('"').to_owned());
         if !StoreSettings::BUILT_IN.contains(&kind.trim_matches('"')) {
             continue;
         }
-        let everything = spelled_out(&alternative);
-        assert_ne!(alternative, everything);
-        for store in [alternative, everything] {
-            let root = root(&[("etc/putex/putexd.toml", &text.replace(first, &store))]);
+        let everything = spelled_out(&store);
+        assert_ne!(store, everything);
+        for store in [store, everything] {
+            let root = root(&[("etc/putex/putexd.toml", &text.replace(block, &store))]);
             for file in ["putexd.creds", "password", "ca.pem", "client.pem", "client.key"] {
                 write_secret(root.path(), &format!("etc/putex/{file}"), "");
             }
             settings(&root);
         }
     }
-    assert_eq!(types, ["nats", "etcd", "postgres"]);
+    assert_eq!(types, ["directory", "nats", "etcd", "postgres"]);
 }
 
-fn sample() -> String {
+/// The package brings the sample as /etc/putex/putexd.toml: with it putexd has nothing to do, until somebody names a store.
+#[test]
+fn a_file_without_a_store_is_told_from_a_broken_one() {
+    let lacks = |text: &str| putexd::config::lacks_store(root(&[("etc/putex/putexd.toml", text)]).path());
+    assert!(lacks(&shipped()));
+    assert!(lacks(""));
+    assert!(lacks("node = \"h1\"\n[defaults]\nrenew-interval = \"1s\"\n"));
+    assert!(putexd::config::lacks_store(root(&[]).path()), "there is no file");
+    let broken = ["node = \"h1\n", "[stroe]\ntype = \"directory\"\n", "node = \"a b\"\n", "[store]\n", "store = 1\n"];
+    for text in [sample().as_str()].into_iter().chain(broken) {
+        assert!(!lacks(text), "{text}");
+    }
+    let link = root(&[]);
+    fs::create_dir_all(link.path().join("etc/putex")).expect("a folder");
+    std::os::unix::fs::symlink("nowhere", link.path().join("etc/putex/putexd.toml")).expect("a link");
+    assert!(!putexd::config::lacks_store(link.path()), "a file that cannot be read is an error");
+}
+
+fn shipped() -> String {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/putexd.toml");
     fs::read_to_string(shipped).expect("the sample is there")
+}
+
+/// The shipped sample with its first store in force.
+fn sample() -> String {
+    let text = shipped();
+    let first = text.split("\n\n").find(|block| block.starts_with("# [store]\n")).expect("the sample has a store");
+    text.replace(first, &uncommented(first))
+}
+
+fn uncommented(block: &str) -> String {
+    block.lines().map(|line| line.strip_prefix("# ").expect("the whole block is a comment").to_owned() + "\n").collect()
 }
 
 /// The text with every comment line uncommented that names a key.

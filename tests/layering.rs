@@ -12,7 +12,9 @@ const CORE: Layers = &[("types", &[]), ("election", &["types"]), ("guard", &["ty
 
 /// All other modules. `types` and `election` are those of the core.
 const PROGRAMS: Layers = &[
-    ("command_line", &[]),
+    ("command_line", &["types"]),
+    // Only in tests.
+    ("samples", &[]),
     ("task", &[]),
     ("host", &["types"]),
     ("config", &["types", "election", "host"]),
@@ -41,6 +43,7 @@ const PROGRAMS: Layers = &[
             "dbus",
             "metrics",
             "audit",
+            "samples",
         ],
     ),
     (
@@ -60,8 +63,8 @@ const PROGRAMS: Layers = &[
             "audit",
         ],
     ),
-    ("generator", &["types", "systemd", "guard_client"]),
-    ("guard", &["types", "command_line", "host", "systemd", "guard_client", "journal"]),
+    ("generator", &["types", "command_line", "systemd", "guard_client"]),
+    ("guard", &["types", "command_line", "host", "systemd", "guard_client", "journal", "samples"]),
 ];
 
 /// What the core must not use: clocks, input and output. Cargo keeps the runtime, randomness and logs from it.

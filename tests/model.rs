@@ -303,6 +303,45 @@ fn pauses() {
     }
 }
 
+/// A store that loses a pause which each host has seen, or has had the chance to see before it takes the lock: all wait until its end,
+/// whatever gaps there are, and a claim tells what is left. A pause that was taken back is waited for no longer than it may last.
+fn lost_pauses(hosts: Plan) -> Plan {
+    let faults = [(Fault::Pause, 2), (Fault::Resume, 2), (Fault::WipeWhatIsKnown, 1), (Fault::Loss, 3)];
+    let gaps = [(Fault::Disconnect, 2), (Fault::DaemonCrash, 2), (Fault::PowerLoss, 1), (Fault::StepDown, 1)];
+    let mut plan = valid(hosts.with(&faults).with(&gaps));
+    plan.slow_guard = true;
+    plan
+}
+
+#[test]
+fn pauses_that_a_store_loses_after_they_were_seen() {
+    let _turn = turn();
+    for (name, hosts) in [("2 hosts", two()), ("3 hosts", three())] {
+        check::walk(
+            &format!("{name}, pauses that were seen, and a store made anew"),
+            lost_pauses(hosts),
+            1,
+            effort(10),
+        )
+        .holds(100_000, &[Milestone::TakeOver, Milestone::Lapse]);
+    }
+}
+
+#[test]
+fn a_pause_that_a_host_forgets() {
+    let _turn = turn();
+    finds("H9 dropped: a host forgets a pause that it has seen", lost_pauses(two()).with(&[(Fault::ForgetPassing, 1)]));
+}
+
+#[test]
+fn a_pause_that_is_said_to_be_over_before_the_guard_knows() {
+    let _turn = turn();
+    finds(
+        "H9 dropped: a record that has no passing hold any more",
+        lost_pauses(two()).with(&[(Fault::FalseResume, 1)]),
+    );
+}
+
 /// Words are written into the record of the lock by whichever host they are said on, whoever holds it.
 #[test]
 fn words_that_stop_and_start() {

@@ -71,6 +71,10 @@ fn alive(host: &HostStatus, life: Life) -> Result<(), String> {
     let ago = |ms| rounded(Duration::from_millis(ms));
     match (life, host.silent_ms) {
         (Life::Reports, _) => Ok(()),
+        (Life::Lost, ms) => {
+            let heard = ms.map_or_else(String::new, |ms| format!(", and has not reported for {}", ago(ms)));
+            Err(format!("is lost: {} has taken a lock from it{heard}", host.lost_to))
+        }
         (Life::Unknown, _) => Err("has not been heard of since this putexd was started".to_owned()),
         (Life::Silent, Some(ms)) => Err(format!("has not reported for {}", ago(ms))),
         (Life::Silent, None) => Err(format!("has not reported for {} or longer", ago(host.found_ms))),
@@ -109,6 +113,7 @@ mod tests {
             silent_ms,
             found_ms: 5000,
             services: vec![service],
+            ..HostStatus::default()
         }
     }
 
@@ -140,6 +145,7 @@ mod tests {
             host("h6", Some(1), ServiceReport { settings: "b".to_owned(), ..db() }),
             old,
             host("h8", Some(30_000), db()),
+            HostStatus { lost_to: "h1".to_owned(), ..host("h9", Some(6000), db()) },
         ];
         let told: Vec<_> = eligibility(&cluster(others), "db")
             .into_iter()
@@ -154,6 +160,7 @@ mod tests {
             ("h6", true, "has other settings for db than h1"),
             ("h7", true, "has not reported for 60s or longer"),
             ("h8", true, ""),
+            ("h9", true, "is lost: h1 has taken a lock from it, and has not reported for 6.0s"),
         ]
         .map(|(node, is_certain, why)| (node.to_owned(), is_certain, why.to_owned()));
         assert_eq!(told, expected);

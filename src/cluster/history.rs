@@ -2,6 +2,23 @@
 //!
 //! Hosts append events to [pages] in the store. What is read back is a list of events, of which
 //! [`holdings`](holdings::holdings) makes the periods in which somebody ran the unit.
+//!
+//! # What is known, and by whom
+//!
+//! | of a run | who knows it | what is told |
+//! | --- | --- | --- |
+//! | its begin | its host | [`What::Started`] |
+//! | its begin, where the host could not write that any more | who ran the unit next, and has followed the record | [`Happened::former`] |
+//! | its end | its host, by the proof or the release | [`What::Stopped`] |
+//! | its end while putexd was away or the host stood still | nobody exactly: the guard stopped the unit after the deadline | `Stopped` with [`Happened::or_earlier`] |
+//! | its end, where the host is gone | who ran the unit next: when it had last heard of the holder | [`Happened::gap_ms`] |
+//! | the same, where that host had a gap itself | the former holder's last report, or else nobody | [`Happened::gap_is_least`] |
+//!
+//! Fencing tokens put the runs in order. The begin of the next run is the latest time at which the one before can have ended, so
+//! two runs overlap only where both hosts have told exact times that say so. The clocks of hosts differ by some seconds at most.
+//!
+//! A time is never shown as exact where it is a bound. A run goes on only if the lock's record names its host, and a time in
+//! which nobody ran the unit is a gap unless an operator had it stopped.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +37,16 @@ pub const AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The most characters of the reason of an event.
 const REASON_LIMIT: usize = 160;
+
+/// How the reasons of the two orders begin that say whether a service is to run at all. The time between them is no gap.
+pub const ASKED_STOP: &str = "stop everywhere";
+/// What an event says of a pause that ends before its time, because the run ends that it belongs to.
+pub const PAUSE_ENDS: &str = "the pause ends, because the host that has the long lease stops the unit";
+/// See [`ASKED_STOP`].
+pub const ASKED_START: &str = "start again";
+
+/// How the reason of the alarm begins that says that a tenure has ended without a run.
+pub const NOT_STARTED: &str = "was not started";
 
 /// What has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +83,26 @@ pub struct Happened {
     /// Whether the gap may have been longer: the host found the former holder's record, and nothing told it how old that was.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gap_is_least: bool,
+    /// With [`What::Started`]: the host that ran the unit before, as this one has seen; empty = it has seen none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub former: String,
+    /// The fencing token of that host's tenure; 0 = not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub former_token: u64,
+    /// When that tenure was seen to run the unit first, by the clock of this host. `None`: it ran before this host looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_from_ms: Option<u64>,
+    /// With [`What::Stopped`]: the unit may have stopped earlier, because putexd was away or the host stood still.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub or_earlier: bool,
+    /// With `or_earlier`: when the lease was over. Before that nobody but the unit itself had ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until_ms: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -68,7 +115,20 @@ impl Happened {
     #[must_use]
     pub fn new(at_ms: u64, host: &str, what: What, token: u64, reason: &str) -> Self {
         let (host, reason) = (host.to_owned(), shortened(reason, REASON_LIMIT));
-        Self { at_ms, host, what, token, reason, gap_ms: None, gap_is_least: false }
+        Self {
+            at_ms,
+            host,
+            what,
+            token,
+            reason,
+            gap_ms: None,
+            gap_is_least: false,
+            former: String::new(),
+            former_token: 0,
+            former_from_ms: None,
+            or_earlier: false,
+            lease_until_ms: None,
+        }
     }
 
     /// Whether the unit's run on a host begins or ends with this event.

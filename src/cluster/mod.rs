@@ -5,6 +5,7 @@
 //! sees less. The layout of each value is JSON with a version of its own; whoever reads it takes anything that is missing or
 //! unknown as absent, because other versions of putexd write it as well.
 
+pub mod alarm;
 pub mod eligibility;
 pub mod history;
 pub mod report;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::alarm::AlarmStatus;
+
 /// What an operator has asked for, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -41,8 +43,10 @@ pub struct HostReport {
     pub guard: String,
     /// The hardware watchdog: its device, and what is wrong with it; empty = none is configured.
     pub watchdog: String,
-    /// What is wrong with the host as a whole, in whole sentences.
-    pub alarms: Vec<String>,
+    /// What is wrong with the host as a whole.
+    pub alarms: Vec<AlarmStatus>,
+    /// The hosts whose locks this one has taken because they fell silent, and which it has not heard of since.
+    pub lost: Vec<String>,
     /// The number of pages with services.
     pub pages: u32,
     /// A [sum](super::wire::sum) of each page, which tells a reader which pages have changed.
@@ -75,9 +79,23 @@ pub struct ServiceReport {
     /// The fencing token of the host's own tenure; 0 = it has none.
     #[serde(skip_serializing_if = "is_zero")]
     pub token: u64,
-    /// The alarms that stand, in whole sentences.
+    /// When the host, which has the lock, may start the unit, in seconds since 1970; 0 = it does not wait for that.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub starts: u64,
+    /// Why it may not start it before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub waits: String,
+    /// For how long the host waits for the unit of a holder that falls silent, if that is longer than usual because the host
+    /// remembers a longer lease, in milliseconds; 0 = as usual.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub remembered_ms: u64,
+    /// Until when the host waits for the unit of a holder that falls silent before, because of a pause or a claim that it has seen, in
+    /// seconds since 1970; 0 = it has seen none, or would not wait longer than usual.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub remembered_until: u64,
+    /// The alarms that stand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub alarms: Vec<String>,
+    pub alarms: Vec<AlarmStatus>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]

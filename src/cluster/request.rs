@@ -75,8 +75,12 @@ pub enum Verb {
 pub enum Unmet {
     /// Nothing was changed. The text says why, and begins with what to do.
     Refused(String),
+    /// Nothing was changed: the host that was asked does not answer, and the request is withdrawn. The text is as above.
+    Unheard(String),
     /// It may have begun, or may begin still. The text says what is known of that.
     Open(String),
+    /// Nothing had to be changed, because what is asked for is so already. The text says how it is.
+    Needless(String),
 }
 
 impl Unmet {
@@ -85,7 +89,9 @@ impl Unmet {
     pub fn map(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Refused(text) => Self::Refused(change(text)),
+            Self::Unheard(text) => Self::Unheard(change(text)),
             Self::Open(text) => Self::Open(change(text)),
+            Self::Needless(text) => Self::Needless(change(text)),
         }
     }
 }
@@ -187,6 +193,7 @@ pub struct Mailbox {
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each has a name of its own in what is written to the store")]
 pub struct Outcome {
     /// The id of the request.
     pub id: String,
@@ -196,6 +203,10 @@ pub struct Outcome {
     pub is_ok: bool,
     /// Whether it may have been carried out, or may be still: the host's putexd has not said so in time.
     pub is_open: bool,
+    /// Whether nothing had to be changed, because what was asked for was so already. A putexd that does not know this takes it as
+    /// carried out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_needless: bool,
     /// What was begun, or why nothing was.
     pub text: String,
 }

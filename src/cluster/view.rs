@@ -20,6 +20,8 @@ pub struct HostStatus {
     pub silent_ms: Option<u64>,
     /// How long ago this host has found the report for the first time, in milliseconds.
     pub found_ms: u64,
+    /// The host that has taken a lock from it because it fell silent, if nothing was heard of it since; empty = there is none.
+    pub lost_to: String,
     /// Its services.
     pub services: Vec<ServiceReport>,
 }
@@ -33,6 +35,8 @@ pub enum Life {
     Unknown,
     /// It has not reported for longer than [`SILENT`].
     Silent,
+    /// Another host has taken a lock from it because it fell silent, and it has not reported since.
+    Lost,
 }
 
 impl HostStatus {
@@ -41,6 +45,7 @@ impl HostStatus {
     pub fn life(&self) -> Life {
         let is_long = |ms: u64| Duration::from_millis(ms) > SILENT;
         match self.silent_ms {
+            _ if !self.lost_to.is_empty() => Life::Lost,
             Some(ms) if is_long(ms) => Life::Silent,
             Some(_) => Life::Reports,
             None if is_long(self.found_ms) => Life::Silent,

@@ -6,6 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::alarm::AlarmStatus;
 use super::report::{HostReport, ServiceReport, Word};
 use crate::types::{NodeId, ServiceName, Value, shortened};
 
@@ -21,6 +22,8 @@ pub const PAGE_BYTES: usize = 24 * 1024;
 
 /// The most characters of a text that is told to others.
 const TEXT_LIMIT: usize = 240;
+/// The same of an alarm, which has what to do, what is wrong, since when, and why.
+const ALARM_LIMIT: usize = 600;
 /// The most alarms that are told of a host, and of a service.
 const ALARMS_LIMIT: usize = 8;
 
@@ -155,7 +158,9 @@ pub fn bounded_report(mut report: HostReport) -> HostReport {
         shorten(by);
         shorten(reason);
     }
-    shorten_all(&mut report.alarms);
+    bound_alarms(&mut report.alarms);
+    report.lost.truncate(HOSTS_LIMIT);
+    report.lost.retain(|node| node.parse::<NodeId>().is_ok());
     report.sums.truncate(PAGES_LIMIT);
     report.sums.iter_mut().for_each(shorten);
     report.pages = u32::try_from(report.sums.len()).unwrap_or_default();
@@ -163,9 +168,8 @@ pub fn bounded_report(mut report: HostReport) -> HostReport {
 }
 
 fn bounded_service(mut service: ServiceReport) -> ServiceReport {
-    for text in
-        [&mut service.service, &mut service.key, &mut service.settings, &mut service.state, &mut service.hindrance]
-    {
+    let ServiceReport { service: name, key, settings, state, hindrance, waits, .. } = &mut service;
+    for text in [name, key, settings, state, hindrance, waits] {
         shorten(text);
     }
     // A unit's name may be longer than other texts.
@@ -173,13 +177,18 @@ fn bounded_service(mut service: ServiceReport) -> ServiceReport {
         service.unit.clear();
     }
     service.unit = shortened(&service.unit, 255);
-    shorten_all(&mut service.alarms);
+    bound_alarms(&mut service.alarms);
     service
 }
 
-fn shorten_all(texts: &mut Vec<String>) {
-    texts.truncate(ALARMS_LIMIT);
-    texts.iter_mut().for_each(shorten);
+fn bound_alarms(alarms: &mut Vec<AlarmStatus>) {
+    alarms.truncate(ALARMS_LIMIT);
+    for AlarmStatus { kind, remedy, what, reason, .. } in alarms {
+        [kind, what].into_iter().for_each(shorten);
+        for text in [remedy, reason] {
+            *text = shortened(text, ALARM_LIMIT);
+        }
+    }
 }
 
 fn shorten(text: &mut String) {
@@ -207,7 +216,10 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_counted() {
-        let long = |n: usize| ServiceReport { hindrance: "x".repeat(9999), ..service(&format!("s{n}")) };
+        let long = |n: usize| {
+            let text = "x".repeat(9999);
+            ServiceReport { hindrance: text.clone(), waits: text, ..service(&format!("s{n}")) }
+        };
         let (pages, left_out) = pages((0..3000).map(long));
         assert_eq!(pages.len(), PAGES_LIMIT);
         assert_eq!(left_out + pages.iter().map(|page| services(page).len()).sum::<usize>(), 3000);
@@ -226,7 +238,8 @@ mod tests {
         let long = HostReport {
             node: "h1".to_owned(),
             guard: "\u{1b}[2J".repeat(99),
-            alarms: vec!["x".repeat(400); 50],
+            alarms: vec![AlarmStatus { remedy: "x".repeat(700), ..AlarmStatus::sentence("y".repeat(700)) }; 10],
+            lost: vec!["\u{1b}".to_owned(); 300],
             sums: vec![String::new(); 3000],
             pages: u32::MAX,
             ..HostReport::default()
@@ -234,7 +247,9 @@ mod tests {
         let shown = report(&encode(&long), &node).expect("a report");
         assert!(!shown.guard.contains('\u{1b}') && shown.guard.chars().count() <= TEXT_LIMIT);
         assert_eq!((shown.alarms.len(), shown.pages as usize), (ALARMS_LIMIT, PAGES_LIMIT));
-        assert!(shown.alarms.iter().all(|alarm| alarm.chars().count() <= TEXT_LIMIT));
+        let longest = |alarm: &AlarmStatus| alarm.remedy.chars().count().max(alarm.reason.chars().count());
+        assert!(shown.alarms.iter().all(|alarm| longest(alarm) <= ALARM_LIMIT));
+        assert!(shown.lost.is_empty(), "no host has such a name");
 
         let many = (0..1000).map(|n| Listed { node: format!("h{n}"), at: n }).collect();
         assert_eq!(listed(&encode(&HostList { hosts: many })).len(), HOSTS_LIMIT);

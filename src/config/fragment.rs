@@ -18,6 +18,7 @@ use toml::de::{DeTable, DeValue};
 use super::diagnostic::Report;
 use super::listen::Listen;
 use super::settings::StopProof;
+use super::similar::similar;
 use crate::election::Confirmation;
 use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
 
@@ -620,13 +621,7 @@ fn remove_unknown_from(
 
 /// The known key that is most similar to `name`; `None` if none is similar enough to be a typing error.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    let written = name.to_lowercase().replace('_', "-");
-    known
-        .iter()
-        .map(|key| (strsim::damerau_levenshtein(&written, key), *key))
-        .filter(|(distance, key)| *distance <= (key.len() / 3).max(1))
-        .min()
-        .map(|(_, key)| key)
+    similar(&name.replace('_', "-"), known.iter().copied()).first().copied()
 }
 
 /// The keys that serde knows for a struct, so that no second list has to be kept.

@@ -110,6 +110,26 @@ pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>)
     load_with(root, &identity::host_name(), former, leased)
 }
 
+/// Whether nobody has said yet where the locks are: there is no `putexd.toml`, or it names no store and nothing else is wrong in
+/// it. Then putexd has nothing to do, and that is no error.
+#[must_use]
+pub fn lacks_store(root: &Path) -> bool {
+    let path = root.join(HOST_FILE);
+    if path.parent().is_some_and(|folder| why_not_obeyed(folder).is_some()) {
+        return false;
+    }
+    let Ok(text) = read(&path) else {
+        return matches!(fs::symlink_metadata(&path), Err(missing) if missing.kind() == io::ErrorKind::NotFound);
+    };
+    let mut report = Report::new(path, text);
+    let Some(fragment) = parse::<HostFragment>(&mut report) else { return false };
+    let is_unnamed = fragment.store.is_none();
+    // Whether the name of the host will do is of no interest before there is a store.
+    host_file::check(root, "unnamed", fragment, &mut report);
+    let errors = report.diagnostics().iter().filter(|found| found.severity == Severity::Error).count();
+    is_unnamed && errors == 1
+}
+
 fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
     let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = load_host(root, host_name);
     let (files, is_listed) = match service_files(root) {
@@ -239,11 +259,13 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
             let mut report = Report::new(path, String::new());
             let remedy = match fs::symlink_metadata(report.path()) {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-                    format!("write it after the sample {SAMPLE}: ")
+                    format!(
+                        "copy the sample {SAMPLE} to this place and change what it says, because there is no such file"
+                    )
                 }
-                Ok(_) | Err(_) => String::new(),
+                Ok(_) | Err(_) => error,
             };
-            report.file_error(format!("{remedy}{error}; it names the store and is needed"));
+            report.file_error(format!("{remedy}; it names the store and is needed"));
             HostFile { host: None, common: unknown_common(root), text: None, diagnostics: report.diagnostics() }
         }
     }

@@ -9,12 +9,13 @@ use serde::de::DeserializeOwned;
 use zbus::{Connection, MatchRule, MessageStream, Proxy, fdo};
 
 use super::output::Failure;
+use super::view::enumerated;
 use crate::cluster::history::Happened;
 use crate::command_line::exit;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{self, Begun, ClusterStatus, ServiceStatus, StoreStatus};
 use crate::guard_client::{alternating, grant};
-use crate::host::clock;
+use crate::host::{clock, identity};
 use crate::types::span::rounded;
 use crate::types::{DAEMON_UNIT, FENCING_TOKEN, LEASES_DIR, ServiceName};
 
@@ -26,6 +27,9 @@ const SIGNALS: usize = 4096;
 /// for the putexd of another host, which it asks through the store.
 const ORDER_LIMIT: Duration = Duration::from_secs(45);
 
+/// So many leases are told of one by one.
+const FEW: usize = 12;
+
 impl From<zbus::Error> for Failure {
     fn from(error: zbus::Error) -> Self {
         fdo::Error::from(error).into()
@@ -36,13 +40,20 @@ impl From<fdo::Error> for Failure {
     fn from(error: fdo::Error) -> Self {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and an error says what it is")]
         match error {
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => {
-                Self::new(exit::UNAVAILABLE, "putexd does not run on this host; see \"systemctl status putexd\"")
-            }
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => Self::new(
+                exit::UNAVAILABLE,
+                "run \"systemctl start putexd\": putexd does not run on this host; \"systemctl status putexd\" says why",
+            ),
             fdo::Error::UnknownMethod(_) => Self::new(
                 exit::UNAVAILABLE,
                 "restart putexd, which is older than this putexctl and does not know this request",
             ),
+            fdo::Error::NoReply(_) | fdo::Error::Disconnected(_) => Self::unavailable(
+                "see \"systemctl status putexd\", and say it again once putexd runs: it ended, or was restarted, while it was asked"
+                    .to_owned(),
+            ),
+            // What putexd was asked for stands in the store, which does not answer it.
+            fdo::Error::IOError(reason) => Self::unavailable(reason),
             fdo::Error::AccessDenied(reason)
             | fdo::Error::InteractiveAuthorizationRequired(reason)
             | fdo::Error::Failed(reason)
@@ -100,13 +111,22 @@ impl Bus {
         events.into_iter().map(read).collect()
     }
 
+    /// Whether this user may have putexd do something, as far as that is known before it is asked.
+    pub(super) async fn may_act(&self) -> bool {
+        if identity::user() == 0 {
+            return true;
+        }
+        let Some(name) = self.connection.unique_name() else { return false };
+        dbus::is_permitted(&self.connection, name.as_str()).await
+    }
+
     /// Asks putexd to do something, and returns what it has begun. `subject`: the service or the host that it is about.
     pub(super) async fn order(
         &self,
         method: &str,
         subject: Option<&str>,
         options: Dictionary,
-    ) -> Result<String, Failure> {
+    ) -> Result<Begun, Failure> {
         let interface = format!("{}.Manager", dbus::NAME);
         let ordered = async {
             let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
@@ -118,7 +138,7 @@ impl Bus {
         };
         let late = || open(&format!("the putexd of this host has not answered within {}", rounded(ORDER_LIMIT)));
         let told = tokio::time::timeout(ORDER_LIMIT, ordered).await.unwrap_or_else(|_| Err(late()))?;
-        Ok(read::<Begun>(told)?.begun)
+        read(told)
     }
 
     async fn look<B, R>(&self, method: &str, body: &B) -> Result<R, Failure>
@@ -227,15 +247,54 @@ pub(super) async fn without_putexd(leases: &Path) -> Vec<String> {
     if grants.is_empty() {
         lines.push("no lease is in force on this host: its guard permits no unit to run".to_owned());
     }
-    lines.extend(grants.into_iter().map(|grant| match grant.left {
-        Some(left) if !left.is_zero() => format!(
-            "{}: this host has its lease, with the token {}; unless putexd renews it, the guard kills its unit in {} at the latest",
-            grant.service,
-            grant.token,
-            rounded(left)
-        ),
-        _ => format!("{}: the lease of this host is over, or its grant cannot be read", grant.service),
-    }));
+    lines.extend(in_lines(&grants));
+    lines
+}
+
+/// The leases in words: each where there are few, and otherwise those together that stand alike.
+fn in_lines(grants: &[Grant]) -> Vec<String> {
+    let (in_force, over): (Vec<&Grant>, Vec<&Grant>) =
+        grants.iter().partition(|grant| grant.left.is_some_and(|left| !left.is_zero()));
+    let names = |grants: &[&Grant]| {
+        let names: Vec<String> = grants.iter().map(|grant| grant.service.to_string()).collect();
+        match names.len() {
+            count if count > FEW => format!("{count} services ({})", enumerated(&names, FEW)),
+            _ => enumerated(&names, FEW),
+        }
+    };
+    let mut lines = Vec::new();
+    let lefts = || in_force.iter().filter_map(|grant| grant.left);
+    if in_force.len() > FEW
+        && let (Some(first), Some(last)) = (lefts().min(), lefts().max())
+    {
+        lines.push(format!(
+            "{}: this host has their leases; unless putexd renews them, the guard kills their units, the first of them in {} and the \
+             last in {} at the latest",
+            names(&in_force),
+            rounded(first),
+            rounded(last)
+        ));
+    } else {
+        lines.extend(in_force.iter().map(|grant| {
+            format!(
+                "{}: this host has its lease, with the token {}; unless putexd renews it, the guard kills its unit in {} at the latest",
+                grant.service,
+                grant.token,
+                rounded(grant.left.unwrap_or_default())
+            )
+        }));
+    }
+    if !over.is_empty() {
+        lines.push(format!(
+            "{}: the lease of this host is over, so that the guard ends the unit, or its grant cannot be read",
+            names(&over)
+        ));
+    }
+    if !grants.is_empty() {
+        lines.push(
+            "this host has no lease of any other service: the guard permits none of their units to run".to_owned(),
+        );
+    }
     lines
 }
 
@@ -268,4 +327,73 @@ fn grants(leases: &Path) -> Vec<Grant> {
 /// The directory of the grants below `root`.
 pub(super) fn leases_below(root: &Path) -> std::path::PathBuf {
     root.join(LEASES_DIR.trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_leases_are_told_of_together() {
+        let grant = |number: u64| Grant {
+            service: ServiceName::new(&format!("job-{number:03}")).expect("a name"),
+            token: "7".to_owned(),
+            left: Some(Duration::from_secs(number % 5)),
+        };
+        let few: Vec<Grant> = (1..4).map(grant).collect();
+        assert_eq!(in_lines(&few).len(), 4);
+        let many: Vec<Grant> = (0..112).map(grant).collect();
+        let lines = in_lines(&many);
+        assert_eq!(lines.len(), 3, "{lines:#?}");
+        assert!(lines[0].starts_with("89 services (job-001, job-002, "), "{lines:#?}");
+        assert!(lines[0].contains("in 1.0s and the last in 4.0s at the latest"), "{lines:#?}");
+        assert!(lines[1].starts_with("23 services (job-000, job-005, "), "{lines:#?}");
+        assert!(in_lines(&[]).is_empty());
+    }
+
+    /// Scripts act upon the status: only where it is 1 nothing was changed.
+    #[test]
+    fn an_order_whose_outcome_nobody_knows_has_a_status_of_its_own() {
+        let why = || "why".to_owned();
+        for error in [
+            fdo::Error::NoReply(why()),
+            fdo::Error::TimedOut(why()),
+            fdo::Error::Timeout(why()),
+            fdo::Error::Disconnected(why()),
+            fdo::Error::IOError(why()),
+            fdo::Error::ZBus(zbus::Error::Failure(why())),
+        ] {
+            let failure = of_order(error);
+            assert_eq!(failure.status, exit::GOING_ON, "{}", failure.message);
+            assert!(failure.message.starts_with("look at") && failure.message.ends_with("why"), "{}", failure.message);
+        }
+        for (error, status) in [
+            (fdo::Error::Failed(why()), exit::REFUSED),
+            (fdo::Error::InvalidArgs(why()), exit::REFUSED),
+            (fdo::Error::AccessDenied(why()), exit::REFUSED),
+            (fdo::Error::InteractiveAuthorizationRequired(why()), exit::REFUSED),
+            (fdo::Error::ServiceUnknown(why()), exit::UNAVAILABLE),
+            (fdo::Error::UnknownMethod(why()), exit::UNAVAILABLE),
+            (fdo::Error::LimitsExceeded(why()), exit::UNAVAILABLE),
+        ] {
+            let failure = of_order(error);
+            assert_eq!(failure.status, status, "{}", failure.message);
+        }
+    }
+
+    /// A look begins nothing. Where the store does not give a history, it is as unavailable as putexd.
+    #[test]
+    fn a_look_that_is_not_answered_is_unavailable_and_says_what_to_do() {
+        for error in
+            [fdo::Error::NoReply("recipient disconnected".to_owned()), fdo::Error::IOError("see it".to_owned())]
+        {
+            let failure = Failure::from(error);
+            assert_eq!(failure.status, exit::UNAVAILABLE);
+            assert!(
+                failure.message.starts_with("see ") && !failure.message.contains("freedesktop"),
+                "{}",
+                failure.message
+            );
+        }
+    }
 }

@@ -101,7 +101,9 @@ pub(super) fn of(service: &ServiceSettings) -> Vec<Bound> {
         term("the news of the free lock, where the store's watch does not bring it: R", timings.renew_interval),
         unnumbered("the start of the unit"),
     ];
-    let usual = "As a rule the stop takes what the unit itself takes, and the rest some hundredths of a second.";
+    let usual = "As a rule the stop takes what the unit itself takes, and the rest a few round trips to the store and what PID 1 of both \
+                 hosts takes for the stop, its proof and the start. Where many services move together, each of them waits for those \
+                 before it.";
     let rides = timings.rides_through();
     let away = vec![
         term(

@@ -78,8 +78,8 @@ async fn rights(store: &dyn Administer, settings: &Settings) -> Vec<(&'static st
     keys.extend(histories.take(1));
     let mut lines = Vec::new();
     for (key, what) in keys {
-        if let Err(why) = may_use(store, &key).await {
-            lines.push(("warning", format!("{}: {what} cannot be used: {why}", remedy(&key))));
+        if let Err(why) = may_use(store, &key, what).await {
+            lines.push(("warning", why));
         }
     }
     if lines.is_empty() {
@@ -88,13 +88,24 @@ async fn rights(store: &dyn Administer, settings: &Settings) -> Vec<(&'static st
     lines
 }
 
-async fn may_use(store: &dyn Store, key: &Key) -> Result<(), String> {
-    let found = store.read(key, None).await.map_err(|error: StoreError| error.to_string())?;
-    let attempt = Attempt { base: NO_BASE, incarnation: found.incarnation, write: write_id(), value: Value::default() };
-    match store.compare_and_set(key, &attempt).await {
-        WriteOutcome::Won(_) | WriteOutcome::Conflict => Ok(()),
-        WriteOutcome::Unknown(reason) => Err(reason),
-    }
+/// `Err`: what to do so that `what`, which is under `key`, can be used, and why it cannot.
+async fn may_use(store: &dyn Store, key: &Key, what: &str) -> Result<(), String> {
+    let reason = match store.read(key, None).await {
+        Ok(found) => {
+            let (base, incarnation) = (NO_BASE, found.incarnation);
+            let attempt = Attempt { base, incarnation, write: write_id(), value: Value::default() };
+            match store.compare_and_set(key, &attempt).await {
+                WriteOutcome::Won(_) | WriteOutcome::Conflict => return Ok(()),
+                WriteOutcome::Unknown(reason) => reason,
+            }
+        }
+        // No right helps against what is there.
+        Err(StoreError::Unfit(why) | StoreError::Garbled(why)) => {
+            return Err(format!("{why}, and until then {what} cannot be used"));
+        }
+        Err(error @ (StoreError::Denied(_) | StoreError::Unreachable(_) | StoreError::Missing(_))) => error.to_string(),
+    };
+    Err(format!("{}: {what} cannot be used: {reason}", remedy(key)))
 }
 
 fn remedy(key: &Key) -> String {
@@ -122,7 +133,8 @@ fn count(listing: &Listing) -> String {
         shown("pages of hosts' reports", Key::OF_HOSTS_REPORTS),
         shown("pages of histories, up to 5 for each lock", Key::OF_HISTORIES),
     ];
-    format!("the store has {all}{more} keys; locks: {}; {}", locks.count(), parts.join("; "))
+    let keys = if listing.keys.len() == 1 { "key" } else { "keys" };
+    format!("the store has {all}{more} {keys}; locks: {}; {}", locks.count(), parts.join("; "))
 }
 
 /// The id of a write. Without randomness the time has to do: no write rests on it here.
@@ -144,11 +156,14 @@ mod tests {
     async fn rights_are_tried_without_a_write() {
         let store = MemoryStore::new(Duration::from_secs(1));
         let key = Key::of_hosts(None);
-        assert_eq!(may_use(&store, &key).await, Ok(()));
+        assert_eq!(may_use(&store, &key, "it").await, Ok(()));
         assert_eq!(store.list().await.expect("a listing").keys, []);
         store.refuse_reads(Some(StoreError::Denied("no".to_owned())));
-        assert!(may_use(&store, &key).await.is_err_and(|why| why.contains("refused access")));
-        assert!(remedy(&key).contains("rights to putex-hosts/ in"));
+        let why = may_use(&store, &key, "it").await.expect_err("it is refused");
+        assert!(why.contains("rights to putex-hosts/ in") && why.contains("refused access"), "{why}");
+        store.refuse_reads(Some(StoreError::Unfit("run \"chmod go-w /x\": others may change it".to_owned())));
+        let why = may_use(&store, &key, "it").await.expect_err("it is not believed");
+        assert!(why.starts_with("run \"chmod go-w /x\"") && !why.contains("rights"), "{why}");
     }
 
     #[test]

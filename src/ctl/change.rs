@@ -9,17 +9,17 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::ask::Bus;
-use super::holdings::holdings;
+use super::holdings::{Holding, holdings};
 use super::names::hint;
 use super::outcome::{Goal, Verdict};
 use super::output::{Failure, Progress, print, print_json, tell};
 use super::status::picture;
-use super::view::View;
-use crate::cluster::history::What;
-use crate::cluster::request::LONGEST;
+use super::view::{ServiceView, View, in_words};
+use crate::cluster::history::{PAUSE_ENDS, What};
+use crate::cluster::request::{LONGEST, Verb};
 use crate::command_line::exit;
 use crate::config;
-use crate::dbus::Options;
+use crate::dbus::{Begun, Options};
 use crate::host::clock;
 use crate::types::span::{self, milliseconds, rounded};
 use crate::types::{NodeId, ServiceName};
@@ -30,6 +30,14 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const SOON: Duration = Duration::from_secs(1);
 /// How long it is waited for that the history tells of a hand-over.
 const NOTED: Duration = Duration::from_secs(3);
+/// A host that has taken a service over, or started it, has to run it for so long to count as the outcome. A unit that fails at
+/// once is seen as running for a moment.
+const STEADY: Duration = Duration::from_secs(1);
+/// For how long a drain waits for other hosts while none of them takes anything more over.
+const STALLED: Duration = Duration::from_secs(20);
+/// A holder that was told of a pause has written it by then: of the renewals that are seen, one may be older, and one may have been
+/// on its way.
+const RENEWALS: usize = 3;
 /// What the hosts have reported may be older than what was done by so much.
 const REPORTED: Duration = Duration::from_secs(5);
 /// How long an outcome is waited for where the timings of the service are not known.
@@ -62,12 +70,21 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         }
         None => (Duration::ZERO, text.trim()),
     };
-    let rest = if rest.is_empty() && !days.is_zero() { Duration::ZERO } else { span::parse(rest)? };
+    let unknown = |error: String| format!("{error}; a whole number of days, such as 1d, may come first");
+    let rest = if rest.is_empty() && !days.is_zero() { Duration::ZERO } else { span::parse(rest).map_err(unknown)? };
     match days.saturating_add(rest) {
         Duration::ZERO => Err("give a span of time that is longer than nothing".to_owned()),
         whole if whole > LONGEST => Err("give a span of time of a year at most".to_owned()),
         whole => Ok(whole),
     }
+}
+
+/// Reads the length of a pause.
+pub(super) fn length_of_pause(text: &str) -> Result<Duration, String> {
+    let length = time(text)?;
+    let seconds = length.as_secs().max(1);
+    let service = ServiceName::new("any").map_err(|error| error.to_string())?;
+    Verb::Pause { service, reason: String::new(), seconds }.check(0).map(|()| length)
 }
 
 /// A verb with its arguments.
@@ -141,14 +158,18 @@ impl Change {
             }
             Self::Pause(service) => {
                 let (from, token) = held(service);
-                Goal::Paused { service: service.to_string(), from, token }
+                let before = known(service).and_then(|known| known.paused.clone());
+                Goal::Paused { service: service.to_string(), from, token, before }
             }
             Self::Resume(service) => {
                 let before = known(service).and_then(|known| known.paused.clone());
                 Goal::Resumed { service: service.to_string(), before }
             }
             Self::Drain => {
+                // What has failed here last was not running, and whether it runs elsewhere says nothing of this host.
+                let fails = |service: &&ServiceView| service.here.as_ref().is_some_and(|here| !here.failure.is_empty());
                 let had = before.services.iter().filter(|service| service.holder == before.node);
+                let had = had.filter(|service| !fails(service));
                 Goal::Drained { node: before.node.clone(), had: had.map(|service| service.service.clone()).collect() }
             }
             Self::Undrain => Goal::Undrained(before.node.clone()),
@@ -178,11 +199,22 @@ struct Told<'a> {
 
 /// Does it, and tells the outcome.
 pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> Result<(), Failure> {
-    let bus = Bus::connect().await?;
     let (verb, method) = change.names();
     // What putexd is about to be asked for is judged by what it was before.
-    let before = picture(&bus, bus.services().await?).await?;
+    let looked = async {
+        let bus = Bus::connect().await?;
+        let before = picture(&bus, bus.services().await?).await?;
+        Ok((bus, before))
+    };
+    let (bus, before) = looked.await.map_err(|failure: Failure| not_begun(&failure))?;
     change.names_are_known(&before)?;
+    // Whoever may not do it is told so by putexd, and not of a price that nobody pays.
+    let price = change.price(&before, &options);
+    if !price.is_empty() && bus.may_act().await {
+        for text in &price {
+            tell(text);
+        }
+    }
     let subject = change.subject().unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
     let began_ms = milliseconds(clock::wall());
@@ -190,12 +222,13 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let answer = answer(&bus, method, &change, options, (&subject, &mut progress)).await?;
     let goal = change.goal(&before).filter(|_| !waiting.no_wait);
     let took_ms = || milliseconds(begin.elapsed());
-    let Some(goal) = goal else {
+    let Begun { begun: answer, needless } = answer;
+    let Some(goal) = goal.filter(|_| !needless) else {
         if waiting.json {
             let told = Told {
                 verb,
                 subject: &subject,
-                outcome: "begun",
+                outcome: if needless { "done" } else { "begun" },
                 text: &answer,
                 holder: "",
                 took_ms: took_ms(),
@@ -203,21 +236,25 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
             };
             return print_json(&told);
         }
+        if needless {
+            return print(&format!("{subject}: {answer}\n"));
+        }
         let next = change.subject().map_or_else(|| "putexctl status".to_owned(), |_| status_of(&change));
         return print(&format!("{subject}: {answer}; \"{next}\" shows what follows\n"));
     };
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
     progress.show(&format!("{subject}: {answer}"), "");
     let seen = if matches!(goal, Goal::Paused { .. }) { seen_by_all(&subject, &before) } else { Duration::ZERO };
-    let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
+    let (verdict, after, took) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
-    let took = took_ms();
+    let took = milliseconds(took);
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
-    let gap_ms = match (&verdict, goal.service()) {
-        (Verdict::Done(_), Some(service)) => gap(&bus, service, &holder, began_ms).await,
+    let last = match (&verdict, goal.handed_over()) {
+        (Verdict::Done(_), Some(service)) => run_of(&bus, service, &holder, began_ms).await,
         _ => None,
     };
+    let gap_ms = last.as_ref().and_then(|last| last.gap_ms);
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
         Verdict::Failed(text) | Verdict::Stuck(text) => {
@@ -230,8 +267,8 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
             ("going-on", Some(exit::GOING_ON), text)
         }
     };
-    if let Some(gap) = gap_ms {
-        text = format!("{text}; nobody ran it for {}", rounded(Duration::from_millis(gap)));
+    if let Some(gap) = last.and_then(|last| last.gap_in_prose()) {
+        text = format!("{text}; nobody ran it for {gap}");
     }
     if waiting.json {
         print_json(&Told { verb, subject: &subject, outcome, text: &text, holder: &holder, took_ms: took, gap_ms })?;
@@ -280,7 +317,7 @@ async fn answer(
     change: &Change,
     options: Options,
     (subject, progress): (&str, &mut Progress),
-) -> Result<String, Failure> {
+) -> Result<Begun, Failure> {
     let order = bus.order(method, change.subject(), options.into());
     tokio::pin!(order);
     let begin = Instant::now();
@@ -306,6 +343,11 @@ async fn answer(
     answer
 }
 
+/// The failure of a look before putexd was asked for anything.
+fn not_begun(failure: &Failure) -> Failure {
+    Failure::new(failure.status, format!("{}; nothing was begun", failure.message))
+}
+
 /// What is told of something that has no outcome yet.
 fn goes_on(change: &Change) -> String {
     format!("it is neither given up nor undone, and \"{}\" shows how it goes on", status_of(change))
@@ -314,7 +356,8 @@ fn goes_on(change: &Change) -> String {
 /// What operators have last asked for, as the history of the service tells.
 async fn last_asked(bus: &Bus, change: &Change) -> Option<String> {
     let past = bus.history(change.subject()?).await.ok()?;
-    let asked = past.into_iter().rev().find(|event| event.what == What::Asked)?;
+    let asked =
+        past.into_iter().rev().find(|event| event.what == What::Asked && !event.reason.starts_with(PAUSE_ENDS))?;
     Some(format!("what was asked for last: {}", asked.reason))
 }
 
@@ -331,8 +374,91 @@ fn status_of(change: &Change) -> String {
     }
 }
 
-/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it. `seen`: before that, not every host
-/// has seen what was done, and it does not count as done.
+/// What was seen while an outcome is waited for.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Whether the word was there, or would be if nobody had taken it back, and since when it is not there.
+    had_word: bool,
+    lost: Option<Instant>,
+    /// The last renewal without the word, and how many of them were seen.
+    without: (u64, usize),
+    /// Since when what was asked for is so: who has the service, by which token, and that in words.
+    done: Option<(Instant, (String, u64), String)>,
+    /// The services that other hosts have yet to take over, and since when they are the same.
+    awaited: Option<(Instant, Vec<String>)>,
+}
+
+impl Seen {
+    /// What ends the wait, as far as more than one look is needed to see that.
+    fn look(&mut self, goal: &Goal, view: &View, begin: Instant) -> Option<Verdict> {
+        match goal.has_word(view) {
+            Some(false) if !self.had_word => self.expect_word(goal, view),
+            Some(_) | None => {}
+        }
+        match goal.has_word(view) {
+            Some(true) => (self.had_word, self.lost) = (true, None),
+            // While the store is away a word that is to be written still is not seen for a moment.
+            Some(false) if self.had_word && view.store.trouble_in_short().is_none() => {
+                if self.lost.get_or_insert_with(Instant::now).elapsed() >= REPORTED {
+                    let text = "somebody has taken it back before it was done, or its time is over".to_owned();
+                    return Some(Verdict::Failed(text));
+                }
+            }
+            Some(false) | None => self.lost = None,
+        }
+        let is_open = matches!(goal.judge(view), Verdict::Going(_) | Verdict::Stuck(_));
+        if let Some(unseen) = goal.unseen(view).filter(|_| is_open && begin.elapsed() >= REPORTED) {
+            return Some(unseen);
+        }
+        let awaited = goal.awaited(view);
+        if self.awaited.as_ref().is_none_or(|(_, before)| *before != awaited) {
+            self.awaited = Some((Instant::now(), awaited));
+        }
+        let stands = self.awaited.as_ref().filter(|(since, names)| !names.is_empty() && since.elapsed() >= STALLED);
+        match (stands, goal.judge(view)) {
+            (Some(_), Verdict::Going(text)) => Some(Verdict::Unseen(text)),
+            _ => None,
+        }
+    }
+
+    /// Whether a word that was never seen should be there by now: a host notes its own drain before it answers, and a holder that was
+    /// told of a pause writes it with its next renewal.
+    fn expect_word(&mut self, goal: &Goal, view: &View) {
+        self.had_word = match goal.renewal(view) {
+            None => matches!(goal, Goal::Drained { .. }),
+            Some(renewal) if renewal != self.without.0 => {
+                self.without = (renewal, self.without.1 + 1);
+                self.without.1 > RENEWALS
+            }
+            Some(_) => false,
+        };
+    }
+
+    /// What a verdict is once it has stood for [`STEADY`], where it is about who runs a service.
+    fn steady(&mut self, goal: &Goal, view: &View, verdict: Verdict) -> Verdict {
+        let Some(service) = goal.service().and_then(|name| view.services.iter().find(|known| known.service == name))
+        else {
+            return verdict;
+        };
+        let tenure = (service.holder.clone(), service.token);
+        let is_over = matches!(service.state.as_str(), "stopping" | "lapsed" | "no-holder");
+        match (&self.done, verdict) {
+            (Some((_, before, text)), _) if *before != tenure || is_over => Verdict::Failed(format!(
+                "{text}, and it did not stay up there: \"putexctl status {}\" says why",
+                service.service
+            )),
+            (Some((since, ..)), Verdict::Done(text)) if since.elapsed() < STEADY => Verdict::Going(text),
+            (None, Verdict::Done(text)) => {
+                self.done = Some((Instant::now(), tenure, text.clone()));
+                Verdict::Going(text)
+            }
+            (Some(_) | None, verdict) => verdict,
+        }
+    }
+}
+
+/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it, and how long it took. `seen`: before
+/// that, not every host has seen what was done, and it does not count as done.
 async fn wait(
     bus: &Bus,
     goal: &Goal,
@@ -340,9 +466,8 @@ async fn wait(
     begin: Instant,
     (seen, limit): (Duration, Duration),
     progress: &mut Progress,
-) -> (Verdict, Option<View>) {
-    // Whether the word was there, and since when it is not any more.
-    let (mut had_word, mut lost) = (false, None::<Instant>);
+) -> (Verdict, Option<View>, Duration) {
+    let mut so_far = Seen::default();
     loop {
         sleep(INTERVAL).await;
         // A putexd that restarts meanwhile is asked again.
@@ -350,24 +475,12 @@ async fn wait(
             Ok(services) => picture(bus, services).await,
             Err(failure) => Err(failure),
         };
-        if let Ok(view) = &view {
-            match goal.has_word(view) {
-                Some(true) => (had_word, lost) = (true, None),
-                // While the store is away a word that is to be written still is not seen for a moment.
-                Some(false) if had_word && view.store.trouble_in_short().is_none() => {
-                    if lost.get_or_insert_with(Instant::now).elapsed() >= REPORTED {
-                        let text = "somebody has taken it back before it was done, or its time is over".to_owned();
-                        return (Verdict::Failed(text), Some(view.clone()));
-                    }
-                }
-                Some(false) | None => lost = None,
-            }
-            let is_open = matches!(goal.judge(view), Verdict::Going(_) | Verdict::Stuck(_));
-            if let Some(unseen) = goal.unseen(view).filter(|_| is_open && begin.elapsed() >= REPORTED) {
-                return (unseen, Some(view.clone()));
-            }
+        if let Ok(view) = &view
+            && let Some(verdict) = so_far.look(goal, view, begin)
+        {
+            return (verdict, Some(view.clone()), begin.elapsed());
         }
-        let text = match view.map(|view| (goal.judge(&view), view)) {
+        let text = match view.map(|view| (so_far.steady(goal, &view, goal.judge(&view)), view)) {
             Ok((Verdict::Going(text), _)) => text,
             Ok((Verdict::Done(_), _)) if begin.elapsed() < seen => {
                 "every host has to see that the lease is long: leave the \
@@ -375,12 +488,18 @@ async fn wait(
                     .to_owned()
             }
             Ok((Verdict::Stuck(text), _)) if begin.elapsed() < REPORTED.min(limit) => text,
-            Ok((verdict, view)) => return (verdict, Some(view)),
+            Ok((verdict, view)) => {
+                let done = so_far.done.map_or_else(Instant::now, |(since, ..)| since);
+                return (verdict, Some(view), done.saturating_duration_since(begin));
+            }
             Err(failure) => failure.message,
         };
-        progress.show(&format!("{subject}: {text}"), &format!(" ({})", rounded(begin.elapsed())));
+        // What may be the outcome is told once it stands.
+        if so_far.done.is_none() {
+            progress.show(&format!("{subject}: {text}"), &format!(" ({})", rounded(begin.elapsed())));
+        }
         if begin.elapsed() >= limit {
-            return (Verdict::Going(text), None);
+            return (Verdict::Going(text), None, begin.elapsed());
         }
     }
 }
@@ -409,31 +528,68 @@ fn seen_by_all(service: &str, before: &View) -> Duration {
     }
 }
 
-/// For how long nobody ran the service before its present holder, as the history tells that since `began_ms`. The hosts write it
-/// a moment after the hand-over.
-async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u64> {
+/// The run of the present holder since `began_ms`, with the time before it in which nobody ran the service, as the history tells it. The
+/// hosts write it a moment after the hand-over.
+async fn run_of(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<Holding> {
     let end = Instant::now() + NOTED;
     loop {
         // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is
         // told with another host.
-        let past = holdings(&bus.history(service).await.ok()?);
-        let last = past.last().filter(|last| last.host == holder && last.from_ms.saturating_add(5000) >= began_ms);
-        let gap = last.and_then(|last| last.gap_ms);
-        if gap.is_some() || Instant::now() >= end {
-            return gap;
+        let mut past = holdings(&bus.history(service).await.ok()?);
+        let last = past.pop().filter(|last| last.host == holder && last.from_ms.saturating_add(5000) >= began_ms);
+        let last = last.filter(|last| last.gap_ms.is_some());
+        if last.is_some() || Instant::now() >= end {
+            return last;
         }
         sleep(INTERVAL).await;
     }
 }
 
 /// The price of a pause, before it is paid.
-pub(super) fn tell_the_price(service: &ServiceName, length: Duration) {
-    tell(&format!(
+fn price_of_a_pause(service: &ServiceName, length: Duration) -> String {
+    format!(
         "{service}: for {} no host takes over, whatever happens to the holder: if it dies, or is rebooted while the store does not \
          answer, nobody runs the service until the pause is over. It does not take the service again before that either when it is \
          back, and nothing makes this time shorter. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
         rounded(length)
-    ));
+    )
+}
+
+impl Change {
+    /// What is lost by it, told before it is done.
+    fn price(&self, before: &View, options: &Options) -> Vec<String> {
+        match self {
+            Self::Pause(service) => {
+                vec![price_of_a_pause(service, Duration::from_secs(options.seconds.unwrap_or_default()))]
+            }
+            Self::Stop(_) | Self::StepDown(..) | Self::Drain => self.pauses_that_end(before),
+            Self::Start(_) | Self::Resume(_) | Self::Adopt(_) | Self::Undrain | Self::ConfirmDead(_) => Vec::new(),
+        }
+    }
+
+    /// The pauses that end with it, one sentence for each: a long lease ends with the tenure that it belongs to.
+    fn pauses_that_end(&self, before: &View) -> Vec<String> {
+        let is_concerned = |view: &&ServiceView| match self {
+            Self::Stop(service) | Self::StepDown(service, _) => view.service == service.as_str(),
+            Self::Drain => view.holder == before.node,
+            Self::Start(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Adopt(_)
+            | Self::Undrain
+            | Self::ConfirmDead(_) => false,
+        };
+        let then = if matches!(self, Self::Stop(_)) { "when it runs again" } else { "when another host runs it" };
+        let told = |view: &ServiceView| {
+            let (name, word) = (&view.service, view.paused.as_ref()?);
+            Some(format!(
+                "{name}: it is paused {}, and the pause ends with this: say \"putexctl pause {name} --for TIME\" again {then}, if the \
+                 maintenance of the store is not over\n",
+                in_words(word)
+            ))
+        };
+        before.services.iter().filter(is_concerned).filter_map(told).collect()
+    }
 }
 
 /// Asks twice whether a host is off. A script says so with `--yes`.
@@ -471,6 +627,7 @@ pub(super) fn ask_twice(node: &NodeId) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{self, NOW, small, word};
     use super::*;
 
     #[test]
@@ -485,7 +642,129 @@ mod tests {
             gap_ms: Some(640),
         };
         let verbs = "stop, start, step-down, move, drain, undrain, pause, resume, adopt, confirm-dead";
-        super::super::fixture::assert_described(verbs, &told);
+        fixture::assert_described(verbs, &told);
+    }
+
+    #[test]
+    fn a_service_that_does_not_stay_up_was_not_handed_over() {
+        let token = 1_794_992_500;
+        let (service, from) = ("db".to_owned(), "h1".to_owned());
+        let goal = Goal::HandedOver { service, from, token, to: None };
+        let mut told = small();
+        let db = told.service("db");
+        (db.holder, db.state, db.token) = ("h2".to_owned(), "standby".to_owned(), token + 1);
+        for (host, state) in [("h1", ""), ("h2", "active")] {
+            let report = told.report(host, "db");
+            (report.state, report.token) = (state.to_owned(), token + 1);
+        }
+        let judged = |seen: &mut Seen, told: &fixture::Told| {
+            let view = told.view();
+            seen.steady(&goal, &view, goal.judge(&view))
+        };
+        let mut seen = Seen::default();
+        for _ in 0..2 {
+            let at_first = judged(&mut seen, &told);
+            assert!(matches!(&at_first, Verdict::Going(text) if text.contains("h2 has taken it over")), "{at_first:?}");
+        }
+        if let Some((since, ..)) = &mut seen.done {
+            *since = since.checked_sub(STEADY).expect("the host runs for longer");
+        }
+        assert!(matches!(judged(&mut seen, &told), Verdict::Done(_)));
+        let mut seen = Seen::default();
+        judged(&mut seen, &told);
+        told.service("db").holder.clear();
+        told.report("h2", "db").state.clear();
+        let over = judged(&mut seen, &told);
+        assert!(matches!(&over, Verdict::Failed(text) if text.contains("did not stay up")), "{over:?}");
+    }
+
+    #[test]
+    fn a_drain_does_not_wait_for_what_others_wait_for_long() {
+        let mut told = small();
+        let goal = Goal::Drained { node: "h1".to_owned(), had: vec!["db".to_owned()] };
+        told.host("h1").report.drained = Some(word("", None));
+        let db = told.service("db");
+        (db.holder, db.state) = ("h3".to_owned(), "standby".to_owned());
+        told.report("h1", "db").state.clear();
+        let report = told.report("h3", "db");
+        (report.state, report.token) = ("confirming".to_owned(), 1_794_992_501);
+        (report.starts, report.waits) = (NOW + 590, "waits for the former holder h1".to_owned());
+        let (mut seen, begin) = (Seen::default(), Instant::now());
+        assert!(seen.look(&goal, &told.view(), begin).is_none());
+        if let Some((since, _)) = &mut seen.awaited {
+            *since = since.checked_sub(STALLED).expect("the host runs for longer");
+        }
+        let over = seen.look(&goal, &told.view(), begin);
+        assert!(
+            matches!(&over, Some(Verdict::Unseen(text)) if text.contains("db (h3 has the lock and starts it in 9min 50s: waits")),
+            "{over:?}"
+        );
+    }
+
+    /// What ends the wait after `looks` looks, of which each sees another revision, and once what was lost is lost for [`REPORTED`].
+    fn overtaken(goal: &Goal, told: &mut fixture::Told, looks: u64) -> Option<Verdict> {
+        let (mut seen, begin) = (Seen::default(), Instant::now());
+        for revision in 0..looks {
+            told.service("db").revision = 100 + revision;
+            assert_eq!(seen.look(goal, &told.view(), begin), None);
+        }
+        let lost = seen.lost?;
+        seen.lost = lost.checked_sub(REPORTED);
+        seen.look(goal, &told.view(), begin)
+    }
+
+    #[test]
+    fn a_drain_that_is_undone_at_once_is_not_waited_for() {
+        let goal = Goal::Drained { node: "h1".to_owned(), had: vec!["db".to_owned()] };
+        let over = overtaken(&goal, &mut small(), 1);
+        assert!(
+            matches!(&over, Some(Verdict::Failed(text)) if text.contains("somebody has taken it back")),
+            "{over:?}"
+        );
+    }
+
+    #[test]
+    fn a_pause_that_is_taken_back_before_it_was_seen_is_not_waited_for() {
+        let token = small().service("db").token;
+        let goal = Goal::Paused { service: "db".to_owned(), from: "h1".to_owned(), token, before: None };
+        assert_eq!(overtaken(&goal, &mut small(), 3), None, "the next renewals may have been on their way");
+        let over = overtaken(&goal, &mut small(), 4);
+        assert!(
+            matches!(&over, Some(Verdict::Failed(text)) if text.contains("somebody has taken it back")),
+            "{over:?}"
+        );
+    }
+
+    #[test]
+    fn whoever_ends_a_pause_is_told_before_and_how_to_pause_it_again() {
+        let mut told = small();
+        told.service("db").paused = Some(word("store upgrade", Some(NOW + 180)));
+        told.service("web").paused = Some(word("store upgrade", Some(NOW + 180)));
+        let name = |name: &str| ServiceName::new(name).expect("a name");
+        let price = |change: Change| change.price(&told.view(), &Options::default());
+        for change in [
+            Change::StepDown(name("db"), None),
+            Change::StepDown(name("db"), NodeId::new("h2").ok()),
+            Change::Stop(name("db")),
+            // Of what this host runs db alone is paused.
+            Change::Drain,
+        ] {
+            let verb = format!("{change:?}");
+            let price = price(change);
+            assert_eq!(price.len(), 1, "{verb}: {price:?}");
+            assert!(
+                price[0].starts_with("db: it is paused by root@h2")
+                    && price[0].contains("putexctl pause db --for TIME"),
+                "{price:?}"
+            );
+        }
+        assert!(price(Change::Stop(name("mail"))).is_empty() && price(Change::Start(name("db"))).is_empty());
+    }
+
+    #[test]
+    fn a_pause_is_no_longer_than_it_may_be() {
+        assert!(length_of_pause("7d").is_ok() && length_of_pause("1s").is_ok());
+        assert!(length_of_pause("8d").is_err_and(|error| error.contains("at most 7 days")));
     }
 
     #[test]

@@ -3,13 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::findings::{self, grouped};
+use super::findings;
+use super::grouped::grouped;
 use super::view::{
-    Candidate, Finding, HostView, Presence, ServiceView, Severity, View, activity_in, report_of, state_in,
+    Candidate, Finding, HostView, Presence, Rank, ServiceView, Severity, View, activity_in, report_of, state_in,
 };
 use crate::cluster::eligibility::{self, eligibility};
 use crate::cluster::view::Life;
 use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
+
+/// How the cluster tells that its reports cannot be read because the store is away.
+const STORE_AWAY: &str = "see that the store can be reached";
+
+/// A store that gives no answer for less than this time is not said to be wrong, in milliseconds.
+const CONNECTS_MS: u64 = 1000;
 
 /// A report that comes so many seconds after a tenure was seen tells of that tenure. It may have been under way before.
 const REPORTED_S: u64 = 5;
@@ -18,12 +25,20 @@ impl View {
     /// Puts together what the putexd of this host has told, at `now` in seconds since 1970.
     pub(super) fn new(services: &[ServiceStatus], store: StoreStatus, mut cluster: ClusterStatus, now: u64) -> Self {
         complete(&mut cluster, services);
-        let verdicts = |service: &str| eligibility(&cluster, service);
         let node = cluster.node.clone();
+        let is_storeless = store.silent_ms > 0;
+        let verdicts = |service: &str| {
+            let mut verdicts = eligibility(&cluster, service);
+            for candidate in verdicts.iter_mut().filter(|_| is_storeless) {
+                candidate.verdict = Err(without_store(&candidate.node, &node));
+            }
+            verdicts
+        };
         let of_host = |status: &HostStatus| {
             let here = status.report.node == node;
             let presence = match (status.life(), &status.report.drained) {
                 (Life::Silent, _) if !here => Presence::Silent,
+                (Life::Lost, _) if !here => Presence::Lost,
                 (Life::Unknown, None) if !here => Presence::Unknown,
                 (_, Some(_)) => Presence::Drained,
                 (_, None) => Presence::Up,
@@ -38,21 +53,27 @@ impl View {
         names.extend(services.iter().map(|status| (status.service.as_str(), Some(status))));
         let views: Vec<ServiceView> = names
             .into_iter()
-            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), &node, now))
+            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), (&node, store.silent_ms), now))
             .collect();
         for host in &mut hosts {
             let runs = |view: &&ServiceView| matches!(view.state.as_str(), "running" | "paused");
             host.runs = views.iter().filter(runs).filter(|view| view.holder == host.node).count();
         }
-        let mut findings = findings::of_hosts(&hosts, &views, now);
-        findings.extend(store.trouble().map(|text| Finding::of_no_service(Severity::Alarm, text)));
+        let mut findings: Vec<Finding> = Vec::new();
+        // A connection that is made anew, as after a start of putexd, takes less than a second.
+        let of_store = if (1..CONNECTS_MS).contains(&store.silent_ms) { Severity::Progress } else { Severity::Alarm };
+        findings.extend(store.trouble().map(|text| Finding::of_no_service(of_store, Rank::Threat, text)));
+        findings.extend(findings::of_hosts(&hosts, &views, is_storeless, now));
         findings.extend(grouped(&views));
-        findings.sort_by_key(|finding| finding.severity);
+        findings.sort_by_key(Finding::order);
         for host in &mut hosts {
             // The services have been told of, each with all of its hosts.
             host.status.services.clear();
         }
-        Self { node, findings, hosts, services: views, store, incomplete: cluster.trouble }
+        // That the store is away is told once.
+        let is_told = is_storeless && cluster.trouble.starts_with(STORE_AWAY) && !cluster.trouble.contains("; ");
+        let incomplete = if is_told { String::new() } else { cluster.trouble };
+        Self { node, findings, hosts, services: views, store, incomplete }
     }
 }
 
@@ -71,13 +92,23 @@ fn complete(cluster: &mut ClusterStatus, services: &[ServiceStatus]) {
     }));
 }
 
+/// Why a host is not said to be eligible while the store gives this host, `node`, no answer.
+fn without_store(host: &str, node: &str) -> String {
+    if host == node {
+        "gets no answer from the store".to_owned()
+    } else {
+        format!("not known: {node} gets no answer from the store")
+    }
+}
+
 fn of_service(
     name: &str,
     here: Option<&ServiceStatus>,
     (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
-    node: &str,
+    (node, storeless_ms): (&str, u64),
     now: u64,
 ) -> ServiceView {
+    let is_storeless = storeless_ms > 0;
     let reported = || {
         let host = hosts
             .iter()
@@ -92,7 +123,7 @@ fn of_service(
         Some(_) | None => reported(),
     };
     let holders_host = hosts.iter().find(|host| host.node == holder);
-    let is_gone = holders_host.is_some_and(|host| host.presence == Presence::Silent);
+    let is_gone = holders_host.is_some_and(|host| host.presence.is_gone());
     let holders_report = holders_host.filter(|_| !is_gone).and_then(|host| report_of(host, name));
     // A report of an earlier tenure says nothing of this one.
     let token = here.map_or(0, |status| status.token);
@@ -100,8 +131,9 @@ fn of_service(
     let seen = here.and_then(|status| status.held_since);
     let reported_at = holders_host.and_then(|host| host.status.silent_ms).map(|ms| now.saturating_sub(ms / 1000));
     let is_of_tenure = seen.zip(reported_at).is_some_and(|(seen, reported)| reported > seen.saturating_add(REPORTED_S));
-    let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, name);
-    let known = Known { report: holders_report, is_of_tenure, is_gone };
+    let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, (name, now));
+    let reported_ms = holders_host.and_then(|host| host.status.silent_ms);
+    let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone };
     let (state, since) = (state_of(here, &known, &holder, node), since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
     let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
@@ -120,29 +152,33 @@ fn of_service(
         found.find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
     let unit = here.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
+    let starts = holders_report.filter(|report| holder != node && report.starts > now);
     let mut view = ServiceView {
         service: name.to_owned(),
         state,
         since,
         lease_left_ms,
+        starts_ms: starts.map(|report| (report.starts - now).saturating_mul(1000)),
+        starts_why: starts.map(|report| report.waits.clone()).unwrap_or_default(),
         token: here
             .map(|status| status.token)
             .filter(|token| *token > 0)
             .or(holders_report.map(|report| report.token))
             .unwrap_or(0),
-        unit: if unit.is_empty() { format!("{name}.service") } else { unit },
+        unit,
         well: false,
         stopped: here.and_then(|status| status.stopped.clone()),
         paused: here.and_then(|status| status.paused.clone()),
         hosts: candidates,
         here: here.cloned(),
         node: node.to_owned(),
+        is_storeless,
         findings: Vec::new(),
         holder,
     };
-    view.findings = findings::of_service(&view, hosts, node, now);
+    view.findings = findings::of_service(&view, hosts, now);
     let is_as_it_should_be = view.state == "running" || findings::is_only_observed(hosts, name);
-    view.well = is_as_it_should_be && view.findings.is_empty();
+    view.well = is_as_it_should_be && view.findings.iter().all(|found| found.rank == Rank::Past);
     view
 }
 
@@ -163,15 +199,17 @@ fn of_service(
 fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node: &str) -> String {
     let own = here.filter(|_| holder == node).map(|status| status.state.as_str());
     let state = own.or(known.report.map(state_in)).unwrap_or_default();
-    let renewed = here.and_then(|status| status.silent_ms);
+    // Without the store nothing is heard of the holder, and its last report is as old as the last that was seen of it.
+    let is_blind = here.is_some_and(|status| status.state == "no-store");
+    let renewed = here.and_then(|status| status.silent_ms).or(known.reported_ms.filter(|_| is_blind));
     let interval = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.renew_interval_ms);
     let silent = holder != node
         && match renewed {
             Some(silent) => {
                 silent > interval.map_or(u64::MAX, |interval| interval.saturating_mul(2).saturating_add(500))
             }
-            // Nobody has seen it renew anything, and its last report is old.
-            None => known.is_gone,
+            // Nobody has seen it renew anything, and its last report is old, or this host would not hear of a later one.
+            None => known.is_gone || known.storeless_ms >= CONNECTS_MS,
         };
     let stopped = here.is_some_and(|status| status.stopped.is_some());
     let word = match (holder, state) {
@@ -179,9 +217,12 @@ fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node:
         ("", _) => match here.map(|status| status.state.as_str()) {
             Some("broken") => "broken",
             Some("no-store") | None => "unknown",
+            Some(_) if known.storeless_ms > 0 => "unknown",
             Some(_) => "no-holder",
         },
         _ if silent => "silent",
+        // Its own unit is stopped, and another host may run its own.
+        (_, "standby" | "retired") if holder == node && known.storeless_ms > 0 => "unknown",
         // Its own word comes first; a report counts if it was made after the tenure was seen here.
         (_, "standby" | "retired") if holder == node || known.is_of_tenure => "lapsed",
         (_, "no-store") if holder == node => "unknown",
@@ -195,6 +236,10 @@ fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node:
 struct Known<'a> {
     /// Its report of the service, if that is of this tenure and not an old one.
     report: Option<&'a ServiceReport>,
+    /// How old its last report is, in milliseconds. `None`: it has not reported since this putexd started.
+    reported_ms: Option<u64>,
+    /// For how long the store has given this host no answer, in milliseconds.
+    storeless_ms: u64,
     /// Whether the report was made after this host has seen the tenure.
     is_of_tenure: bool,
     /// Whether the holder does not report any more.
@@ -221,7 +266,7 @@ fn hosts_of(
     (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
     node: &str,
     holder: &str,
-    name: &str,
+    (name, now): (&str, u64),
 ) -> Vec<Candidate> {
     let judge = |(host, verdict): (&HostView, &eligibility::Candidate)| {
         let own = here.filter(|_| host.node == node);
@@ -232,7 +277,16 @@ fn hosts_of(
             Some(status) if status.observes => "only observes".to_owned(),
             Some(_) | None => verdict.verdict.clone().err().unwrap_or_default(),
         };
-        Candidate { host: host.node.clone(), state: state.to_owned(), eligible: reason.is_empty(), reason }
+        let remembered = own.map(|status| (status.remembered_ms, status.remembered_until.unwrap_or_default()));
+        let reported = || report_of(host, name).map(|report| (report.remembered_ms, report.remembered_until));
+        let (lasting_ms, until) = remembered.or_else(reported).unwrap_or_default();
+        Candidate {
+            host: host.node.clone(),
+            state: state.to_owned(),
+            eligible: reason.is_empty(),
+            reason,
+            remembered_ms: lasting_ms.max(until.saturating_sub(now).saturating_mul(1000)),
+        }
     };
     let mut candidates: Vec<Candidate> = hosts.iter().zip(verdicts).map(judge).collect();
     for (name, state) in [(node, here.map(|status| status.state.as_str())), (holder, None)] {
@@ -242,7 +296,7 @@ fn hosts_of(
             let reason = here.filter(|_| name == node && name != holder).map(|status| status.hindrance.clone());
             let reason = reason.unwrap_or_default();
             let (host, state) = (name.to_owned(), state.unwrap_or_default().to_owned());
-            candidates.push(Candidate { host, state, eligible: reason.is_empty(), reason });
+            candidates.push(Candidate { host, state, eligible: reason.is_empty(), reason, remembered_ms: 0 });
         }
     }
     candidates.sort_by(|one, other| one.host.cmp(&other.host));

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::ask::Bus;
 use super::bounds::{self, Bound};
 use super::change::time;
+use super::failover;
 use super::output::{Failure, Screen, Style, Surface, print_json};
 use super::status::picture;
 use super::view::ServiceView;
@@ -16,7 +17,7 @@ use crate::command_line::exit;
 use crate::config::{self, ServiceSettings};
 use crate::election::{Confirmation, Timings};
 use crate::types::ServiceName;
-use crate::types::span::rounded;
+use crate::types::span::{milliseconds, rounded};
 
 /// What `putexctl explain` is called with.
 #[derive(Debug, Args)]
@@ -92,6 +93,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let now = if arguments.root == Path::new("/") { now(&service).await } else { String::new() };
     let refused = service.timings.validate().err().map(|error| error.to_string());
+    if let Some(why) = refused.as_ref().filter(|_| service.timings.lease() <= service.timings.margin) {
+        // Nothing can be told of a lease that is over before it begins.
+        return Err(Failure::new(exit::REFUSED, format!("putexd would refuse this: {why}")));
+    }
     let explanation = explain(&service, &arguments.what_if, now);
     if arguments.json {
         print_json(&explanation)?;
@@ -119,19 +124,11 @@ async fn now(service: &ServiceSettings) -> String {
 /// What would happen if the holder died now.
 fn if_it_died(view: &ServiceView, service: &ServiceSettings) -> String {
     if view.holder.is_empty() {
-        return format!("now nobody holds the lock of {}: \"putexctl status {0}\" says why", view.service);
+        return format!("nobody holds the lock of {}: \"putexctl status {0}\" says why", view.service);
     }
-    let eligible: Vec<&str> =
-        view.others().filter(|candidate| candidate.eligible).map(|candidate| candidate.host.as_str()).collect();
-    match &eligible[..] {
-        [] => format!("if {} died now, nobody would take over: {}", view.holder, view.others_in_words()),
-        hosts => format!(
-            "if {} died now, {} would start it within {} of its last renewal",
-            view.holder,
-            hosts.join(" or "),
-            rounded(bounds::of_silence(service).at_most())
-        ),
-    }
+    let timings = &service.timings;
+    let wait = timings.wait(timings.usual_hold());
+    failover::if_it_died(view, Some((milliseconds(bounds::of_silence(service).at_most()), milliseconds(wait))))
 }
 
 fn explain(service: &ServiceSettings, assumed: &[String], now: String) -> Explanation {

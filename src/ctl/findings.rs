@@ -1,47 +1,66 @@
 //! What somebody has to know of the cluster: what is wrong, what is under way, what to look at, and what operators have asked for.
-//! What many services have for one cause is one finding.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::view::{Finding, Found, HostView, NAMED, Presence, ServiceView, Severity, enumerated, in_words, report_of};
-use crate::types::shortened;
-use crate::types::span::rounded;
+use super::alarms::{self, Alarms, is_of};
+use super::found::{Found, Rank, Severity, When};
+use super::view::{
+    Finding, HostView, NAMED, Presence, ServiceView, asked_in_words, cut_at_a_part, enumerated, in_words, report_of,
+};
+use crate::dbus::{AlarmStatus, Word};
+use crate::journal::Alarm;
+use crate::types::span::{date, rounded};
 
 /// The most characters of the reasons of other hosts in one finding.
 const REASONS_LIMIT: usize = 240;
 /// How long a service whose timings are not known may be without a running unit before that is wrong, in milliseconds.
 const USUAL_FAILOVER_MS: u64 = 60_000;
+/// A run that has ended so many seconds before a host took the lock was not a run of that host.
+const BEFORE_S: u64 = 2;
 
-impl Found {
-    fn new(severity: Severity, text: String) -> Self {
-        Self { severity, cause: text.clone(), of_many: text.clone(), text }
-    }
+/// What is known of a time that something has lasted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    Exact,
+    /// It may be longer.
+    AtLeast,
+    /// It may be shorter.
+    AtMost,
+}
 
-    /// An alarm of a service, whose text has the time at which it was raised and then what belongs to this service alone.
-    fn alarm(text: String) -> Self {
-        match text.split_once(", since ") {
-            None => Self::new(Severity::Alarm, text),
-            Some((head, since)) => {
-                let since = since.split_once(": ").map_or(since, |(since, _)| since);
-                let of_many =
-                    format!("{head}, the first since {since}; \"putexctl status SERVICE\" has the reason of each");
-                Self { severity: Severity::Alarm, cause: head.to_owned(), of_many, text }
-            }
+impl Bound {
+    /// The words with `{0}` in the place of the time.
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Exact => "{0}",
+            Self::AtLeast => "at least {0}",
+            Self::AtMost => "at most {0}",
         }
     }
 }
 
-/// Since when nobody is known to run a service, by this host's clock, in seconds since 1970. `None`: somebody runs it, it is not to
-/// run, or there is another word for it.
-pub(super) fn idle_since(view: &ServiceView, hosts: &[HostView]) -> Option<u64> {
+/// Since when nobody is known to run a service, by this host's clock, in seconds since 1970. `None`: somebody runs it, it is not to run,
+/// or there is another word for it.
+pub(super) fn idle_since(view: &ServiceView, hosts: &[HostView]) -> Option<(u64, Bound)> {
     let here = view.here.as_ref();
-    match view.state.as_str() {
+    // Whoever has the lock of a service that is stopped everywhere starts nothing. What nobody sees is told by another finding.
+    if view.stopped.is_some() && matches!(view.state.as_str(), "no-holder" | "starting" | "lapsed") {
+        return None;
+    }
+    let shown = match view.state.as_str() {
         "no-holder" if is_only_observed(hosts, &view.service) => None,
         "no-holder" | "starting" | "held" => here.and_then(|here| here.held_since).or(view.since),
-        "stopping" | "lapsed" => view.since,
+        "stopping" => return view.since.map(|since| (since, Bound::Exact)),
+        "lapsed" => view.since,
         _ => None,
-    }
+    }?;
+    // It counts from the last run, and not from the last try or the last record.
+    let ran = here.and_then(|here| Some((here.ran_until?, &here.ran_on)));
+    // Of another host the last renewal was seen, and it may have run the unit for a lease and a stop longer.
+    let bound = |on: &str| if on.is_empty() || on == view.node { Bound::Exact } else { Bound::AtMost };
+    // The present holder may have run it since it has the lock.
+    let since = |until: u64, on: &str| if !on.is_empty() && on == view.holder { until } else { until.min(shown) };
+    Some(ran.map_or((shown, Bound::AtLeast), |(until, on)| (since(until, on), bound(on))))
 }
 
 /// Whether each host that has the service only observes it, so that it is not to run.
@@ -62,154 +81,250 @@ pub(super) fn failover_ms(view: &ServiceView) -> u64 {
 }
 
 /// What somebody has to know of a service, at `now` in seconds since 1970.
-pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], node: &str, now: u64) -> Vec<Found> {
-    let mut found = alarms(view, hosts, node);
-    found.extend(silence(view, node));
-    found.extend(idleness(view, hosts, now));
-    if let Some(word) = &view.stopped {
-        let text = |service: &str| format!("stopped {}; \"putexctl start {service}\" ends this", in_words(word));
-        found.push(Found {
-            severity: Severity::Asked,
-            text: text(&view.service),
-            cause: format!("stopped {} {}", word.by, word.reason),
-            of_many: text("SERVICE"),
-        });
-    }
+pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], now: u64) -> Vec<Found> {
+    let Alarms { prevents, others } = alarms::of(view, hosts);
+    let mut found = Vec::new();
+    let idle = idleness(view, hosts, prevents.as_ref(), now);
+    let is_down = idle.is_some();
+    found.extend(idle);
+    found.extend(silence(view));
+    // Why nobody runs it is told with that.
+    found.extend(prevents.clone().filter(|_| !is_down));
+    found.extend(others);
+    found.extend(of_this_host(view, hosts, prevents.is_some()));
+    found.extend(
+        view.stopped.as_ref().map(|word| asked(view, word, "stopped", "; \"putexctl start {service}\" ends this")),
+    );
     if let Some(word) = &view.paused {
-        let text = |service: &str| {
-            // Only the host that has the long lease can give it up.
-            let end = match view.state.as_str() {
-                "silent" => format!(
-                    "see that {0} is up: nobody but {0} can end this, and until then nobody takes the lock",
-                    view.holder
-                ),
-                _ => format!("\"putexctl resume {service}\" ends this"),
-            };
-            format!("paused {}: no host takes over meanwhile; {end}", in_words(word))
+        // Only the host that has the long lease can give it up.
+        let end = match view.state.as_str() {
+            "silent" => {
+                let holder = &view.holder;
+                format!(
+                    "see that {holder} is up: nobody but {holder} can end this, and until then nobody takes the lock"
+                )
+            }
+            _ => "\"putexctl resume {service}\" ends this".to_owned(),
         };
-        found.push(Found {
-            severity: Severity::Asked,
-            text: text(&view.service),
-            cause: format!(
-                "paused {} {} {}",
-                word.by,
-                word.reason,
-                if view.state == "silent" { &view.holder } else { "" }
-            ),
-            of_many: text("SERVICE"),
-        });
+        found.push(asked(view, word, "paused", &format!(": no host takes over meanwhile; {end}")));
     }
     // With one host alone nothing is known of others: the cluster's report says so.
-    let is_lonely = hosts.len() > 1 && view.others().all(|candidate| !candidate.eligible);
+    let is_lonely = hosts.len() > 1 && !view.is_storeless && view.others().all(|candidate| !candidate.eligible);
     if is_lonely && matches!(view.state.as_str(), "running" | "held" | "silent") {
         let text = format!("no host could take over from {}: {}", view.holder, reasons(view));
-        found.push(Found::new(Severity::Warning, text));
-    }
-    if let Some(here) = view.here.as_ref().filter(|here| here.state != "broken") {
-        found.extend(here.remarks.iter().map(|text| Found::new(Severity::Warning, text.clone())));
+        found.push(Found::new(Severity::Warning, Rank::Threat, text));
     }
     found
 }
 
-/// The alarms that stand, here and on other hosts.
-fn alarms(view: &ServiceView, hosts: &[HostView], node: &str) -> Vec<Found> {
+/// What an operator has asked for.
+fn asked(view: &ServiceView, word: &Word, what: &str, then: &str) -> Found {
+    let (words, times) = asked_in_words(word);
+    let times = times.into_iter().map(|time| When::Date(date(time))).collect();
+    let words = format!("{what} {words}{then}");
+    Found::with((Severity::Asked, Rank::Broken), &view.service, words, times, String::new())
+}
+
+/// What this host alone knows of a service: that its file is broken, that it has failed here, and remarks. `is_told`: an alarm tells
+/// that it fails.
+fn of_this_host(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Found> {
+    let Some(here) = &view.here else { return Vec::new() };
     let mut found = Vec::new();
-    if let Some(here) = &view.here {
-        found.extend(here.alarms.iter().cloned().map(Found::alarm));
-        if here.state == "broken" {
-            let told = [here.hindrance.clone()].into_iter().chain(here.remarks.iter().cloned());
-            found.extend(told.filter(|text| !text.is_empty()).map(|text| Found::new(Severity::Alarm, text)));
-        } else if !here.failure.is_empty() && !here.alarms.iter().any(|alarm| alarm.contains(&here.failure)) {
-            found.push(Found::new(Severity::Alarm, format!("failed on {node}: {}", here.failure)));
+    let own = hosts.iter().filter(|host| host.here).flat_map(|host| &host.status.report.alarms);
+    let of_host: Vec<String> =
+        own.filter(|told| is_of(Alarm::ConfigurationBroken, told)).map(AlarmStatus::in_words).collect();
+    // What is wrong with a file is told alike on every host, as an alarm of the host that has the file.
+    let is_of_host = |text: &str| {
+        let what = text.split_once(": ").map_or(text, |(_, what)| what);
+        let what = what.split_once("; ").map_or(what, |(what, _)| what);
+        of_host.iter().any(|alarm| alarm.contains(what))
+    };
+    let is_failure = |text: &str| !here.failure.is_empty() && text.contains(&here.failure);
+    let is_failure_told = is_told || here.alarms.iter().any(|told| is_failure(&told.in_words()));
+    if here.state == "broken" {
+        let told = [here.hindrance.clone()].into_iter().chain(here.remarks.iter().cloned());
+        found.extend(told.filter(|text| !text.is_empty()).map(|text| Found::new(Severity::Alarm, Rank::Broken, text)));
+    } else {
+        if !here.failure.is_empty() && !is_failure_told {
+            let text = format!("failed on {}: {}", view.node, here.failure);
+            found.push(Found::new(Severity::Alarm, Rank::Broken, text));
         }
+        let remarks = here.remarks.iter().filter(|text| !is_failure(text));
+        found.extend(remarks.map(|text| of_remark(view, text)));
     }
-    // What a silent host has said is not news any more; that it is silent is told of the host.
-    for host in hosts.iter().filter(|host| host.node != node && host.presence != Presence::Silent) {
-        let alarms = report_of(host, &view.service).into_iter().flat_map(|report| &report.alarms);
-        found.extend(alarms.map(|text| Found::alarm(format!("{}: {text}", host.node))));
+    for one in &mut found {
+        one.is_told_of_host = is_of_host(&one.text);
     }
     found
+}
+
+/// A remark of this host. That a file is broken is wrong, also where the service goes on.
+fn of_remark(view: &ServiceView, text: &str) -> Found {
+    let goes_on = |name: &str| format!("; until then {name} goes on with its former settings");
+    let words = text.replace(&goes_on(&view.service), &goes_on("{service}"));
+    if words == text {
+        return Found::new(Severity::Warning, Rank::Broken, text.to_owned());
+    }
+    Found::with((Severity::Alarm, Rank::Broken), &view.service, words, Vec::new(), String::new())
 }
 
 /// A holder that does not renew its lease.
-fn silence(view: &ServiceView, node: &str) -> Option<Found> {
+fn silence(view: &ServiceView) -> Option<Found> {
     if view.state != "silent" {
         return None;
     }
-    let (here, holder) = (view.here.as_ref(), &view.holder);
-    let span = |ms: Option<u64>| ms.map(|ms| rounded(Duration::from_millis(ms)));
-    let silent = span(here.and_then(|here| here.silent_ms));
-    if here.is_some_and(|here| here.state == "no-store") {
-        let seen = silent.map_or_else(String::new, |silent| format!(", {silent} ago"));
-        let text = |seen: &str| {
-            format!(
-                "whether {holder} still runs it is not known, because {node} gets no answer from the store: when it last did{seen}, \
-                 {holder} held the lock"
-            )
-        };
-        let cause = format!("unseen {holder}");
-        return Some(Found { severity: Severity::Alarm, text: text(&seen), cause, of_many: text("") });
+    let (here, holder, node) = (view.here.as_ref(), &view.holder, &view.node);
+    let down = |rank, words: String, times: Vec<u64>| {
+        let times = times.into_iter().map(When::Lasts).collect();
+        Some(Found::with((Severity::Alarm, rank), &view.service, words, times, String::new()))
+    };
+    let silent = here.and_then(|here| here.silent_ms);
+    if view.is_storeless || here.is_some_and(|here| here.state == "no-store") {
+        let seen = silent.map_or_else(
+            || format!("by the last that {node} has heard, {holder} held the lock"),
+            |_| format!("{node} has last seen {holder} renew its lease {{0}} ago"),
+        );
+        let words = format!(
+            "whether {holder} still runs it is not known, because {node} gets no answer from the store: {seen}"
+        );
+        return down(Rank::Threat, words, silent.into_iter().collect());
     }
-    let taken = span(here.and_then(|here| here.takeable_ms));
     let Some(silent) = silent else {
         // This host has not seen it renew anything, as after a start of this putexd.
-        let text = format!("{holder} holds the lock, and does not report any more");
-        return Some(Found::new(Severity::Alarm, text));
+        return down(Rank::Down, format!("{holder} holds the lock, and does not report any more"), Vec::new());
     };
-    let text = |about: &str| {
-        let when = taken.as_ref().map_or_else(String::new, |taken| format!("; {node} may take over in {about}{taken}"));
-        format!("{holder} has not renewed its lease for {about}{silent}{when}")
-    };
-    Some(Found {
-        severity: Severity::Alarm,
-        text: text(""),
-        cause: format!("silent {holder}"),
-        of_many: text("about "),
-    })
+    let taken = here.and_then(|here| here.takeable_ms);
+    let when = taken.map_or_else(String::new, |_| format!("; {node} may take over in {{1}}"));
+    let words = format!("{holder} has not renewed its lease for {{0}}{when}");
+    down(Rank::Down, words, [silent].into_iter().chain(taken).collect())
 }
 
-/// A service that nobody is known to run: in progress at first, and wrong when a failover would have ended long ago.
-fn idleness(view: &ServiceView, hosts: &[HostView], now: u64) -> Option<Found> {
-    let is_known = !matches!(view.state.as_str(), "unknown");
-    let Some(since) = idle_since(view, hosts) else {
-        let text = "whether anybody runs it is not known here".to_owned();
-        return (!is_known).then(|| Found::new(Severity::Progress, text));
-    };
+/// A service that nobody is known to run: in progress at first, and wrong when a failover would have ended long ago, or when an alarm
+/// tells what prevents it.
+fn idleness(view: &ServiceView, hosts: &[HostView], prevents: Option<&Found>, now: u64) -> Option<Found> {
+    let Some((since, bound)) = idle_since(view, hosts) else { return unknown(view, hosts) };
     let lasts_ms = now.saturating_sub(since).saturating_mul(1000);
     let is_late = lasts_ms > failover_ms(view);
-    let (holder, lasts) = (&view.holder, rounded(Duration::from_millis(lasts_ms)));
+    let lasts = bound.in_words();
+    if let Some(alarm) = prevents.filter(|_| view.state != "stopping") {
+        let words = format!("nobody has run it for {lasts}: {}", alarm.words.replace("{0}", "{1}"));
+        let times = [When::Lasts(lasts_ms)].into_iter().chain(alarm.times.iter().cloned()).collect();
+        let found = Found::with((Severity::Alarm, Rank::Down), &view.service, words, times, alarm.reason.clone());
+        return Some(found.told_on(alarm.places.clone(), &alarm.place));
+    }
+    let severity = match (view.state.as_str(), is_late) {
+        // A host that never reports renews the lock.
+        ("held", true) if renews(view) => Severity::Warning,
+        (_, true) => Severity::Alarm,
+        (_, false) => Severity::Progress,
+    };
+    let mut times = vec![When::Lasts(lasts_ms)];
+    let words = idle_in_words(view, lasts, is_late, now, &mut times);
+    Some(Found::with((severity, Rank::Down), &view.service, words, times, String::new()))
+}
+
+/// Whether the holder was seen to renew the lock lately.
+fn renews(view: &ServiceView) -> bool {
+    view.here.as_ref().is_none_or(|here| here.silent_ms.is_some())
+}
+
+/// Since when the holder has had the lock, as far as is known, and whether it may be longer.
+fn taken(view: &ServiceView) -> (Option<u64>, bool) {
+    let seen = view.here.as_ref().and_then(|here| Some((here.held_since?, here.held_longer)));
+    match (seen, view.since) {
+        // The holder itself has told since when.
+        (Some((seen, true)), Some(since)) if since < seen => (Some(since), false),
+        (Some((seen, longer)), _) => (Some(seen), longer),
+        (None, since) => (since, false),
+    }
+}
+
+/// `lasts`: the words for how long nobody has run it. `times` gets what is told beside that.
+fn idle_in_words(view: &ServiceView, lasts: &str, is_late: bool, now: u64, times: &mut Vec<When>) -> String {
+    let holder = &view.holder;
     let takes: Vec<String> =
         view.hosts.iter().filter(|candidate| candidate.eligible).map(|candidate| candidate.host.clone()).collect();
     let nobody_may = takes.iter().all(|host| host == holder);
-    let starts = view.here.as_ref().and_then(|here| here.starts_ms).filter(|_| holder == &view.node);
-    let starts = starts.map_or_else(String::new, |ms| format!(" in {}", rounded(Duration::from_millis(ms))));
-    let reasons = reasons(view);
-    let words = |lasts: &str, starts: &str| match view.state.as_str() {
-        "no-holder" if nobody_may => format!("nobody has run it for {lasts}, and no host may take it: {reasons}"),
+    let here = view.here.as_ref();
+    let (took, longer) = taken(view);
+    let has_run =
+        here.and_then(|here| here.ran_until).zip(took).is_none_or(|(ran, took)| ran.saturating_add(BEFORE_S) >= took);
+    let has_run = if longer { here.is_none_or(|here| here.ran_on == *holder) } else { has_run };
+    let mut took_words = || {
+        times.push(When::Lasts(now.saturating_sub(took.unwrap_or(now)).saturating_mul(1000)));
+        format!("{holder} took the lock {}{{{}}} ago", if longer { "at least " } else { "" }, times.len() - 1)
+    };
+    match view.state.as_str() {
+        "no-holder" if nobody_may => {
+            format!("nobody has run it for {lasts}, and no host may take it: {}", reasons(view))
+        }
         "no-holder" => format!("nobody has run it for {lasts}; {} may take it", enumerated(&takes, NAMED)),
+        "lapsed" if has_run => {
+            format!(
+                "nobody has run it for {lasts}: {holder} has stopped it without a release, and its record has to age first"
+            )
+        }
+        "lapsed" if longer => {
+            format!(
+                "nobody has run it for {lasts}: {holder} has the lock and does not run it, and its record has to age first"
+            )
+        }
         "lapsed" => format!(
-            "nobody has run it for {lasts}: {holder} has stopped it without a release, and its record has to age first"
+            "nobody has run it for {lasts}: {}, and gave up before it started anything; its record has to age first",
+            took_words()
         ),
         "stopping" => format!("{holder} has been stopping it for {lasts}"),
-        "starting" => format!("{holder} took the lock {lasts} ago, and starts it{starts}"),
+        "starting" => {
+            let took = took_words();
+            let mut place = |ms: u64| {
+                times.push(When::Lasts(ms));
+                times.len() - 1
+            };
+            let own = here.and_then(|here| here.starts_ms).filter(|_| *holder == view.node);
+            let starts = own.or(view.starts_ms).map(|ms| format!(" in {{{}}}", place(ms))).unwrap_or_default();
+            let remembers = view.hosts.iter().any(|candidate| candidate.host == *holder && candidate.remembered_ms > 0);
+            let why = if remembers {
+                "; it remembers a longer lease, as after a pause: see putexd-operations(7)"
+            } else {
+                ""
+            };
+            format!("nobody has run it for {lasts}: {took}, and starts it{starts}{why}")
+        }
+        // Its last report is of before, or this host cannot read reports.
+        _ if is_late && !renews(view) => format!(
+            "{}, and has neither been seen to renew it nor reported that it runs it; nobody has been known to run it for {lasts}",
+            took_words()
+        ),
         // Only a host that does not report stays so.
         _ if is_late => {
             format!(
                 "{holder} has the lock, and whether it runs it is not known here, because {holder} does not report it"
             )
         }
-        _ => format!("{holder} took the lock {lasts} ago, and has not reported yet that it runs it"),
-    };
-    let severity = match (view.state.as_str(), is_late) {
-        ("held", true) => Severity::Warning,
-        (_, true) => Severity::Alarm,
-        (_, false) => Severity::Progress,
-    };
-    let (text, of_many) = (words(&lasts, &starts), words(&format!("about {lasts}"), ""));
-    Some(Found { severity, text, cause: words("", ""), of_many })
+        _ => format!("{}, and has not reported yet that it runs it", took_words()),
+    }
 }
 
-/// Why no other host would take it, in words that are the same for services which have the same reasons.
+/// A service of which this host does not know whether anybody runs it.
+fn unknown(view: &ServiceView, hosts: &[HostView]) -> Option<Found> {
+    if view.state != "unknown" || is_only_observed(hosts, &view.service) {
+        return None;
+    }
+    // Where the store is away that is told by itself, and lasts as long.
+    let severity = if view.is_storeless { Severity::Alarm } else { Severity::Progress };
+    let text = if view.is_storeless {
+        format!(
+            "it does not run on {}, and whether another host runs it is not known while the store does not answer",
+            view.node
+        )
+    } else {
+        "whether anybody runs it is not known here".to_owned()
+    };
+    Some(Found::new(severity, Rank::Down, text))
+}
+
+/// Why no other host would take it, in words that are the same for services which have the same reasons; hosts with the same reason
+/// are told of together.
 fn reasons(view: &ServiceView) -> String {
     let name = &view.service;
     let of = |text: &str| {
@@ -217,31 +332,44 @@ fn reasons(view: &ServiceView) -> String {
             .replace(&format!("has other settings for {name} than"), "has other settings for it than")
             .replace(&format!("has a broken file for {name}"), "has a broken file for it")
     };
-    let all: Vec<String> =
-        view.others().map(|candidate| format!("{} {}", candidate.host, of(&candidate.reason))).collect();
-    if all.is_empty() { "there is none".to_owned() } else { shortened(&all.join(", "), REASONS_LIMIT) }
+    let mut all: Vec<(String, Vec<String>)> = Vec::new();
+    for candidate in view.others() {
+        let reason = of(&candidate.reason);
+        match all.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, hosts)) => hosts.push(candidate.host.clone()),
+            None => all.push((reason, vec![candidate.host.clone()])),
+        }
+    }
+    let told = |(reason, hosts): &(String, Vec<String>)| match hosts.len() {
+        1 => format!("{} {reason}", hosts[0]),
+        _ => format!("each of {} {reason}", enumerated(hosts, NAMED)),
+    };
+    let all: Vec<String> = all.iter().map(told).collect();
+    if all.is_empty() { "there is none".to_owned() } else { cut_at_a_part(&all.join(", "), REASONS_LIMIT) }
 }
 
-/// What somebody has to know of the hosts. `views`: the services, of which a host that is lost has some.
-pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], now: u64) -> Vec<Finding> {
+/// What somebody has to know of the hosts. `views`: the services, of which a host that is lost has some. `is_storeless`: the store
+/// gives this host no answer, which is told by itself.
+pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], is_storeless: bool, now: u64) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut add = |severity, text: String| found.push(Finding::of_no_service(severity, text));
+    let mut add = |severity, rank, text: String| found.push(Finding::of_no_service(severity, rank, text));
     for host in hosts {
         let (name, report) = (&host.node, &host.status.report);
         match host.presence {
-            Presence::Silent => {
+            Presence::Silent | Presence::Lost => {
                 let held = views.iter().filter(|view| view.holder == *name).count();
                 let held = match held {
                     0 => String::new(),
                     1 => ", and holds the lock of 1 service".to_owned(),
                     _ => format!(", and holds the locks of {held} services"),
                 };
+                let silent = silent_for(host);
                 add(
                     Severity::Alarm,
+                    Rank::Threat,
                     format!(
-                        "host {name} {}{held}: see that it is up, that putexd runs there, and that it reaches the store; if it was \
-                         removed for good, its report goes away by itself",
-                        silent_for(host)
+                        "host {name} {silent}{held}: see that it is up, that putexd runs there, and that it reaches the store; if it was \
+                         removed for good, its report goes away by itself"
                     ),
                 );
             }
@@ -250,52 +378,50 @@ pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], now: u64) -> V
                 let over = word.until.filter(|until| *until <= now).map_or("", |_| " (this time is over)");
                 let text =
                     format!("host {name} is drained {}{over}; \"putexctl undrain\" there ends this", in_words(&word));
-                add(Severity::Asked, text);
+                add(Severity::Asked, Rank::Threat, text);
             }
             Presence::Up | Presence::Unknown => {}
         }
-        if host.presence != Presence::Silent {
-            if !report.guard.is_empty() {
-                add(Severity::Alarm, format!("host {name}: {}", report.guard));
+        if host.presence.is_gone() {
+            continue;
+        }
+        if !report.guard.is_empty() {
+            add(Severity::Alarm, Rank::Threat, format!("host {name}: {}", report.guard));
+        }
+        for told in &report.alarms {
+            let is_of_store = is_storeless && is_of(Alarm::StoreLost, told);
+            // That the host is drained is told with who has asked for it, and that the guard is gone is told above.
+            let is_told = report.drained.is_some() && is_of(Alarm::Drained, told)
+                || !report.guard.is_empty() && is_of(Alarm::GuardGone, told);
+            let (severity, rank) = match told {
+                AlarmStatus { over: true, .. } => (Severity::Warning, Rank::Past),
+                broken if is_of(Alarm::ConfigurationBroken, broken) => (Severity::Alarm, Rank::Broken),
+                _ => (Severity::Alarm, Rank::Threat),
+            };
+            if !is_of_store && !is_told {
+                add(severity, rank, format!("host {name}: {}", told.in_words()));
             }
-            report.alarms.iter().for_each(|text| add(Severity::Alarm, format!("host {name}: {text}")));
         }
     }
     found
 }
 
 fn silent_for(host: &HostView) -> String {
-    match host.status.silent_ms {
-        Some(silent) => format!("has not reported for {}", rounded(Duration::from_millis(silent))),
-        None => "has not reported since this host's putexd started".to_owned(),
-    }
-}
-
-/// The findings of the services, one for each cause.
-pub(super) fn grouped(views: &[ServiceView]) -> Vec<Finding> {
-    let mut found: Vec<Finding> = Vec::new();
-    let mut places: BTreeMap<(Severity, &str), usize> = BTreeMap::new();
-    for view in views {
-        for one in &view.findings {
-            let place = *places.entry((one.severity, &one.cause)).or_insert_with(|| {
-                found.push(Finding { severity: one.severity, services: Vec::new(), text: one.text.clone() });
-                found.len() - 1
-            });
-            let finding = &mut found[place];
-            if finding.text != one.text && !finding.services.is_empty() {
-                finding.text.clone_from(&one.of_many);
-            }
-            if finding.services.last() != Some(&view.service) {
-                finding.services.push(view.service.clone());
-            }
+    let lost_to = &host.status.lost_to;
+    let silent = host.status.silent_ms.map(|silent| rounded(Duration::from_millis(silent)));
+    match (silent, lost_to.is_empty()) {
+        (Some(silent), true) => format!("has not reported for {silent}"),
+        (None, true) => "has not reported since this host's putexd started".to_owned(),
+        (Some(silent), false) => {
+            format!("is lost: {lost_to} has taken a lock from it, and it has not reported for {silent}")
         }
+        (None, false) => format!("is lost: {lost_to} has taken a lock from it, and it does not report"),
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, Told, cluster, small, word};
+    use super::super::fixture::{NOW, Told, alarm, cluster, small, word};
     use super::super::view::View;
     use super::*;
 
@@ -319,11 +445,13 @@ mod tests {
         let alarms = of(&told.view(), Severity::Alarm);
         assert_eq!(alarms.len(), 2, "{alarms:#?}");
         assert!(
-            alarms[0].starts_with("host h2 has not reported for 41s, and holds the locks of 55 services"),
+            alarms[1].starts_with("host h2 has not reported for 41s, and holds the locks of 55 services"),
             "{alarms:#?}"
         );
         assert!(
-            alarms[1].starts_with("55 services (app-001, app-004, app-007 and 52 more): h2 has not renewed its lease"),
+            alarms[0].starts_with(
+                "55 services (app-001, app-004, app-007 and 52 more): h2 has not renewed its lease for about 12.2s"
+            ),
             "{alarms:#?}"
         );
         // Others take over, and say so.
@@ -334,7 +462,8 @@ mod tests {
         let progress = of(&told.view(), Severity::Progress);
         assert_eq!(progress.len(), 1, "{progress:#?}");
         assert!(
-            progress[0].contains("55 services") && progress[0].contains("h1 took the lock 2.0s ago, and starts it"),
+            progress[0].contains("55 services")
+                && progress[0].contains("h1 took the lock 2.0s ago, and starts it in 4.0s"),
             "{progress:#?}"
         );
     }
@@ -344,12 +473,17 @@ mod tests {
         let names: Vec<String> = (0..40).map(|number| format!("app-{number:03}")).collect();
         let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
         for (place, status) in told.services.iter_mut().enumerate() {
-            status.alarms =
-                vec![format!("find out why: it fails, since 2026-11-18T00:00:{place:02}Z: exit code {place}")];
+            let fails = alarm(Alarm::CheckFailed, "find out why", &format!("exit code {place}"));
+            status.alarms = vec![AlarmStatus { since: fails.since + place as u64, ..fails }];
         }
         let alarms = of(&told.view(), Severity::Alarm);
         assert_eq!(alarms.len(), 1, "{alarms:#?}");
-        assert!(alarms[0].contains("find out why: it fails, the first since 2026-11-18T00:00:"), "{alarms:#?}");
+        assert!(
+            alarms[0].contains(
+                "find out why: the health check has failed, since 2026-11-18T00:00:10Z to 2026-11-18T00:00:49Z: \"putexctl status"
+            ),
+            "{alarms:#?}"
+        );
     }
 
     fn idle(state: &str, holder: &str, for_s: u64) -> Told {
@@ -389,6 +523,13 @@ mod tests {
         assert_eq!(service(&told.view(), "db").state, "lapsed", "it has reported since, and does not run it");
         // It does not report at all, as where the store does not permit it.
         told.cluster.hosts.retain(|host| host.report.node != "h2");
+        told.service("db").ran_until = Some(NOW - 60);
+        let view = told.view();
+        assert_eq!(service(&view, "db").state, "held");
+        let alarms = of(&view, Severity::Alarm);
+        assert!(alarms[0].contains("has neither been seen to renew it nor reported"), "{alarms:#?}");
+        // It renews the lock.
+        told.service("db").silent_ms = Some(1200);
         let view = told.view();
         assert_eq!(service(&view, "db").state, "held");
         assert!(of(&view, Severity::Warning).iter().any(|text| text.contains("h2 does not report it")));
@@ -399,6 +540,66 @@ mod tests {
         assert_eq!(service(&gone.view(), "db").state, "silent");
     }
 
+    /// h3 sees h1 renew no more: h1 may have run it until its lease was over, and has told meanwhile that it does not run it.
+    #[test]
+    fn what_this_host_has_not_seen_is_told_as_a_bound() {
+        let mut told = idle("standby", "h2", 70);
+        let db = told.service("db");
+        (db.ran_until, db.ran_on) = (Some(NOW - 68), "h2".to_owned());
+        let alarms = of(&told.view(), Severity::Alarm);
+        assert_eq!(
+            alarms,
+            [
+                "db: nobody has run it for at most 68s: h2 has stopped it without a release, and its record has to age first"
+            ]
+        );
+        told.service("db").ran_on = "h1".to_owned();
+        let alarms = of(&told.view(), Severity::Alarm);
+        assert!(alarms[0].starts_with("db: nobody has run it for 70s: "), "{alarms:#?}");
+        // This host was started a moment ago, and has found the lock as it is.
+        let mut told = idle("confirming", "h2", 3);
+        told.service("db").held_longer = true;
+        (told.report("h2", "db").state, told.report("h2", "db").since) = ("confirming".to_owned(), NOW - 3);
+        let progress = of(&told.view(), Severity::Progress);
+        let words = "db: nobody has run it for at least 3.0s: h2 took the lock at least 3.0s ago, and starts it";
+        assert_eq!(progress, [words]);
+        let mut told = idle("standby", "h1", 3);
+        (told.service("db").held_longer, told.service("db").ran_until) = (true, Some(NOW - 9));
+        let progress = of(&told.view(), Severity::Progress);
+        assert!(progress[0].contains("h1 has the lock and does not run it") && !progress[0].contains("gave up"));
+    }
+
+    #[test]
+    fn a_host_without_the_store_does_not_say_that_nobody_runs_it() {
+        for (state, holder) in [("standby", "h1"), ("standby", ""), ("no-store", "h1")] {
+            let mut told = idle(state, holder, 8);
+            told.service("db").ran_until = Some(NOW - 8);
+            told.store.silent_ms = 9000;
+            let view = told.view();
+            let all: Vec<String> = view.findings.iter().map(Finding::in_words).collect();
+            assert_eq!(service(&view, "db").state, "unknown");
+            assert!(all.iter().all(|text| !text.contains("nobody has run it")), "{all:#?}");
+            assert!(all.iter().any(|text| text.contains("whether another host runs it is not known")), "{all:#?}");
+        }
+        // Its putexd was restarted, and has not seen the holder renew anything.
+        let mut told = small();
+        (told.service("web").silent_ms, told.store.silent_ms) = (None, 1200);
+        assert_eq!(service(&told.view(), "web").state, "silent");
+    }
+
+    /// A claim that was given up because of the word, before its record has aged, and as putexd tells of it after that.
+    #[test]
+    fn a_service_that_is_kept_stopped_is_not_wrong_whoever_has_its_record() {
+        for holder in ["h1", ""] {
+            let mut told = idle("standby", holder, 166);
+            let db = told.service("db");
+            (db.stopped, db.ran_until) = (Some(word("schema change", None)), Some(NOW - 272));
+            let view = told.view();
+            assert_eq!((of(&view, Severity::Alarm), of(&view, Severity::Progress)), (vec![], vec![]), "{holder}");
+            assert_eq!(super::super::failover::as_told(service(&view, "db")), "");
+        }
+    }
+
     #[test]
     fn a_holder_that_the_store_does_not_show_is_not_said_to_be_silent() {
         let mut told = small();
@@ -406,7 +607,7 @@ mod tests {
         (web.state, web.silent_ms) = ("no-store".to_owned(), Some(60_000));
         let alarms = of(&told.view(), Severity::Alarm);
         assert!(
-            alarms[0].contains("h1 gets no answer from the store: when it last did, 60s ago, h3 held"),
+            alarms[0].contains("h1 gets no answer from the store: h1 has last seen h3 renew its lease 60s ago"),
             "{alarms:#?}"
         );
     }
@@ -429,9 +630,197 @@ mod tests {
             (status.holder, status.state, status.silent_ms) = ("h1".to_owned(), "active".to_owned(), None);
         }
         let warnings = of(&told.view(), Severity::Warning);
-        assert_eq!(
-            warnings,
-            ["db, mail and web: no host could take over from h1: h2 does not have it, h3 does not have it"]
+        assert_eq!(warnings, ["db, mail and web: no host could take over from h1: each of h2 and h3 does not have it"]);
+    }
+
+    /// ExecStart=/bin/false: each host tries, fails, and lets the lock go.
+    #[test]
+    fn a_service_that_fails_on_every_host_is_one_line() {
+        let mut told = idle("standby", "", 960);
+        let fails = |at: u64| {
+            let remedy = "find out from the journal of the unit why it fails";
+            let reason = "exit-code; next try at 2026-11-18T00:09:00Z";
+            let told = alarm(Alarm::ServiceFails, remedy, reason);
+            AlarmStatus { since: told.since + at, ..told }
+        };
+        let db = told.service("db");
+        (db.alarms, db.failure, db.ran_until) = (vec![fails(0)], "exit-code".to_owned(), Some(NOW - 1800));
+        db.remarks = vec![
+            "the last run on this host failed at 2026: exit-code; see \"journalctl --unit db.service\"".to_owned(),
+        ];
+        db.hindrance = "tries again in 4s, since something failed 3 times in a row, at last: exit-code".to_owned();
+        for (host, at) in [("h1", 0), ("h2", 10), ("h3", 20)] {
+            let report = told.report(host, "db");
+            report.hindrance = "it waits before it tries again, since exit-code".to_owned();
+            report.alarms = vec![fails(at)];
+        }
+        let view = told.view();
+        let all: Vec<String> = view.findings.iter().map(Finding::in_words).collect();
+        assert_eq!(all.len(), 1, "{all:#?}");
+        assert!(
+            all[0].starts_with(
+                "db: nobody has run it for 30min: find out from the journal of the unit why it fails: the service fails on every host \
+                 (h1, h2 and h3), since 2026-11-18T00:00:10Z: exit-code"
+            ),
+            "{all:#?}"
         );
+    }
+
+    #[test]
+    fn a_fencing_that_failed_is_one_line_that_counts_from_the_last_run() {
+        let mut told = idle("standby", "h1", 3);
+        let why = "read \"journalctl --unit fence@h2.service\", or run \"putexctl confirm-dead h2\" if you know that h2 is off";
+        let db = told.service("db");
+        db.ran_until = Some(NOW - 11);
+        db.alarms = vec![alarm(Alarm::FenceFailed, why, "fence@h2.service: exit-code")];
+        db.failure = format!("fencing has failed: {why}: fence@h2.service: exit-code");
+        db.remarks = vec![format!("the last run on this host failed at 2026: {}", db.failure)];
+        told.report("h1", "db").alarms = told.service("db").alarms.clone();
+        let all: Vec<String> = told.view().findings.iter().map(Finding::in_words).collect();
+        assert_eq!(all.len(), 1, "{all:#?}");
+        assert!(
+            all[0].starts_with(&format!("db: nobody has run it for 11.0s: h1: {why}: fencing has failed, since")),
+            "{all:#?}"
+        );
+        // Before it has failed for good, the taker is not said to have stopped what it never ran.
+        let db = told.service("db");
+        (db.alarms, db.failure, db.remarks) = (Vec::new(), String::new(), Vec::new());
+        let progress = of(&told.view(), Severity::Progress);
+        assert_eq!(
+            progress,
+            [
+                "db: nobody has run it for 11.0s: h1 took the lock 3.0s ago, and gave up before it started anything; its record has to \
+              age first"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_down_comes_first_and_what_is_over_is_not_wrong() {
+        let names: Vec<String> = (0..40).map(|number| format!("app-{number:03}")).collect();
+        let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let lapse = alarm(Alarm::Lapsed, "find out why the lease was not renewed", "the guard ended it");
+        let lapse = AlarmStatus { over: true, ..lapse };
+        told.service("app-000").alarms = vec![lapse.clone()];
+        told.service("app-003").alarms = vec![alarm(Alarm::CheckFailed, "find out why", "so")];
+        told.host("h3").report.guard = "the guard does not answer".to_owned();
+        for (place, status) in told.services.iter_mut().skip(20).enumerate() {
+            (status.state, status.holder, status.silent_ms) = ("standby".to_owned(), String::new(), None);
+            (status.held_since, status.ran_until) = (Some(NOW - 10), Some(NOW - 100 - place as u64));
+        }
+        for host in &mut told.cluster.hosts {
+            host.services.iter_mut().skip(20).for_each(|report| report.state = String::new());
+        }
+        let view = told.view();
+        let alarms = of(&view, Severity::Alarm);
+        assert!(
+            alarms[0]
+                .starts_with("20 services (app-020, app-021, app-022 and 17 more): nobody has run it for 100s to 119s"),
+            "{alarms:#?}"
+        );
+        assert_eq!(alarms[1], "host h3: the guard does not answer");
+        assert!(alarms[2].starts_with("app-003: find out why") && alarms.len() == 3, "{alarms:#?}");
+        assert_eq!(of(&view, Severity::Warning), [format!("app-000: {}", lapse.in_words())]);
+        assert!(service(&view, "app-003").rank() > service(&view, "app-030").rank());
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_told_once_and_nobody_is_eligible() {
+        let mut told = small();
+        (told.store.silent_ms, told.store.error) = (12_000, "refused".to_owned());
+        told.cluster.trouble = "see that the store can be reached: refused".to_owned();
+        let remedy = "see that the store is up, and that this host reaches it";
+        told.host("h1").report.alarms = vec![alarm(Alarm::StoreLost, remedy, "refused")];
+        for status in told.services.iter_mut().filter(|status| status.holder != "h1") {
+            (status.state, status.silent_ms) = ("no-store".to_owned(), Some(12_000));
+        }
+        let view = told.view();
+        let all: Vec<String> = view.findings.iter().map(Finding::in_words).collect();
+        assert_eq!(all.iter().filter(|text| text.contains("see that the store")).count(), 1, "{all:#?}");
+        assert_eq!(view.incomplete, "");
+        assert!(view.services.iter().all(|service| service.others().all(|other| !other.eligible)));
+        assert!(!all.iter().any(|text| text.contains("no host could take over")), "{all:#?}");
+    }
+
+    #[test]
+    fn pauses_of_several_services_are_told_with_all_their_times() {
+        let mut told = small();
+        for (service, until) in [("db", 600), ("mail", 3000), ("web", 900)] {
+            told.service(service).paused = Some(word("new disks", Some(NOW + until)));
+        }
+        let asked = of(&told.view(), Severity::Asked);
+        assert_eq!(asked.len(), 1, "{asked:#?}");
+        let (first, last) = (date(NOW + 600), date(NOW + 3000));
+        assert!(asked[0].contains(&format!("until {first} to {last} (new disks)")), "{asked:#?}");
+    }
+
+    /// Before the host has told of it in its report as well.
+    #[test]
+    fn a_broken_file_of_the_host_is_wrong_and_one_line_for_all_its_services() {
+        let names: Vec<String> = (0..40).map(|number| format!("app-{number:03}")).collect();
+        let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        for status in &mut told.services {
+            let what = "mend /etc/putex/putexd.toml:1:1 and run \"systemctl reload putexd\": unknown key \"nod\"";
+            let goes_on = format!("{what}; until then {} goes on with its former settings", status.service);
+            status.remarks = vec![goes_on];
+        }
+        let alarms = of(&told.view(), Severity::Alarm);
+        assert_eq!(alarms.len(), 1, "{alarms:#?}");
+        assert!(
+            alarms[0].starts_with("40 services (app-000, ") && alarms[0].contains("until then SERVICE goes on"),
+            "{alarms:#?}"
+        );
+    }
+
+    #[test]
+    fn one_event_on_several_hosts_is_one_line() {
+        let names: Vec<String> = (0..9).map(|number| format!("app-{number:03}")).collect();
+        let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let lapsed = alarm(Alarm::Lapsed, "find out why the lease was not renewed", "the store did not answer");
+        for (place, name) in names.iter().enumerate() {
+            told.report(["h1", "h2", "h3"][place % 3], name).alarms = vec![lapsed.clone()];
+        }
+        for name in names.iter().step_by(3) {
+            told.service(name).alarms = vec![lapsed.clone()];
+        }
+        let alarms = of(&told.view(), Severity::Alarm);
+        assert_eq!(alarms.len(), 1, "{alarms:#?}");
+        assert!(alarms[0].contains("h1, h2 and h3: find out why"), "{alarms:#?}");
+    }
+
+    #[test]
+    fn a_store_that_is_being_connected_to_is_not_wrong() {
+        let mut told = small();
+        told.store.silent_ms = 100;
+        assert_eq!(of(&told.view(), Severity::Alarm), [""; 0]);
+        told.store.silent_ms = 1000;
+        assert_eq!(of(&told.view(), Severity::Alarm).len(), 1);
+    }
+
+    /// On the host itself and on the others.
+    #[test]
+    fn a_broken_file_is_told_alike_on_every_host() {
+        let what = "mend /etc/putex.d/db.toml:2:1 and run \"systemctl reload putexd\"";
+        let why = "unknown key \"unti\"; until then db goes on with its former settings";
+        let mut told = small();
+        told.host("h1").report.alarms = vec![alarm(Alarm::ConfigurationBroken, what, why)];
+        let elsewhere = of(&told.view(), Severity::Alarm);
+        told.service("db").remarks = vec![format!("{what}: {why}")];
+        let view = told.view();
+        assert_eq!(of(&view, Severity::Alarm), elsewhere);
+        assert_eq!(of(&view, Severity::Warning), [""; 0]);
+        assert!(!service(&view, "db").well && elsewhere[0].starts_with(&format!("host h1: {what}")), "{elsewhere:#?}");
+    }
+
+    #[test]
+    fn a_service_that_is_only_observed_elsewhere_is_nobodys_concern() {
+        let mut told = small();
+        told.services.retain(|status| status.service != "web");
+        for host in ["h1", "h2"] {
+            told.host(host).services.retain(|report| report.service != "web");
+        }
+        told.report("h3", "web").state = "observed".to_owned();
+        let view = told.view();
+        assert!(view.findings.is_empty() && service(&view, "web").well, "{:#?}", view.findings);
     }
 }

@@ -5,8 +5,9 @@ use serde_json::Value as Json;
 use super::view::View;
 use crate::cluster::history::{Happened, What};
 use crate::dbus::{
-    ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+    AlarmStatus, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
 };
+use crate::journal::Alarm;
 
 /// The time of all fixtures, in seconds since 1970.
 pub(super) const NOW: u64 = 1_795_000_000;
@@ -51,6 +52,18 @@ pub(super) fn timings() -> TimingsStatus {
         wait_ms: 24_024,
         failover_ms: 30_024,
         stop_limit_ms: 90_000,
+    }
+}
+
+/// An alarm that has stood since 2026-11-18T00:00:10Z.
+pub(super) fn alarm(kind: Alarm, remedy: &str, reason: &str) -> AlarmStatus {
+    AlarmStatus {
+        kind: kind.kind(),
+        remedy: remedy.to_owned(),
+        what: kind.name().to_owned(),
+        reason: reason.to_owned(),
+        since: 1_794_960_010,
+        over: false,
     }
 }
 
@@ -152,16 +165,7 @@ pub(super) fn troubled() -> Told {
 
 /// An event of a history, so many seconds after [`NOW`].
 pub(super) fn event(at_s: i64, host: &str, what: What, token: u64, reason: &str) -> Happened {
-    let (host, reason) = (host.to_owned(), reason.to_owned());
-    Happened {
-        at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000),
-        host,
-        what,
-        token,
-        reason,
-        gap_ms: None,
-        gap_is_least: false,
-    }
+    Happened::new((NOW * 1000).saturating_add_signed(at_s * 1000), host, what, token, reason)
 }
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.

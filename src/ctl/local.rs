@@ -43,7 +43,7 @@ fn below(screen: &mut Screen, status: &ServiceStatus) {
         line(&format!("does not contend: {hindrance}"), Style::Notable);
     }
     for alarm in &status.alarms {
-        line(&format!("alarm: {alarm}"), Style::Bad);
+        line(&format!("alarm: {}", alarm.in_words()), Style::Bad);
     }
     for remark in &status.remarks {
         line(&format!("warning: {remark}"), Style::Notable);
@@ -59,18 +59,22 @@ pub(super) fn abstains(status: &ServiceStatus) -> Option<&str> {
 
 /// The store in one line.
 pub(super) fn store_line(store: &StoreStatus) -> String {
-    let seconds = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
     let now = store.trouble().unwrap_or_else(|| format!("the store ({}) answers", store.store));
+    format!("{now}; {}", silences(store))
+}
+
+/// How often the store was silent, and for how long at most.
+pub(super) fn silences(store: &StoreStatus) -> String {
+    let seconds = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
     let times = if store.silences == 1 { "once" } else { &format!("{} times", store.silences) };
-    let before = match store.silences {
+    match store.silences {
         0 => "since putexd started it was never silent for a second".to_owned(),
         _ => format!(
             "since putexd started it was silent {times} for a second or more, the longest for {} from {} on",
             seconds(store.longest_ms),
             date(store.longest_began)
         ),
-    };
-    format!("{now}; {before}")
+    }
 }
 
 #[cfg(test)]

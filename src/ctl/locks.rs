@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::store::{load, open, read_all};
 use crate::config::Settings;
-use crate::election::Record;
+use crate::election::{Record, Standing};
 use crate::store::Listed;
 use crate::types::Key;
 use crate::types::span::{milliseconds, rounded};
@@ -43,10 +43,34 @@ struct Lock {
     service: String,
     /// The holder by its record; empty = nobody, or it is no lock.
     holder: String,
+    /// What the holder was doing by its record: `confirming`, `gave-up` before a start, or `active`; empty = it does not say, or
+    /// nobody holds the lock.
+    standing: &'static str,
     /// The revision of the latest write.
     revision: u64,
     /// How long ago that was, in milliseconds; `null` = the store does not keep it.
     age_ms: Option<u64>,
+}
+
+impl Lock {
+    fn tell_of(&mut self, record: &Record) {
+        record.holder.as_str().clone_into(&mut self.holder);
+        self.standing = match record.details.as_ref().map(|details| details.standing) {
+            Some(Standing::Confirming) => "confirming",
+            Some(Standing::GaveUp) => "gave-up",
+            Some(Standing::Active) => "active",
+            Some(Standing::Proven) | None => "",
+        };
+    }
+
+    /// The holder, as people are told. One that runs the unit needs no more words.
+    fn holder_in_words(&self) -> String {
+        match self.standing {
+            "confirming" => format!("{} (waits to start it)", self.holder),
+            "gave-up" => format!("{} (gave up before a start)", self.holder),
+            _ => self.holder.clone(),
+        }
+    }
 }
 
 /// Lists them.
@@ -64,8 +88,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         .unzip();
     for (place, found) in places.into_iter().zip(read_all(&*store, &keys).await) {
         let value = found.ok().and_then(|snapshot| snapshot.entry?.value);
-        let record = value.as_ref().map(Record::decode).filter(Record::is_held);
-        locks[place].holder = record.map(|record| record.holder.as_str().to_owned()).unwrap_or_default();
+        if let Some(record) = value.as_ref().map(Record::decode).filter(Record::is_held) {
+            locks[place].tell_of(&record);
+        }
     }
     if arguments.json {
         return print_json(&locks);
@@ -85,6 +110,7 @@ fn known(settings: &Settings, keys: &[Listed]) -> Vec<Lock> {
             kind: if is_note { "note" } else { "lock" },
             service: service.to_owned(),
             holder: String::new(),
+            standing: "",
             revision: listed.revision.0,
             age_ms: listed.age.map(milliseconds),
         }
@@ -104,7 +130,7 @@ fn screen(locks: &[Lock], is_cut: bool, surface: Surface) -> Screen {
         vec![
             Cell::new(lock.key.clone()),
             service,
-            Cell::new(lock.holder.clone()),
+            Cell::new(lock.holder_in_words()),
             Cell::new(age),
             Cell::new(lock.revision.to_string()),
         ]
@@ -119,4 +145,48 @@ fn screen(locks: &[Lock], is_cut: bool, surface: Surface) -> Screen {
         screen.line("There are more keys, which the store did not show in time.");
     }
     screen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Value;
+
+    #[test]
+    fn a_lock_tells_what_its_holder_was_doing() {
+        let told = |fields: &[(&str, &str)]| {
+            let ordinary = [
+                ("machine", "00000000000000000000000000000002"),
+                ("instance", "0000000000000000000000000000000a"),
+                ("write", "0000000000000000000000000000000b"),
+                ("lease-ms", "3000"),
+                ("hold-ms", "3900"),
+                ("token", "1767225600"),
+            ];
+            let fields = ordinary.iter().chain(fields).map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+            let mut lock = Lock {
+                key: "db".to_owned(),
+                kind: "lock",
+                service: "db".to_owned(),
+                holder: String::new(),
+                standing: "",
+                revision: 7,
+                age_ms: Some(1000),
+            };
+            lock.tell_of(&Record::decode(&Value { body: b"h2".to_vec(), fields: fields.collect() }));
+            super::super::fixture::assert_described("locks", &[&lock]);
+            let surface = Surface { colours: false, width: Some(80), height: None };
+            (lock.standing, screen(std::slice::from_ref(&lock), false, surface).as_text().to_owned())
+        };
+        for (fields, standing, words) in [
+            (&[("state", "active")][..], "active", "h2"),
+            (&[("state", "confirming")], "confirming", "h2 (waits to start it)"),
+            (&[("state", "confirming"), ("gave-up", "yes")], "gave-up", "h2 (gave up before a start)"),
+            (&[("state", "nonsense")], "", "h2"),
+        ] {
+            let (told, shown) = told(fields);
+            assert_eq!(told, standing, "{fields:?}");
+            assert!(shown.contains(words), "{shown}");
+        }
+    }
 }

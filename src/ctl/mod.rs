@@ -1,6 +1,7 @@
 //! `putexctl`: the operator's command. It asks the running putexd over D-Bus. What must work without a running putexd
 //! asks the store, or reads the guard's grants.
 
+mod alarms;
 mod ask;
 mod bounds;
 mod canary;
@@ -9,9 +10,12 @@ mod clear;
 mod compose;
 mod doctor;
 mod explain;
+mod failover;
 mod findings;
 #[cfg(test)]
 mod fixture;
+mod found;
+mod grouped;
 mod history;
 mod holdings;
 mod local;
@@ -37,7 +41,7 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use self::ask::{leases_below, running, store_status};
-use self::change::{Change, time};
+use self::change::{Change, length_of_pause, time};
 use self::local::abstains;
 use self::output::{Failure, print, print_json};
 use crate::cluster::request::NO_REASON;
@@ -51,7 +55,7 @@ use crate::types::{Key, NodeId, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]
-#[command(name = "putexctl", version)]
+#[command(name = "putexctl", version = command_line::version())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -150,7 +154,7 @@ enum Command {
         /// The service
         service: ServiceName,
         /// For how long, such as 30min or 1h
-        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        #[arg(long = "for", value_name = "TIME", value_parser = length_of_pause)]
         time: Duration,
         /// The reason, which everybody is shown
         #[arg(long)]
@@ -296,7 +300,6 @@ async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Undrain { waiting } => change::run(Change::Undrain, Options::default(), waiting).await,
         Command::Pause { service, time, reason, waiting } => {
-            change::tell_the_price(&service, time);
             change::run(
                 Change::Pause(service),
                 Options { seconds: Some(time.as_secs().max(1)), ..because(reason) },

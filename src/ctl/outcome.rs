@@ -43,6 +43,8 @@ pub(super) enum Goal {
         from: String,
         /// The fencing token then.
         token: u64,
+        /// The word for a long lease before; `None`: this host knew of none.
+        before: Option<Word>,
     },
     /// The lease is an ordinary one.
     Resumed {
@@ -73,12 +75,19 @@ pub(super) enum Verdict {
     Stuck(String),
     /// It has come out otherwise; what to do comes with it.
     Failed(String),
-    /// It may have come about or not, and this host does not see it for as long as its store does not answer.
+    /// It may have come about or not, and this host does not see it: its store does not answer, or the reports of other hosts
+    /// cannot be read.
     Unseen(String),
 }
 
 impl Goal {
-    /// The service whose history tells how long nobody ran it.
+    /// The service that goes from one host to another, so that its history tells for how long nobody ran it. A start ends the time
+    /// for which an operator has kept it stopped, which is no gap.
+    pub(super) fn handed_over(&self) -> Option<&str> {
+        if let Self::HandedOver { service, .. } = self { Some(service) } else { None }
+    }
+
+    /// The service that somebody runs once it has come about.
     pub(super) fn service(&self) -> Option<&str> {
         match self {
             Self::HandedOver { service, .. } | Self::Started { service, .. } => Some(service),
@@ -108,27 +117,52 @@ impl Goal {
         match self {
             Self::Stopped { service, .. } => Some(find(view, service)?.stopped.is_some()),
             Self::Paused { service, .. } => Some(find(view, service)?.paused.is_some()),
-            Self::HandedOver { .. }
-            | Self::Started { .. }
-            | Self::Resumed { .. }
-            | Self::Drained { .. }
-            | Self::Undrained(_) => None,
+            Self::Drained { node, .. } => Some(is_drained(view, node)),
+            Self::HandedOver { .. } | Self::Started { .. } | Self::Resumed { .. } | Self::Undrained(_) => None,
         }
+    }
+
+    /// What changes with each renewal of the lock into which the word for it is to be written; `None`: it is written elsewhere.
+    pub(super) fn renewal(&self, view: &View) -> Option<u64> {
+        let Self::Paused { service, .. } = self else { return None };
+        find(view, service)?.here.as_ref().map(|here| here.revision)
     }
 
     /// What is told where the store does not answer this host and nothing that it is about runs here any more: nobody sees from
     /// here what other hosts do. `None`: there is more to see.
     pub(super) fn unseen(&self, view: &View) -> Option<Verdict> {
         let trouble = view.store.trouble_in_short()?;
+        if matches!(self, Self::Paused { .. } | Self::Resumed { .. }) {
+            return Some(Verdict::Unseen(format!(
+                "the store has not taken it yet, as far as is seen here, and the host that was told goes on trying for as long as \
+                 it has the lease and putexd is not restarted there: {trouble}"
+            )));
+        }
         let mut concerned = view.services.iter().filter(|service| self.concerns(&service.service)).peekable();
         let runs_here =
             |service: &ServiceView| service.here.as_ref().is_some_and(|here| eligibility::is_held_in(&here.state));
         if concerned.peek().is_none() || concerned.any(runs_here) {
             return None;
         }
-        Some(Verdict::Unseen(format!(
-            "nothing that this is about runs on this host, and what other hosts do is not seen here: {trouble}"
-        )))
+        let told = match self {
+            Self::Stopped { .. } | Self::Started { .. } => {
+                "nothing of it runs on this host; the host that was told goes on trying for an hour to write that to the lock"
+            }
+            Self::Drained { .. } => "this host is drained, and runs nothing of what it had",
+            Self::HandedOver { .. } | Self::Paused { .. } | Self::Resumed { .. } | Self::Undrained(_) => {
+                "nothing of it runs on this host"
+            }
+        };
+        Some(Verdict::Unseen(format!("{told}; what other hosts do is not seen here: {trouble}")))
+    }
+
+    /// The services that other hosts have yet to take over, once this host has nothing more to do. They may wait for long.
+    pub(super) fn awaited(&self, view: &View) -> Vec<String> {
+        let Self::Drained { node, had } = self else { return Vec::new() };
+        if !held_by(view, node).is_empty() {
+            return Vec::new();
+        }
+        open_of(view, had).map(|service| service.service.clone()).collect()
     }
 
     /// Judges the picture as it is now.
@@ -139,13 +173,18 @@ impl Goal {
             }
             Self::Stopped { service, token } => stopped(find(view, service), *token),
             Self::Started { service, before } => started(find(view, service), before.as_ref(), &view.incomplete),
-            Self::Paused { service, from, token } => paused(find(view, service), from, *token),
+            Self::Paused { service, from, token, before } => {
+                paused(find(view, service), from, *token, before.as_ref())
+            }
             Self::Resumed { service, before } => match find(view, service).map(|service| &service.paused) {
                 Some(None) => Verdict::Done("it is not paused any more".to_owned()),
                 Some(Some(word)) if is_another(word, before.as_ref()) => {
                     Verdict::Failed(format!("it was paused again {}", in_words(word)))
                 }
-                Some(Some(_)) | None => Verdict::Going("its holder still has the long lease".to_owned()),
+                Some(Some(_)) | None => Verdict::Going(
+                    "its holder has the long lease until the store has taken the end of it, and its guard the earlier deadline"
+                        .to_owned(),
+                ),
             },
             Self::Drained { node, had } => drained(view, node, had),
             Self::Undrained(node) => match view.hosts.iter().find(|host| host.node == *node) {
@@ -195,20 +234,21 @@ fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option
         (holder, "stopping") => Verdict::Going(format!("{holder} stops it")),
         (holder, "starting") => Verdict::Going(format!("{holder} has the lock and starts it{}", left(service))),
         (holder, "running" | "paused") => runs(format!("{holder} has taken it over")),
-        (holder, "held") => match held(holder, incomplete) {
-            Ok(told) => runs(told),
-            Err(going) => Verdict::Going(going),
-        },
+        (holder, "held") if incomplete.is_empty() || to.is_none_or(|to| to == holder) => held(service, incomplete),
+        (holder, "held") => runs(format!("{holder} has the lock")),
         (holder, _) => Verdict::Going(format!("{holder} holds the lock, and has not renewed it lately")),
     }
 }
 
-/// What is told of a holder that has not reported what its unit does. `Ok`: it will not, so that more cannot be waited for.
-fn held(holder: &str, incomplete: &str) -> Result<String, String> {
+/// How far it has come with a holder that has not reported what its unit does. Where reports cannot be read, no waiting helps.
+fn held(service: &ServiceView, incomplete: &str) -> Verdict {
+    let (name, holder) = (&service.service, &service.holder);
     if incomplete.is_empty() {
-        return Err(format!("{holder} has the lock, and has not reported yet that it runs it"));
+        return Verdict::Going(format!("{holder} has the lock, and has not reported yet that it runs it"));
     }
-    Ok(format!("{holder} has the lock, and whether it runs it already is not known here ({incomplete})"))
+    Verdict::Unseen(format!(
+        "run \"putexctl status {name}\" on {holder}, which has the lock: whether it runs it already is not known here ({incomplete})"
+    ))
 }
 
 /// What is the case while nobody holds the lock.
@@ -225,10 +265,11 @@ fn why_nobody(service: &ServiceView) -> String {
     format!("the others are: {}; see \"putexctl status {}\"", service.others_in_words(), service.service)
 }
 
-/// How long a new holder waits still, where this host is the one.
+/// How long a new holder waits still, and why, as far as it has told.
 fn left(service: &ServiceView) -> String {
-    let starts = service.here.as_ref().and_then(|here| here.starts_ms);
-    starts.map_or_else(String::new, |ms| format!(" in {}", rounded(Duration::from_millis(ms))))
+    let starts = service.here.as_ref().and_then(|here| here.starts_ms).or(service.starts_ms);
+    let why = if service.starts_why.is_empty() { String::new() } else { format!(": {}", service.starts_why) };
+    starts.map_or_else(String::new, |ms| format!(" in {}{why}", rounded(Duration::from_millis(ms))))
 }
 
 fn stopped(service: Option<&ServiceView>, token: u64) -> Verdict {
@@ -257,10 +298,7 @@ fn started(service: Option<&ServiceView>, before: Option<&Word>, incomplete: &st
     match (service.state.as_str(), service.holder.as_str()) {
         _ if service.stopped.is_some() => Verdict::Going("the word that keeps it stopped is still there".to_owned()),
         ("running" | "paused", holder) => Verdict::Done(format!("{holder} runs it")),
-        ("held", holder) => match held(holder, incomplete) {
-            Ok(told) => Verdict::Done(told),
-            Err(going) => Verdict::Going(going),
-        },
+        ("held", _) => held(service, incomplete),
         ("starting", holder) => Verdict::Going(format!("{holder} has the lock and starts it{}", left(service))),
         (_, "") if service.others().count() > 0 && service.others().all(|candidate| !candidate.eligible) => {
             Verdict::Stuck(format!("no host may take it: {}", why_nobody(service)))
@@ -271,9 +309,12 @@ fn started(service: Option<&ServiceView>, before: Option<&Word>, incomplete: &st
     }
 }
 
-fn paused(service: Option<&ServiceView>, from: &str, token: u64) -> Verdict {
+fn paused(service: Option<&ServiceView>, from: &str, token: u64, before: Option<&Word>) -> Verdict {
     let Some(service) = service else { return lost() };
     match (&service.paused, service.holder.as_str()) {
+        (Some(word), holder) if before == Some(word) => {
+            Verdict::Going(format!("{holder} asks the store for the other end of the long lease"))
+        }
         (Some(word), holder) => {
             let until =
                 word.until.map_or_else(String::new, |until| format!(" until {}", crate::types::span::date(until)));
@@ -304,32 +345,62 @@ fn is_served(service: &ServiceView, incomplete: &str) -> bool {
     }
 }
 
-fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
+/// The services that `node` runs, or stops. A host that says itself that it does not run what the lock's record names it for has to
+/// stop nothing more.
+fn held_by(view: &View, node: &str) -> Vec<String> {
+    let has_stopped = |service: &ServiceView| {
+        let own = service.here.as_ref().filter(|_| service.node == node);
+        own.is_some_and(|here| !eligibility::is_held_in(&here.state))
+    };
+    let held = view.services.iter().filter(|service| service.holder == node && !has_stopped(service));
+    held.map(|service| service.service.clone()).collect()
+}
+
+/// Those of `had` that nobody runs although nobody keeps them stopped.
+fn open_of<'a>(view: &'a View, had: &'a [String]) -> impl Iterator<Item = &'a ServiceView> {
+    let services = had.iter().filter_map(|name| find(view, name));
+    services.filter(|service| !is_served(service, &view.incomplete) && service.stopped.is_none())
+}
+
+/// A service that is to be taken over, and how long that takes where the host that has its lock has told.
+fn awaited(service: &ServiceView) -> String {
+    match (service.state.as_str(), left(service)) {
+        ("starting", left) if !left.is_empty() => {
+            format!("{} ({} has the lock and starts it{left})", service.service, service.holder)
+        }
+        _ => service.service.clone(),
+    }
+}
+
+fn is_drained(view: &View, node: &str) -> bool {
     let host = view.hosts.iter().find(|host| host.node == node);
-    let is_drained =
-        host.is_some_and(|host| host.presence == Presence::Drained || host.status.report.drained.is_some());
-    let held: Vec<String> =
-        view.services.iter().filter(|service| service.holder == node).map(|service| service.service.clone()).collect();
+    host.is_some_and(|host| host.presence == Presence::Drained || host.status.report.drained.is_some())
+}
+
+fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
+    let held = held_by(view, node);
     if !held.is_empty() {
         return Verdict::Going(format!("it still has {}", super::view::enumerated(&held, 4)));
     }
-    if !is_drained {
+    if !is_drained(view, node) {
         return Verdict::Going("it has not noted it yet".to_owned());
     }
-    let open: Vec<&ServiceView> = had
-        .iter()
-        .filter_map(|name| find(view, name))
-        .filter(|service| !is_served(service, &view.incomplete) && service.stopped.is_none())
-        .collect();
-    let (waiting, left): (Vec<&ServiceView>, Vec<&ServiceView>) = open
-        .into_iter()
-        .partition(|service| service.hosts.iter().any(|candidate| candidate.eligible && candidate.host != node));
+    // Without an answer of the store nobody is known to be eligible, and that says nothing of the time after it.
+    let may_go = |service: &ServiceView| {
+        service.is_storeless || service.hosts.iter().any(|candidate| candidate.eligible && candidate.host != node)
+    };
+    let (waiting, left): (Vec<&ServiceView>, Vec<&ServiceView>) =
+        open_of(view, had).partition(|service| may_go(service));
     if !waiting.is_empty() {
-        let names: Vec<String> = waiting.iter().map(|service| service.service.clone()).collect();
-        return Verdict::Going(format!(
-            "it runs nothing any more; {} is being taken over",
-            super::view::enumerated(&names, 4)
-        ));
+        let names: Vec<String> = waiting.iter().map(|service| awaited(service)).collect();
+        let names = super::view::enumerated(&names, 4);
+        return Verdict::Going(match view.store.trouble_in_short() {
+            Some(trouble) => format!("it runs nothing any more; no host can take over {names} meanwhile: {trouble}"),
+            None => format!(
+                "it runs nothing any more; {names} {} being taken over",
+                if waiting.len() == 1 { "is" } else { "are" }
+            ),
+        });
     }
     let has_it = |service: &ServiceView| match service.state.as_str() {
         "running" | "paused" => format!("{} on {}", service.service, service.holder),
@@ -428,7 +499,7 @@ mod tests {
     #[test]
     fn a_pause_fails_where_the_service_is_handed_over_and_its_end_where_it_is_paused_anew() {
         let mut told = small();
-        let goal = Goal::Paused { service: "db".to_owned(), from: "h1".to_owned(), token: 1_794_992_500 };
+        let goal = Goal::Paused { service: "db".to_owned(), from: "h1".to_owned(), token: 1_794_992_500, before: None };
         assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("asks the store")));
         held_by(&mut told, "h1", "releasing");
         assert!(matches!(goal.judge(&told.view()), Verdict::Failed(text) if text.contains("when it runs")));
@@ -439,6 +510,27 @@ mod tests {
         let resumed = |before| Goal::Resumed { service: "db".to_owned(), before }.judge(&told.view());
         assert!(matches!(resumed(Some(word("disks", None))), Verdict::Going(_)));
         assert!(matches!(resumed(Some(word("fans", None))), Verdict::Failed(text) if text.contains("paused again")));
+    }
+
+    #[test]
+    fn without_the_store_no_pause_is_begun_or_ended() {
+        let mut told = small();
+        told.service("db").paused = Some(word("disks", None));
+        let goal = Goal::Resumed { service: "db".to_owned(), before: Some(word("disks", None)) };
+        assert_eq!(goal.unseen(&told.view()), None);
+        told.store.silent_ms = 7000;
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(_)));
+        let unseen = goal.unseen(&told.view());
+        assert!(
+            matches!(&unseen, Some(Verdict::Unseen(text)) if text.contains("the store has not taken it yet")),
+            "{unseen:?}"
+        );
+        // Another end of a pause is there when the word is another one.
+        let before = Some(word("disks", None));
+        let goal = Goal::Paused { service: "db".to_owned(), from: "h1".to_owned(), token: 1_794_992_500, before };
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("the other end")));
+        told.service("db").paused = Some(word("fans", None));
+        assert!(matches!(goal.judge(&told.view()), Verdict::Done(_)));
     }
 
     #[test]
@@ -455,15 +547,61 @@ mod tests {
     }
 
     #[test]
+    fn what_a_host_does_whose_reports_cannot_be_read_is_not_known() {
+        let mut told = small();
+        held_by(&mut told, "h2", "");
+        told.service("db").token += 1;
+        told.cluster.hosts.retain(|host| host.report.node != "h2");
+        let goals = [to(None), to(Some("h2")), Goal::Started { service: "db".to_owned(), before: None }];
+        for goal in &goals {
+            let going = goal.judge(&told.view());
+            assert!(matches!(&going, Verdict::Going(text) if text.contains("has not reported yet")), "{going:?}");
+        }
+        told.cluster.trouble = "no rights".to_owned();
+        for goal in &goals {
+            let unseen = goal.judge(&told.view());
+            let expected =
+                "run \"putexctl status db\" on h2, which has the lock: whether it runs it already is not known";
+            assert!(matches!(&unseen, Verdict::Unseen(text) if text.starts_with(expected)), "{unseen:?}");
+        }
+        let other = to(Some("h3")).judge(&told.view());
+        assert!(
+            matches!(&other, Verdict::Failed(text) if text.starts_with("h2 has the lock, and not h3")),
+            "{other:?}"
+        );
+    }
+
+    #[test]
     fn a_drain_is_done_when_all_that_can_go_has_gone() {
         let mut told = small();
         let goal = Goal::Drained { node: "h1".to_owned(), had: vec!["db".to_owned()] };
         told.host("h1").report.drained = Some(word("", None));
         assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("still has db")));
+        assert_eq!(goal.awaited(&told.view()), Vec::<String>::new());
         held_by(&mut told, "", "standby");
-        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("being taken over")));
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("db is being taken over")));
+        assert_eq!(goal.awaited(&told.view()), ["db"]);
+        // It waits for long there, as the host that has the lock has told.
+        held_by(&mut told, "h3", "confirming");
+        let report = told.report("h3", "db");
+        (report.starts, report.waits) = (NOW + 590, "waits for the former holder h1".to_owned());
+        let waits = goal.judge(&told.view());
+        let expected = "db (h3 has the lock and starts it in 9min 50s: waits for the former holder h1)";
+        assert!(matches!(&waits, Verdict::Going(text) if text.contains(expected)), "{waits:?}");
+        let report = told.report("h3", "db");
+        (report.starts, report.waits) = (0, String::new());
         held_by(&mut told, "h3", "active");
         assert!(matches!(goal.judge(&told.view()), Verdict::Done(text) if text.contains("db on h3")));
+        // Its lease has ended without the store, whose record names it still.
+        held_by(&mut told, "h1", "no-store");
+        told.store.silent_ms = 7000;
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if !text.contains("still has")));
+        let unseen = goal.unseen(&told.view());
+        assert!(
+            matches!(&unseen, Some(Verdict::Unseen(text)) if text.contains("drained, and runs nothing of what it had")),
+            "{unseen:?}"
+        );
+        told.store.silent_ms = 0;
         // Nobody runs it, and nobody may: that is no success.
         held_by(&mut told, "", "standby");
         for host in ["h2", "h3"] {

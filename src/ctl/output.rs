@@ -356,6 +356,12 @@ pub(super) struct Progress {
     last: String,
 }
 
+/// Whether two lines are the same but for their numbers, such as a time that grows.
+fn is_alike(one: &str, other: &str) -> bool {
+    let plain = |text: &str| text.replace(|each: char| each.is_ascii_digit() || each == '.', "");
+    one.is_empty() == other.is_empty() && plain(one) == plain(other)
+}
+
 impl Progress {
     pub(super) fn new() -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -372,7 +378,7 @@ impl Progress {
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
             let line: String = format!("{text}{counting}").chars().take(width - 1).collect();
             write!(error, "\r\u{1b}[K{line}").and_then(|()| error.flush())
-        } else if text != self.last {
+        } else if !is_alike(&text, &self.last) {
             writeln!(error, "{text}")
         } else {
             Ok(())
@@ -419,6 +425,13 @@ mod tests {
         let shown = bounded(&long);
         assert!(shown.chars().count() < MESSAGE_LIMIT + 100, "{shown}");
         assert!(shown.starts_with("app-000 has no other host; ") && shown.contains("no other host … and "), "{shown}");
+    }
+
+    #[test]
+    fn a_line_of_progress_with_another_time_is_not_told_again() {
+        let line = |seconds: &str| format!("db: h1 has the lock and starts it in {seconds}");
+        assert!(is_alike(&line("4.0s"), &line("3.2s")) && is_alike(&line("12s"), &line("9.8s")));
+        assert!(!is_alike(&line("4.0s"), "db: h1 runs it") && !is_alike(&line("4.0s"), ""));
     }
 
     #[test]

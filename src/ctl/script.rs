@@ -5,9 +5,10 @@ use serde::Serialize;
 
 use super::ask::Bus;
 use super::findings::failover_ms;
+use super::found::Found;
 use super::output::{Failure, print, print_json, tell};
 use super::status::picture;
-use super::view::{ServiceView, View, enumerated};
+use super::view::{Rank, ServiceView, View, enumerated};
 use crate::command_line::exit;
 use crate::config;
 use crate::host::clock;
@@ -29,8 +30,8 @@ pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) ->
         print_json(&Told::of(found, runs, &view.node))?;
     } else if !quiet {
         print(&format!("{}\n", if runs { &found.holder } else { &found.state }))?;
-        // For people, beside the one word for scripts: what is known, and how old that is.
-        for known in found.findings.iter().filter(|_| !runs).take(1) {
+        // For people, beside the one word for scripts.
+        if let Some(known) = known(found).filter(|_| !runs) {
             tell(&format!("putexctl: {service}: {}\n", known.text));
         }
     }
@@ -65,9 +66,14 @@ impl<'a> Told<'a> {
             holder: &found.holder,
             runs,
             here: runs && found.holder == node,
-            known: found.findings.first().filter(|_| !runs).map_or("", |found| &found.text),
+            known: known(found).filter(|_| !runs).map_or("", |found| &found.text),
         }
     }
+}
+
+/// What is known of a service that is not known to run, and how old that is: the worst that stands.
+fn known(found: &ServiceView) -> Option<&Found> {
+    found.findings.iter().filter(|found| found.rank != Rank::Past).min_by_key(|found| found.rank)
 }
 
 /// The exit status: 0 where the unit runs here, and others for elsewhere, nowhere and unknown.
@@ -113,7 +119,12 @@ fn doubt_of(node: &NodeId, view: &View) -> Option<String> {
     known.sort();
     known.dedup();
     known.retain(|name| *name != view.node);
-    Some(format!("name a host of the cluster: none is called {node}; there is {}", enumerated(&known, 8)))
+    let others = match known.len() {
+        0 => "no other host is known".to_owned(),
+        1 => format!("the only other one is {}", known[0]),
+        _ => format!("the others are {}", enumerated(&known, 8)),
+    };
+    Some(format!("name a host of the cluster: none is called {node}; {others}"))
 }
 
 /// The words that could stand in the place of the last of `words`, each in a line.
@@ -208,8 +219,10 @@ async fn names(of_view: impl Fn(&View) -> Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, Told as Fixture, assert_described, small};
+    use super::super::fixture::{NOW, Told as Fixture, alarm, assert_described, small};
     use super::*;
+    use crate::dbus::AlarmStatus;
+    use crate::journal::Alarm;
 
     fn at(words: &[&str], last: &str) -> Wanted {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -240,7 +253,22 @@ mod tests {
         let doubt = |name: &str| doubt_of(&NodeId::new(name).expect("a node's name"), &view);
         assert_eq!(doubt("h2"), None);
         assert!(doubt("h1").is_some_and(|doubt| doubt.contains("this host")));
-        assert_eq!(doubt("h22").as_deref(), Some("name a host of the cluster: none is called h22; there is h2 and h3"));
+        assert_eq!(
+            doubt("h22").as_deref(),
+            Some("name a host of the cluster: none is called h22; the others are h2 and h3")
+        );
+    }
+
+    #[test]
+    fn what_is_known_of_a_service_is_not_an_alarm_that_is_over() {
+        let mut told = small();
+        told.service("web").silent_ms = Some(12_100);
+        let over = alarm(Alarm::Lapsed, "find out why the lease was not renewed", "the store did not answer");
+        told.service("web").alarms = vec![AlarmStatus { over: true, ..over }];
+        let view = told.view();
+        let web = view.services.iter().find(|service| service.service == "web").expect("a service");
+        let known = known(web).expect("it is silent");
+        assert!(known.text.starts_with("h3 has not renewed its lease for 12.1s"), "{}", known.text);
     }
 
     #[test]
@@ -269,6 +297,18 @@ mod tests {
         let web = told.service("web");
         (web.state, web.silent_ms) = ("no-store".to_owned(), Some(60_000));
         assert_eq!(status(&told, "web"), ("silent".to_owned(), exit::UNAVAILABLE));
+        // It was started when the store was away, and has only an old report of the holder, which may have lost its power since.
+        let web = told.service("web");
+        (web.state, web.silent_ms, web.takeable_ms) = ("no-store".to_owned(), None, None);
+        (told.store.silent_ms, told.host("h3").silent_ms) = (12_000, Some(14_000));
+        assert_eq!(status(&told, "web"), ("silent".to_owned(), exit::UNAVAILABLE));
+        // It has not heard of the store since it was booted, and no host has told of the service.
+        let mut told = small();
+        told.cluster.hosts.retain(|host| host.report.node == "h1");
+        let db = told.service("db");
+        (db.holder, db.state, db.token, db.held_since) = (String::new(), "no-store".to_owned(), 0, None);
+        told.report("h1", "db").state = "no-store".to_owned();
+        assert_eq!(status(&told, "db"), ("unknown".to_owned(), exit::UNAVAILABLE));
         // The holder does not report: at first, and for ever.
         let mut told = small();
         told.cluster.hosts.retain(|host| host.report.node != "h3");

@@ -5,13 +5,15 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ask::Bus;
-use super::holdings::{Holding, holdings};
+use super::failover;
+use super::holdings::{End, Holding, bound_of_rest, holdings, nobody_since, settle};
 use super::output::{Failure, Screen, Style, Surface, print_json};
 use super::status_words::{ago, style_of};
-use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View};
+use super::view::{Candidate, Finding, HostView, ServiceView, Severity, View};
+use crate::cluster::history::Happened;
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::host::clock;
-use crate::types::span::{date, rounded};
+use crate::types::span::{date, milliseconds, rounded};
 
 /// How many of the last holdings are shown.
 const HOLDINGS: usize = 5;
@@ -25,6 +27,9 @@ struct Detail<'a> {
     findings: Vec<Finding>,
     /// The last holdings, the latest one last.
     holdings: Vec<Holding>,
+    /// Since when nobody has run it although no operator has it stopped, in milliseconds since 1970. `None`: somebody runs it, or
+    /// nobody knows.
+    nobody_since_ms: Option<u64>,
     /// How long a failover would take now; empty = it is not known.
     failover: String,
     /// The store, as this host sees it.
@@ -41,14 +46,22 @@ pub(super) async fn show(
 ) -> Result<(), Failure> {
     // Without the right to read them, or with an older putexd, the rest is shown all the same.
     let events = bus.history(&service.service).await;
-    let mut past = events.as_ref().map(|events| holdings(events)).unwrap_or_default();
-    past.drain(..past.len().saturating_sub(HOLDINGS));
-    let (findings, failover) = (findings(service), failover(service));
-    let detail = Detail { service, findings, holdings: past, failover, store: &view.store };
+    let now = clock::wall();
+    let detail = detail(view, service, &events.unwrap_or_default(), milliseconds(now));
     if json {
         return print_json(&detail);
     }
-    screen(&detail, view, clock::wall().as_secs(), Surface::of_output()).show(may_page)
+    screen(&detail, view, now.as_secs(), Surface::of_output()).show(may_page)
+}
+
+/// All that is shown, with the events of its history, at `now_ms`.
+fn detail<'a>(view: &'a View, service: &'a ServiceView, events: &[Happened], now_ms: u64) -> Detail<'a> {
+    let mut past = holdings(events);
+    settle(&mut past, service, now_ms);
+    let nobody_since_ms = nobody_since(&past, events, service, now_ms);
+    past.drain(..past.len().saturating_sub(HOLDINGS));
+    let (findings, failover) = (findings(service), failover::as_told(service));
+    Detail { service, findings, holdings: past, nobody_since_ms, failover, store: &view.store }
 }
 
 /// The findings of this service, in its own words.
@@ -58,35 +71,11 @@ fn findings(service: &ServiceView) -> Vec<Finding> {
         .iter()
         .map(|found| {
             let services = vec![service.service.clone()];
-            Finding { severity: found.severity, services, text: found.text.clone() }
+            Finding { severity: found.severity, services, text: found.text.clone(), rank: found.rank }
         })
         .collect();
-    all.sort_by_key(|finding| finding.severity);
+    all.sort_by_key(Finding::order);
     all
-}
-
-/// How long it would take until another host runs the service, if the holder's host died now.
-fn failover(service: &ServiceView) -> String {
-    let eligible: Vec<&str> =
-        service.others().filter(|candidate| candidate.eligible).map(|candidate| candidate.host.as_str()).collect();
-    if service.holder.is_empty() {
-        return String::new();
-    }
-    if eligible.is_empty() {
-        return format!("if {} died now, nobody would take over", service.holder);
-    }
-    if let Some(word) = &service.paused {
-        let until = word.until.map_or_else(String::new, |until| format!(" at {}", date(until)));
-        return format!("if {} died now, no host would take over before the end of the pause{until}", service.holder);
-    }
-    let Some(timings) = service.here.as_ref().and_then(|here| here.timings.as_ref()) else { return String::new() };
-    format!(
-        "if {} died now, {} would start it within {} of its last renewal; \"putexctl explain {}\" has the terms",
-        service.holder,
-        eligible.join(" or "),
-        rounded(Duration::from_millis(timings.failover_ms.max(timings.wait_ms))),
-        service.service
-    )
 }
 
 /// The screen, at `now` in seconds since 1970.
@@ -113,7 +102,7 @@ fn screen(detail: &Detail<'_>, view: &View, now: u64, surface: Surface) -> Scree
     if !detail.failover.is_empty() {
         screen.sentence("    Failover: ", &detail.failover, Style::Plain);
     }
-    past(&mut screen, &detail.holdings, now);
+    past(&mut screen, detail, now);
     if let Some(trouble) = view.store.trouble() {
         screen.sentence("       Store: ", &trouble, Style::Bad);
     }
@@ -130,7 +119,9 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
             unit = format!("{unit}; {words} {}", units.join(", "));
         }
     }
-    facts.push(("Unit", unit));
+    if !service.unit.is_empty() {
+        facts.push(("Unit", unit));
+    }
     let span = |ms: u64| rounded(Duration::from_millis(ms));
     let usual = here.timings.as_ref().filter(|_| here.paused.is_none());
     let lease = usual.map(|timings| format!(" of {}", span(timings.lease_ms))).unwrap_or_default();
@@ -144,6 +135,10 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     if !here.waits.is_empty() && (service.state != "silent" || here.state == "no-store") {
         facts.push(("Waits", format!("{node}: {}", here.waits)));
     }
+    if let Some(starts) = service.starts_ms {
+        let why = if service.starts_why.is_empty() { String::new() } else { format!(": {}", service.starts_why) };
+        facts.push(("Waits", format!("{}: starts it in {}{why}", service.holder, span(starts))));
+    }
     if !here.health.is_empty() {
         facts.push(("Health", format!("{} ({node})", here.health)));
     }
@@ -154,7 +149,7 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     let revision = if here.revision > 0 { format!(", revision {}", here.revision) } else { String::new() };
     facts.push(("Lock", format!("key {key}{revision}")));
     // What a silent host has said of them is not news any more.
-    if let Some(host) = holder.filter(|host| host.presence != Presence::Silent) {
+    if let Some(host) = holder.filter(|host| !host.presence.is_gone()) {
         let guard = &host.status.report.guard;
         facts.push(("Guard", format!("{} on {}", if guard.is_empty() { "answers" } else { guard }, host.node)));
         let watchdog = &host.status.report.watchdog;
@@ -165,8 +160,12 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
 }
 
 fn candidates(screen: &mut Screen, service: &ServiceView) {
+    // Without the store the holder is known only of what runs on this host.
+    let is_blind = service.here.as_ref().map_or(service.is_storeless, |here| here.state == "no-store");
+    let is_known = !is_blind && service.state != "unknown";
     let words = |candidate: &Candidate| match (candidate.host == service.holder, candidate.eligible) {
-        (true, _) => ("holds the lock".to_owned(), Style::Plain),
+        (true, _) if is_known => ("holds the lock".to_owned(), Style::Plain),
+        (true, _) => (format!("held the lock, by the last that {} has heard", service.node), Style::Notable),
         (false, true) => ("eligible".to_owned(), Style::Good),
         (false, false) => (candidate.reason.clone(), Style::Notable),
     };
@@ -178,17 +177,30 @@ fn candidates(screen: &mut Screen, service: &ServiceView) {
     }
 }
 
-fn past(screen: &mut Screen, holdings: &[Holding], now: u64) {
-    for (place, holding) in holdings.iter().enumerate().rev() {
-        let name = if place + 1 == holdings.len() { "History: " } else { "" };
-        let began = date(holding.from_ms / 1000);
-        let so_far = if holding.until_ms.is_none() { " so far" } else { "" };
-        let lasted = format!("for {}{so_far}", holding.length_in_words(now.saturating_mul(1000)));
-        let gap = holding.gap_ms.map(|_| format!(", {} after the one before", holding.gap_in_words()));
-        let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
-        let text = format!("{} from {began} {lasted}{}{ended}", holding.host, gap.unwrap_or_default());
-        screen.sentence(&format!("{name:>14}"), &text, Style::Plain);
+fn past(screen: &mut Screen, detail: &Detail<'_>, now: u64) {
+    let mut lines: Vec<String> =
+        detail.holdings.iter().map(|holding| holding_in_words(holding, now.saturating_mul(1000))).collect();
+    lines.extend(detail.nobody_since_ms.map(|since| {
+        let (since, length) = (since / 1000, Duration::from_millis(now.saturating_mul(1000).saturating_sub(since)));
+        let bound = bound_of_rest(&detail.holdings);
+        format!("nobody since {}, for {bound}{} so far", date(since), rounded(length))
+    }));
+    for (place, line) in lines.iter().rev().enumerate() {
+        let style = if place == 0 && detail.nobody_since_ms.is_some() { Style::Bad } else { Style::Plain };
+        screen.sentence(&format!("{:>14}", if place == 0 { "History: " } else { "" }), line, style);
     }
+}
+
+fn holding_in_words(holding: &Holding, now_ms: u64) -> String {
+    let began = date(holding.from_ms / 1000);
+    let at_latest = if holding.from_is_latest { " or earlier" } else { "" };
+    let so_far = if holding.end == End::GoesOn { " so far" } else { "" };
+    let length = holding.length_in_words(now_ms);
+    let gap = holding.gap_ms.map(|_| format!(", {} after the one before", holding.gap_in_words())).unwrap_or_default();
+    let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
+    let lasted =
+        if length == "not known" { ", nobody knows how long".to_owned() } else { format!(" for {length}{so_far}") };
+    format!("{} from {began}{at_latest}{lasted}{gap}{ended}", holding.host)
 }
 
 #[cfg(test)]
@@ -205,8 +217,7 @@ mod tests {
             event(-7520, "h3", What::Stopped, 1_794_990_990, "an operator asked for it"),
             event(-7500, "h1", What::Started, 1_794_992_500, "h3 released it"),
         ];
-        let (findings, failover) = (findings(service), failover(service));
-        let detail = Detail { service, findings, holdings: holdings(&events), failover, store: &view.store };
+        let detail = detail(&view, service, &events, NOW * 1000);
         assert_described("status SERVICE", &detail);
         let surface = Surface { colours: false, width: Some(80), height: None };
         screen(&detail, &view, NOW, surface).as_text().to_owned()

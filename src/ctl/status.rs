@@ -1,6 +1,5 @@
 //! `putexctl status`: the cluster in one screen.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::names::hint;
 use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::service_screen;
 use super::status_words::{ago, style_of};
-use super::view::{Finding, HostView, NAMED, Presence, ServiceView, Severity, View, in_words};
+use super::view::{Finding, HostView, Presence, ServiceView, Severity, View, in_words};
 use crate::command_line::exit;
 use crate::dbus::{ClusterStatus, HostReport, HostStatus};
 use crate::host::clock;
@@ -21,6 +20,9 @@ use crate::types::span::rounded;
 
 /// With more services than this, those that are well are only counted, unless they are asked for.
 const FEW: usize = 30;
+
+/// So many services that are not well have a row where there are many services, those that nobody runs first.
+const ROWS: usize = 12;
 
 /// So many findings of a kind are shown, unless all are asked for.
 const FINDINGS: usize = 12;
@@ -55,10 +57,21 @@ pub(super) struct Arguments {
     root: PathBuf,
 }
 
+/// Which services have a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// With many services only the first of those that are not well.
+    Few,
+    /// All that are not well.
+    NotWell,
+    /// All.
+    All,
+}
+
 /// The order of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Order {
-    /// By name
+    /// What needs somebody most first, then by name
     Name,
     /// By state, what does not run first
     State,
@@ -111,15 +124,19 @@ async fn look(arguments: &Arguments) -> Result<(), Failure> {
             finding.services.is_empty() || finding.services.iter().any(|name| is_named(&arguments.services, name))
         });
     }
-    if arguments.not_well {
+    if arguments.not_well && arguments.json {
         view.services.retain(|service| !service.well);
     }
     arrange(&mut view.services, arguments.sort);
     if arguments.json {
         return print_json(&view);
     }
-    let all = arguments.all || arguments.not_well || !arguments.services.is_empty();
-    screen(&view, all, clock::wall().as_secs(), surface).show(may_page)
+    let rows = match (arguments.not_well, arguments.all || !arguments.services.is_empty()) {
+        (true, _) => Rows::NotWell,
+        (false, true) => Rows::All,
+        (false, false) => Rows::Few,
+    };
+    screen(&view, rows, clock::wall().as_secs(), surface).show(may_page)
 }
 
 /// Everything that putexd tells of the cluster. A putexd that knows nothing of other hosts tells of its own.
@@ -193,36 +210,38 @@ pub(super) fn unknown_is_refused<'a>(
 
 fn arrange(services: &mut [ServiceView], order: Order) {
     match order {
-        Order::Name => {}
+        // What nobody runs is what somebody looks for.
+        Order::Name => services.sort_by_key(ServiceView::rank),
         Order::State => services.sort_by_key(|service| (service.well, service.state.clone())),
         Order::Holder => services.sort_by_key(|service| service.holder.clone()),
         Order::Since => services.sort_by_key(|service| std::cmp::Reverse(service.since)),
     }
 }
 
-/// The cluster in one screen, at `now` in seconds since 1970. `all`: services that are well as well, however many.
-pub(super) fn screen(view: &View, all: bool, now: u64, surface: Surface) -> Screen {
+/// The cluster in one screen, at `now` in seconds since 1970.
+pub(super) fn screen(view: &View, rows: Rows, now: u64, surface: Surface) -> Screen {
     let mut screen = Screen::new(surface);
-    findings(&mut screen, view, all);
+    findings(&mut screen, view, rows != Rows::Few);
     if !view.incomplete.is_empty() {
         screen.sentence("", &format!("This is not all that there is: {}", view.incomplete), Style::Notable).end();
     }
     hosts(&mut screen, &view.hosts, now);
     screen.end();
-    services(&mut screen, view, all, now);
+    services(&mut screen, view, rows, now);
     screen.end();
-    screen.sentence(
-        "",
-        &local::store_line(&view.store),
-        if view.store.trouble().is_some() { Style::Bad } else { Style::Plain },
-    );
+    // What is wrong with the store is told above.
+    let line = match view.store.trouble() {
+        Some(_) => format!("The store: {}", local::silences(&view.store)),
+        None => local::store_line(&view.store),
+    };
+    screen.sentence("", &line, Style::Plain);
     screen
 }
 
 fn findings(screen: &mut Screen, view: &View, all: bool) {
     for (severity, title, style) in [
-        (Severity::Asked, "What operators have asked for:", Style::Notable),
         (Severity::Alarm, "What is wrong:", Style::Bad),
+        (Severity::Asked, "What operators have asked for:", Style::Notable),
         (Severity::Progress, "What is in progress:", Style::Notable),
         (Severity::Warning, "What to look at:", Style::Notable),
     ] {
@@ -259,10 +278,13 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
             Presence::Up => ("up".to_owned(), Style::Good),
             Presence::Drained => ("drained".to_owned(), Style::Notable),
             Presence::Unknown => ("not heard of yet".to_owned(), Style::Faint),
-            Presence::Silent => match host.status.silent_ms {
-                Some(silent) => (format!("silent {}", rounded(Duration::from_millis(silent))), Style::Bad),
-                None => ("silent".to_owned(), Style::Bad),
-            },
+            Presence::Silent | Presence::Lost => {
+                let word = if host.presence == Presence::Lost { "lost" } else { "silent" };
+                match host.status.silent_ms {
+                    Some(silent) => (format!("{word} {}", rounded(Duration::from_millis(silent))), Style::Bad),
+                    None => (word.to_owned(), Style::Bad),
+                }
+            }
         };
         let name = if host.here { format!("{} (here)", host.node) } else { host.node.clone() };
         let since = if report.since == 0 { String::new() } else { ago(now, report.since) };
@@ -286,16 +308,11 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
     screen.table(&["HOST", "STATE", "RUNS", "PUTEXD", "STARTED", "NOTE"], &rows, 1);
 }
 
-fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
-    let summarises = !all && view.services.len() > FEW;
-    // What many services have for one cause is told above once, and not by a row for each of them.
-    let of_few = view.findings.iter().filter(|finding| finding.services.len() <= NAMED);
-    let alone: BTreeSet<&str> = of_few.flat_map(|finding| finding.services.iter().map(String::as_str)).collect();
-    let is_shown = |service: &&ServiceView| {
-        let is_told = !service.findings.is_empty() && !alone.contains(service.service.as_str());
-        !summarises || !(service.well || is_told)
-    };
-    let shown: Vec<&ServiceView> = view.services.iter().filter(is_shown).collect();
+fn services(screen: &mut Screen, view: &View, rows: Rows, now: u64) {
+    let summarises = rows == Rows::NotWell || rows == Rows::Few && view.services.len() > FEW;
+    let mut shown: Vec<&ServiceView> = view.services.iter().filter(|service| !summarises || !service.well).collect();
+    // What many services have for one cause is told above once, and the first of them have a row.
+    shown.truncate(if rows == Rows::Few && summarises { ROWS } else { usize::MAX });
     let row = |service: &&ServiceView| {
         let since = service.since.map(|since| ago(now, since)).unwrap_or_default();
         let left = service.lease_left_ms.map(|left| rounded(Duration::from_millis(left))).unwrap_or_default();
@@ -320,7 +337,7 @@ fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
         screen.end();
     }
     if together > 0 {
-        let text = format!("{together} services are told of above. \"putexctl status --not-well\" shows each of them.");
+        let text = format!("{together} more services are not well. \"putexctl status --not-well\" shows each of them.");
         screen.sentence("", &text, Style::Plain);
     }
     if well > 0 {
@@ -329,14 +346,18 @@ fn services(screen: &mut Screen, view: &View, all: bool, now: u64) {
             .iter()
             .map(|host| {
                 let count = view.services.iter().filter(|service| service.well && service.holder == host.node).count();
-                format!("{count} on {}", host.node)
+                (count, &host.node)
             })
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, node)| format!("{count} on {node}"))
             .collect();
-        let text = format!("{well} services are well: {}. \"putexctl status --all\" shows them.", counts.join(", "));
+        let are = if well == 1 { "service is" } else { "services are" };
+        let text = format!("{well} {are} well: {}. \"putexctl status --all\" shows them.", counts.join(", "));
         screen.sentence("", &text, Style::Plain);
     }
     if view.services.is_empty() {
-        screen.line("No service: /etc/putex.d has no file that is read, or none is as was asked for.");
+        screen
+            .line("There is no service: write a file for each into /etc/putex.d, and run \"systemctl reload putexd\".");
     }
 }
 
@@ -358,10 +379,13 @@ fn others(service: &ServiceView) -> String {
 mod tests {
     use super::super::fixture::{NOW, Told, assert_described, cluster, small, troubled, word};
     use super::*;
+    use crate::dbus::AlarmStatus;
 
     fn shown(told: &Told, all: bool, width: usize) -> String {
         let surface = Surface { colours: false, width: Some(width), height: None };
-        screen(&told.view(), all, NOW, surface).as_text().to_owned()
+        let mut view = told.view();
+        arrange(&mut view.services, Order::Name);
+        screen(&view, if all { Rows::All } else { Rows::Few }, NOW, surface).as_text().to_owned()
     }
 
     #[test]
@@ -381,7 +405,8 @@ mod tests {
         let names: Vec<String> = (0..200).map(|number| format!("app-{number:03}")).collect();
         let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
         for name in ["app-007", "app-008"] {
-            told.service(name).alarms = vec!["its stop was not proven within stop-limit".to_owned()];
+            told.service(name).alarms =
+                vec![AlarmStatus::sentence("its stop was not proven within stop-limit".to_owned())];
         }
         let paused = told.service("app-100");
         paused.paused = Some(word("store upgrade", Some(NOW + 3000)));
@@ -390,14 +415,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_host_of_two_hundred_services_is_one_line_and_no_row_for_each() {
+    fn a_lost_host_of_two_hundred_services_is_one_line_and_few_rows() {
         let names: Vec<String> = (0..200).map(|number| format!("app-{number:03}")).collect();
         let mut told = cluster(&names.iter().map(String::as_str).collect::<Vec<_>>());
         told.host("h2").silent_ms = Some(41_000);
         for (place, status) in told.services.iter_mut().filter(|status| status.holder == "h2").enumerate() {
             (status.silent_ms, status.takeable_ms) = (Some(12_100 + place as u64), Some(5900 - place as u64));
         }
-        told.service("app-000").alarms = vec!["its stop was not proven within stop-limit".to_owned()];
+        told.service("app-000").alarms =
+            vec![AlarmStatus::sentence("its stop was not proven within stop-limit".to_owned())];
         insta::assert_snapshot!(shown(&told, false, 80));
         assert_eq!(shown(&told, true, 80).lines().filter(|line| line.starts_with("app-")).count(), 200);
     }

@@ -14,6 +14,7 @@ use super::canary;
 use super::clear::{self, Subject};
 use super::doctor;
 use super::output::{Screen, Style, Surface, print_json};
+use super::view::enumerated;
 use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
@@ -29,10 +30,14 @@ use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// What the kernel says where nothing listens at an address.
+const CONNECTION_REFUSED: &str = "Connection refused";
 /// Reads of the store that are under way at once.
 const READS: usize = 64;
 /// How long a lock is watched for which neither its record nor the configuration gives a lease.
 const FOREIGN_LEASE: Duration = Duration::from_secs(60);
+/// How many units and services `doctor` names one by one.
+const UNITS_NAMED: usize = 6;
 /// The longest silence that an election or a restart of the store explains.
 const LONGEST_ELECTION: Duration = Duration::from_secs(15);
 
@@ -89,7 +94,7 @@ async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
 /// Prints what is wrong with the store now, then what it is and how, then what there is to know of the services of this
 /// host.
 pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
-    let settings = load(root)?;
+    let (settings, broken) = loaded(root)?;
     let of_metrics = settings.metrics.and_then(config::exposure).map(|text| ("warning", text));
     let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
     let of_services = services(&settings).await;
@@ -122,10 +127,18 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     let of_store = found.facts.into_iter();
     let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
     let lines = of_silences.into_iter().map(|text| ("warning", text));
-    let (of_host, is_found) = doctor::host(root, &settings).await.lines();
+    let mut host = doctor::host(root, &settings).await;
+    host.findings.splice(0..0, broken);
+    let (of_host, is_found) = host.lines();
     let lines =
         lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics).chain(of_host);
-    let lines: Vec<Line> = lines.map(|(label, text)| Line { label, text: text.replace('\n', " ") }).collect();
+    let mut lines: Vec<Line> = lines.map(|(label, text)| Line { label, text: text.replace('\n', " ") }).collect();
+    // What somebody has to do something about is not to be looked for among the rest.
+    lines.sort_by_key(|line| match line.label {
+        "finding" => 0,
+        "warning" => 1,
+        _ => 2,
+    });
     if json {
         let fault = fault.as_ref().map(|fault| fault.message.clone()).unwrap_or_default();
         print_json(&Examined { fault, lines })?;
@@ -165,11 +178,15 @@ pub(super) struct Line {
 /// The services that this host only observes.
 fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
     let observed = settings.services.iter().filter(|service| service.observes);
-    let told = |service: &ServiceSettings| {
-        let name = &service.name;
-        ("observed", format!("{name} is not run on this host: its file says mode = \"observe\""))
-    };
-    observed.map(told).collect()
+    let names: Vec<String> = observed.map(|service| service.name.to_string()).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let are = if names.len() == 1 { "is" } else { "are" };
+    vec![(
+        "observed",
+        format!("{} {are} not run on this host: mode = \"observe\" says so", enumerated(&names, UNITS_NAMED)),
+    )]
 }
 
 /// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together
@@ -238,6 +255,7 @@ fn fence_doubt(service: &ServiceSettings, node: &NodeId, record: Option<&Record>
 /// The entries of the units of this host's services: under which key each unit is run (the unit's entry, N1).
 async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
+    let (mut assigned, mut unsaid) = (Vec::new(), Vec::new());
     let units: Vec<(&ServiceSettings, &UnitName)> =
         settings.services.iter().flat_map(|service| service.units().map(move |unit| (service, unit))).collect();
     let keys: Vec<Key> = units.iter().map(|(_, unit)| Key::of_unit(settings.cluster.as_ref(), unit)).collect();
@@ -256,8 +274,8 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
             continue;
         }
         let registration = value.and_then(|value| Registration::decode(&value, unit));
-        lines.push(match registration {
-            None => ("unit", format!("{unit}: no host has said under which key it runs it")),
+        match registration {
+            None => unsaid.push(unit.to_string()),
             Some(registration) if registration.key != *key => {
                 let text = format!(
                     "two keys share {unit}: it is run under {:?} in this store, and {name} has {:?} for it on this host, \
@@ -265,7 +283,7 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
                     registration.key.as_str(),
                     key.as_str()
                 );
-                ("warning", text)
+                lines.push(("warning", text));
             }
             Some(registration) if !registration.former.is_empty() => {
                 let former: Vec<&str> = registration.former.iter().map(Key::as_str).collect();
@@ -274,10 +292,25 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
                     key.as_str(),
                     former.join(", ")
                 );
-                ("warning", text)
+                lines.push(("warning", text));
             }
-            Some(_) => ("unit", format!("{unit}: assigned to the key {:?} in this store", key.as_str())),
-        });
+            Some(_) => assigned.push((unit.to_string(), key.as_str())),
+        }
+    }
+    lines.extend(assignments(&assigned, &unsaid).into_iter().map(|text| ("unit", text)));
+    lines
+}
+
+/// The units of which all is as it should be: each by itself where they are few, and their number where they are many.
+fn assignments(assigned: &[(String, &str)], unsaid: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = match assigned {
+        few if few.len() <= UNITS_NAMED => {
+            few.iter().map(|(unit, key)| format!("{unit}: assigned to the key {key:?} in this store")).collect()
+        }
+        many => vec![format!("{} units are assigned to the keys of their services in this store", many.len())],
+    };
+    if !unsaid.is_empty() {
+        lines.push(format!("{}: no host has said under which key it runs it", enumerated(unsaid, UNITS_NAMED)));
     }
     lines
 }
@@ -286,23 +319,23 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
 /// not run, and what putexd remarks on their units.
 async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
-    let unfenced: Vec<&str> = settings
-        .services
-        .iter()
-        .filter(|service| service.fence.others.is_none())
-        .map(|service| service.name.as_str())
-        .collect();
+    let unfenced = settings.services.iter().filter(|service| service.fence.others.is_none());
+    let unfenced: Vec<String> = unfenced.map(|service| service.name.to_string()).collect();
     if !unfenced.is_empty() {
         let text = format!(
             "{}: where several hosts can write to the same data, set [fence] others or have the data refuse an older \
              fencing token; a host that stood still for longer than its lease runs its copy for some milliseconds more \
              when it goes on",
-            unfenced.join(", ")
+            enumerated(&unfenced, UNITS_NAMED)
         );
         lines.push(("unfenced", text));
     }
     match running().await {
-        Ok(services) => lines.extend(services.iter().flat_map(doubts).map(|text| ("warning", text))),
+        Ok(services) => {
+            let doubts =
+                services.iter().flat_map(|status| doubts(status).into_iter().map(|doubt| (&*status.service, doubt)));
+            lines.extend(summed(doubts).into_iter().map(|text| ("warning", text)));
+        }
         Err(failure) => {
             lines.push(("services", format!("their units were not looked at: {}", failure.message)));
             lines.extend(left_bound(settings, Path::new(KEPT_DIR)).into_iter().map(|text| ("warning", text)));
@@ -332,7 +365,19 @@ fn doubts(status: &ServiceStatus) -> Vec<String> {
     let abstains = abstains(status).map(|hindrance| format!("does not contend: {hindrance}"));
     let doubts = abstains.iter().chain(&status.remarks);
     // It may contain text that other hosts wrote into the store.
-    doubts.map(|doubt| printable_lines(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
+    doubts.map(|doubt| printable_lines(doubt).replace('\n', " ")).collect()
+}
+
+/// A line for each text, with the names of all services of which it is told.
+fn summed<'a>(told: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
+    let mut texts: Vec<(String, Vec<String>)> = Vec::new();
+    for (service, text) in told {
+        match texts.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, services)) => services.push(service.to_owned()),
+            None => texts.push((text, vec![service.to_owned()])),
+        }
+    }
+    texts.into_iter().map(|(text, services)| format!("{}: {text}", enumerated(&services, UNITS_NAMED))).collect()
 }
 
 /// Warnings about the times for which the store gave this host no answer. While such a time lasts nobody knows how long
@@ -359,11 +404,11 @@ fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
         )];
     }
     let advice = |service: &&ServiceSettings| {
-        let (name, timings) = (&service.name, &service.timings);
+        let timings = &service.timings;
         let failures = timings.failures_to_ride_through(silence);
         let longer = Timings { failures, ..*timings };
         format!(
-            "{name}: the store {silent}, and with failures = {} the lease rides through {:.1?}; if this was an election or a \
+            "the store {silent}, and with failures = {} the lease rides through {:.1?}; if this was an election or a \
              restart of the store, and not this host that was cut off or stood still, failures = {failures} on all hosts (see \
              \"Change R, F or C\" in putexd-operations(7)) rides through it, and a failover takes up to T + C·R = {:.1?} then \
              instead of {:.1?} ({anew})",
@@ -373,7 +418,7 @@ fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
             timings.lease() + timings.confirm(),
         )
     };
-    short.iter().map(advice).collect()
+    summed(short.iter().map(|service| (service.name.as_str(), advice(service))))
 }
 
 /// Clears a lock that nobody renews, named by its service or by its key.
@@ -399,9 +444,16 @@ pub(super) async fn clear(
 }
 
 pub(super) fn load(root: &Path) -> Result<Settings, Failure> {
+    loaded(root).map(|(settings, _)| settings)
+}
+
+/// The settings, and what is wrong with the files of services, which do not keep others from being read.
+fn loaded(root: &Path) -> Result<(Settings, Vec<String>), Failure> {
     let loaded = config::load(root);
     let shown = loaded.to_string();
-    loaded.settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
+    let errors = loaded.diagnostics.iter().filter(|found| found.severity == config::Severity::Error);
+    let broken = errors.map(|error| format!("mend {}: {}", error.location(), error.message)).collect();
+    loaded.settings.map(|settings| (settings, broken)).ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
 }
 
 pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
@@ -418,6 +470,12 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     let mut link = store.link();
     match timeout(CONNECT_LIMIT, connected(&*store, &mut link)).await {
         Ok(Ok(())) => return Ok(store),
+        Ok(Err(StoreError::Unreachable(refused))) => {
+            return Err(Failure::unavailable(format!(
+                "start the store ({}), or mend its address: {refused}",
+                settings.store
+            )));
+        }
         Ok(Err(denied)) => {
             return Err(Failure::unavailable(format!("mend the login in putexd.toml, or its rights: {denied}")));
         }
@@ -427,14 +485,28 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
         Link::Up => String::new(),
         Link::Down(reason) => reason.clone(),
     };
-    Err(Failure::unavailable(format!("failed to reach {} within {}: {reason}", settings.store, rounded(CONNECT_LIMIT))))
+    Err(Failure::unavailable(format!(
+        "see that the store ({}) is up, that this host reaches it, and that its address in putexd.toml is right: it has not answered \
+         within {}{}",
+        settings.store,
+        rounded(CONNECT_LIMIT),
+        if reason.is_empty() { String::new() } else { format!(": {reason}") }
+    )))
 }
 
-/// Waits for the connection. `Err`: the store refuses the login, which no waiting changes.
+/// Whether every server that was tried has refused the connection: nothing listens there, and the answer came at once. The
+/// reasons of several servers are joined.
+fn is_refused(reason: &str) -> bool {
+    reason.split("; ").all(|of_server| of_server.contains(CONNECTION_REFUSED))
+}
+
+/// Waits for the connection. `Err`: the store refuses the login, or its servers the connection, which no waiting changes.
 async fn connected(store: &dyn Administer, link: &mut watch::Receiver<Link>) -> Result<(), StoreError> {
     loop {
-        if *link.borrow_and_update() == Link::Up {
-            return Ok(());
+        match &*link.borrow_and_update() {
+            Link::Up => return Ok(()),
+            Link::Down(reason) if is_refused(reason) => return Err(StoreError::Unreachable(reason.clone())),
+            Link::Down(_) => {}
         }
         // Without a connection the store answers at once with the reason.
         if let Ok(key) = Key::new("x")
@@ -480,6 +552,14 @@ mod tests {
         assert_described("init", &made);
         let lines = vec![Line { label: "warning", text: "do this: it is so".to_owned() }];
         assert_described("doctor", &Examined { fault: String::new(), lines });
+    }
+
+    #[test]
+    fn nobody_waits_for_servers_that_all_refuse_the_connection() {
+        assert!(is_refused("IO error: Connection refused (os error 111)"));
+        assert!(is_refused("a:1: Connection refused (os error 111); b:1: Connection refused (os error 111)"));
+        assert!(!is_refused("a:1: Connection refused (os error 111); b:1 does not answer within 5.0s"));
+        assert!(!is_refused("not connected yet"));
     }
 
     #[test]
@@ -563,9 +643,29 @@ mod tests {
             remarks: vec!["Its stop is not proven.".to_owned()],
             ..ServiceStatus::default()
         };
-        let told = ["db: does not contend: it is drained", "db: Its stop is not proven."];
+        let told = ["does not contend: it is drained", "Its stop is not proven."];
         assert_eq!(doubts(&status("standby")), told);
         assert_eq!(doubts(&status("broken")), told);
         assert_eq!(doubts(&status("active")), told[1..]);
+    }
+
+    /// With two hundred services nobody reads two hundred lines.
+    #[test]
+    fn what_is_alike_for_many_services_is_one_line() {
+        let names: Vec<String> = (0..203).map(|number| format!("app-{number:03}")).collect();
+        let doubts = names.iter().map(|name| (name.as_str(), "the host is drained".to_owned()));
+        assert_eq!(
+            summed(doubts.chain([("db", "it fails".to_owned())])),
+            ["app-000, app-001, app-002, app-003, app-004 and 198 more: the host is drained", "db: it fails"]
+        );
+        let units: Vec<(String, &str)> = names.iter().map(|name| (format!("{name}.service"), name.as_str())).collect();
+        assert_eq!(
+            assignments(&units, &names[..1]),
+            [
+                "203 units are assigned to the keys of their services in this store",
+                "app-000: no host has said under which key it runs it"
+            ]
+        );
+        assert_eq!(assignments(&units[..1], &[]), ["app-000.service: assigned to the key \"app-000\" in this store"]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::holdings::{End, Holding};
+use super::holdings::{End, Holding, bound_of_rest};
 use crate::types::span::{date, rounded};
 use crate::types::{printable, shortened};
 
@@ -20,6 +20,8 @@ const LEFT: u64 = 170;
 const RIGHT: u64 = 30;
 const TOP: u64 = 76;
 const ROW: u64 = 46;
+/// A picture with more rows has its legend and the times above them as well.
+const TALL: usize = 10;
 const BAR: u64 = 20;
 /// A gap is at least this wide, in pixels, so that it can be seen in a picture of a whole month.
 const LEAST_GAP: u64 = 3;
@@ -31,6 +33,8 @@ const LETTER: u64 = 7;
 pub(super) struct Row {
     pub(super) service: String,
     pub(super) holdings: Vec<Holding>,
+    /// Since when nobody runs it, in milliseconds since 1970.
+    pub(super) nobody_since_ms: Option<u64>,
     pub(super) marks: Vec<Mark>,
 }
 
@@ -67,19 +71,26 @@ impl Range {
     }
 }
 
-/// The picture, as the text of a file.
-pub(super) fn draw(rows: &[Row], range: Range) -> String {
+/// The picture, as the text of a file. `note`: what is said above it beside the title.
+pub(super) fn draw(rows: &[Row], range: Range, note: &str) -> String {
     let colours = colours(rows);
-    let height = TOP + ROW * rows.len() as u64 + 60 + 22 * legend_lines(&colours);
-    let mut svg = Svg::new(height);
+    let legend_height = 22 * legend_lines(&colours);
+    let is_tall = rows.len() > TALL;
+    let top = if is_tall { TOP + legend_height + 36 } else { TOP };
+    let bottom = top + ROW * rows.len() as u64;
+    let mut svg = Svg::new(bottom + 60 + legend_height);
     let title = format!("Holders from {} until {}", date(range.from_ms / 1000), date(range.until_ms / 1000));
     svg.text(LEFT, 26, "title", &title);
-    svg.text(LEFT, 44, "small", "Times are UTC. A red gap: nobody ran the service.");
-    axis(&mut svg, range, TOP + ROW * rows.len() as u64);
+    let about = if note.is_empty() { String::new() } else { format!(" {note}.") };
+    svg.text(LEFT, 44, "small", &format!("Times are UTC. A red gap: nobody ran the service.{about}"));
+    axis(&mut svg, range, (top, bottom), is_tall);
     for (number, row) in rows.iter().enumerate() {
-        draw_row(&mut svg, row, range, &colours, TOP + ROW * number as u64);
+        draw_row(&mut svg, row, range, &colours, top + ROW * number as u64);
     }
-    legend(&mut svg, &colours, TOP + ROW * rows.len() as u64 + 44);
+    if is_tall {
+        legend(&mut svg, &colours, TOP - 16);
+    }
+    legend(&mut svg, &colours, bottom + 44);
     svg.end()
 }
 
@@ -95,8 +106,8 @@ fn colours(rows: &[Row]) -> BTreeMap<&str, &'static str> {
     hosts
 }
 
-/// The lines of the time axis: at most twelve, at round times.
-fn axis(svg: &mut Svg, range: Range, bottom: u64) {
+/// The lines of the time axis: at most twelve, at round times, which are written below it, and above it as well if `is_tall`.
+fn axis(svg: &mut Svg, range: Range, (top, bottom): (u64, u64), is_tall: bool) {
     const STEPS: [u64; 17] =
         [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000];
     let seconds = range.length() / 1000;
@@ -106,15 +117,21 @@ fn axis(svg: &mut Svg, range: Range, bottom: u64) {
     while at * 1000 <= range.until_ms {
         if range.has(at * 1000) {
             let place = range.place(at * 1000);
-            svg.line((place, TOP - 6), (place, bottom + 4), "grid");
+            svg.line((place, top - 6), (place, bottom + 4), "grid");
             let written = date(at);
             let (date, time) = written.split_once('T').unwrap_or((&written, ""));
             let time = time.trim_end_matches('Z');
             let time = if step >= 60 { time.get(..5).unwrap_or(time) } else { time };
-            svg.centred(place, bottom + 17, if step >= 86_400 { date } else { time });
             // The day is written where it begins.
-            if step < 86_400 && date != day {
-                svg.centred(place, bottom + 31, date);
+            let begins = (step < 86_400 && date != day).then_some(date);
+            let shown = if step >= 86_400 { date } else { time };
+            for (of_time, of_day) in
+                [(bottom + 17, bottom + 31), (top - 10, top - 24)].into_iter().take(1 + usize::from(is_tall))
+            {
+                svg.centred(place, of_time, shown);
+                if let Some(date) = begins {
+                    svg.centred(place, of_day, date);
+                }
             }
             date.clone_into(&mut day);
         }
@@ -140,7 +157,7 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
             row.service,
             holding.host,
             date(from / 1000),
-            holding.until_ms.map_or_else(|| "now".to_owned(), |until| date(until / 1000)),
+            until_in_words(holding),
             holding.token,
             if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) }
         );
@@ -157,16 +174,14 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
     }
     // Over the bars, so that a short gap is seen between them.
     let mut free = LEFT;
-    for pair in row.holdings.windows(2) {
-        let [before, after] = pair else { continue };
-        if let Some(end) = before.until_ms
-            && after.from_ms > end
-            && after.from_ms >= range.from_ms
-            && end <= range.until_ms
-        {
-            let least = if after.gap_is_least { "≥ " } else { "" };
-            free = gap(svg, range, (end, after.from_ms), least, bar, free);
+    for held in &row.holdings {
+        let parts = held.gaps.iter().filter(|_| held.gap_ms.is_some());
+        for (from, until) in parts.filter(|(from, until)| *until >= range.from_ms && *from <= range.until_ms) {
+            free = gap(svg, range, (*from, *until), held.bound_of_gap(), bar, free);
         }
+    }
+    if let Some(since) = row.nobody_since_ms {
+        gap(svg, range, (since, range.until_ms.max(since)), bound_of_rest(&row.holdings), bar, free);
     }
     for mark in row.marks.iter().filter(|mark| range.has(mark.at_ms)) {
         svg.mark(
@@ -178,11 +193,21 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
     }
 }
 
+fn until_in_words(holding: &Holding) -> String {
+    let at = |until: u64| date(until / 1000);
+    match (holding.until_ms, holding.end) {
+        (Some(until), End::NotKnown) => format!("{} at the latest", at(until)),
+        (Some(until), End::LastHeard) => format!("{} or later", at(until)),
+        (Some(until), _) => at(until),
+        (None, _) => "now".to_owned(),
+    }
+}
+
 /// A gap, with its length above it where there is room behind the text before. Returns where the next text may begin.
-fn gap(svg: &mut Svg, range: Range, (from, until): (u64, u64), least: &str, bar: u64, free: u64) -> u64 {
+fn gap(svg: &mut Svg, range: Range, (from, until): (u64, u64), bound: &str, bar: u64, free: u64) -> u64 {
     let (left, right) = (range.place(from), range.place(until));
     let width = (right - left).max(LEAST_GAP);
-    let length = format!("{least}{}", rounded(Duration::from_millis(until - from)));
+    let length = format!("{bound}{}", rounded(Duration::from_millis(until - from)));
     svg.gap((left, bar), width, &format!("nobody ran it for {length}, from {} on", date(from / 1000)));
     let half = length.chars().count() as u64 * LETTER / 2;
     let middle = left + width / 2;

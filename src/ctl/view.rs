@@ -1,8 +1,12 @@
 //! The cluster as one picture, as the screens show it and `--json` prints it: its types, and words for them. `compose.rs` puts it
 //! together.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
+use super::found::Found;
+pub(super) use super::found::{Rank, Severity};
 use crate::dbus::{HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
 use crate::types::span::date;
 
@@ -36,8 +40,17 @@ pub(super) enum Presence {
     Drained,
     /// It has not reported for a while.
     Silent,
+    /// Another host has taken a lock from it because it fell silent, and it has not reported since.
+    Lost,
     /// This host has not listened for long enough to know.
     Unknown,
+}
+
+impl Presence {
+    /// Whether nothing is heard of the host, so that what it has reported is not so any more.
+    pub(super) fn is_gone(self) -> bool {
+        matches!(self, Self::Silent | Self::Lost)
+    }
 }
 
 /// One host.
@@ -67,6 +80,9 @@ pub(super) struct Candidate {
     pub(super) eligible: bool,
     /// Why it would not; empty = it would, or it holds the lock.
     pub(super) reason: String,
+    /// For how long it waits for a holder that falls silent, if it remembers a longer lease than usual, in milliseconds; 0 = as usual.
+    #[serde(skip)]
+    pub(super) remembered_ms: u64,
 }
 
 /// One service, cluster-wide.
@@ -82,6 +98,11 @@ pub(super) struct ServiceView {
     pub(super) since: Option<u64>,
     /// How long the holder's lease still lasts if it does not renew, in milliseconds, as far as this host knows.
     pub(super) lease_left_ms: Option<u64>,
+    /// In how many milliseconds the holder, which has the lock, may start the unit, as it has told; null = it does not wait for
+    /// that, or has not told.
+    pub(super) starts_ms: Option<u64>,
+    /// Why it may not start it before; empty = it does not wait for that, or has not told.
+    pub(super) starts_why: String,
     /// The fencing token of the holder; 0 = not known.
     pub(super) token: u64,
     /// The unit.
@@ -99,12 +120,20 @@ pub(super) struct ServiceView {
     /// The host that was asked.
     #[serde(skip)]
     pub(super) node: String,
+    /// Whether the store gives that host no answer.
+    #[serde(skip)]
+    pub(super) is_storeless: bool,
     /// The findings that concern this service.
     #[serde(skip)]
     pub(super) findings: Vec<Found>,
 }
 
 impl ServiceView {
+    /// How bad it is, for the order in which services are shown.
+    pub(super) fn rank(&self) -> (bool, Rank) {
+        (self.well, self.findings.iter().map(|found| found.rank).min().unwrap_or(Rank::Past))
+    }
+
     /// The hosts that do not hold the lock.
     pub(super) fn others(&self) -> impl Iterator<Item = &Candidate> {
         self.hosts.iter().filter(|candidate| candidate.host != self.holder)
@@ -126,24 +155,10 @@ impl ServiceView {
         let reasons: Vec<String> = self
             .others()
             .filter(|candidate| !candidate.eligible)
-            .map(|candidate| format!("{} {}", candidate.host, crate::types::shortened(&candidate.reason, 48)))
+            .map(|candidate| format!("{} {}", candidate.host, cut_at_a_part(&candidate.reason, 80)))
             .collect();
         format!("{eligible} of {all}; {}", reasons.join("; "))
     }
-}
-
-/// How bad it is, what is shown first first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Severity {
-    /// An operator has asked for it.
-    Asked,
-    /// Something does not run, or an alarm stands.
-    Alarm,
-    /// Something does not run, and is to run in a moment.
-    Progress,
-    /// All runs, and the next fault would find less than it needs.
-    Warning,
 }
 
 /// Something that somebody has to know.
@@ -155,6 +170,9 @@ pub(super) struct Finding {
     pub(super) services: Vec<String>,
     /// What it is; with `services` it goes on where they are named.
     pub(super) text: String,
+    /// What follows from it.
+    #[serde(skip)]
+    pub(super) rank: Rank,
 }
 
 impl Finding {
@@ -169,21 +187,23 @@ impl Finding {
         }
     }
 
-    pub(super) fn of_no_service(severity: Severity, text: String) -> Self {
-        Self { severity, services: Vec::new(), text }
+    pub(super) fn of_no_service(severity: Severity, rank: Rank, text: String) -> Self {
+        Self { severity, services: Vec::new(), text, rank }
+    }
+
+    /// The worst first; of what is equally bad, what concerns more services.
+    pub(super) fn order(&self) -> (Severity, Rank, Reverse<usize>) {
+        (self.severity, self.rank, Reverse(self.services.len()))
     }
 }
 
-/// A finding of one service.
-#[derive(Debug, Clone)]
-pub(super) struct Found {
-    pub(super) severity: Severity,
-    /// What it is.
-    pub(super) text: String,
-    /// Services with the same cause are told of together.
-    pub(super) cause: String,
-    /// What it is for several services with that cause whose texts differ.
-    pub(super) of_many: String,
+/// The text, or as much of its beginning as fits into `limit` characters, up to the end of a part of the sentence if it has one.
+pub(super) fn cut_at_a_part(text: &str, limit: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(limit) else { return text.to_owned() };
+    match text[..end].rfind([';', ',', ':', '(']).filter(|part| *part > 0) {
+        Some(part) => format!("{} …", text[..part].trim_end()),
+        None => format!("{} …", text[..end].rsplit_once(' ').map_or(&text[..end], |(whole, _)| whole)),
+    }
 }
 
 /// `a`, `a and b`, `a, b and 5 more`.
@@ -217,10 +237,17 @@ pub(super) fn activity_in(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Who has asked, when, until when and why.
-pub(super) fn in_words(word: &Word) -> String {
+/// Who has asked, when, until when and why, with `{0}` and `{1}` in place of the times, and the times in seconds since 1970.
+pub(super) fn asked_in_words(word: &Word) -> (String, Vec<u64>) {
     let by = if word.by.is_empty() { "somebody" } else { &word.by };
     let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", word.reason) };
-    let until = word.until.map_or_else(String::new, |until| format!(" until {}", date(until)));
-    format!("by {by} since {}{until}{reason}", date(word.at))
+    let until = word.until.map_or("", |_| " until {1}");
+    (format!("by {by} since {{0}}{until}{reason}"), [word.at].into_iter().chain(word.until).collect())
+}
+
+/// Who has asked, when, until when and why.
+pub(super) fn in_words(word: &Word) -> String {
+    let (words, times) = asked_in_words(word);
+    let fill = |words: String, (place, time): (usize, &u64)| words.replacen(&format!("{{{place}}}"), &date(*time), 1);
+    times.iter().enumerate().fold(words, fill)
 }

@@ -11,7 +11,7 @@ use zbus::{Message, MessageStream};
 
 use super::ask::Bus;
 use super::output::{Failure, Surface, print_json_line, redraw};
-use super::status::{is_named, picture, screen, unknown_is_refused};
+use super::status::{Rows, is_named, picture, screen, unknown_is_refused};
 use super::view::{View, activity_in};
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{TRANSITION, TransitionStatus};
@@ -183,8 +183,8 @@ impl Watcher {
         view.services.retain(|service| is_named(&self.arguments.services, &service.service));
         let now = clock::wall().as_secs();
         if self.draws {
-            let all = !self.arguments.services.is_empty();
-            redraw(screen(&view, all, now, Surface::of_output()).as_text(), self.surface.height)?;
+            let rows = if self.arguments.services.is_empty() { Rows::Few } else { Rows::All };
+            redraw(screen(&view, rows, now, Surface::of_output()).as_text(), self.surface.height)?;
         } else {
             self.changes(&view, now).iter().try_for_each(print_json_line)?;
         }

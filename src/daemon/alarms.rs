@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cluster::alarm::AlarmStatus;
 use crate::journal::Alarm;
 use crate::metrics;
-use crate::types::{Time, printable_lines, span};
+use crate::types::{Time, printable_lines};
 
 /// For how long an alarm is shown whose cause is a moment and not a state.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -64,8 +65,8 @@ struct Raised {
 }
 
 impl Alarms {
-    /// Notes that an alarm stands. One that stands already keeps its beginning. `wall` is the time since 1970. Kinds that tell
-    /// the end of another one do not stand.
+    /// Notes that an alarm stands. One that stands already keeps its beginning, but for one whose cause is a moment: the latest is
+    /// shown. `wall` is the time since 1970. Kinds that tell the end of another one do not stand.
     pub(super) fn raise(&self, kind: Alarm, reason: &str, now: Time, wall: Duration) {
         if remedy(kind).is_none() {
             return;
@@ -74,7 +75,12 @@ impl Alarms {
         let reason = printable_lines(reason);
         let mut raised = self.lock();
         match raised.iter_mut().find(|raised| raised.kind == kind) {
-            Some(raised) => (raised.reason, raised.until) = (reason, until),
+            Some(raised) => {
+                if until.is_some() {
+                    raised.since = wall;
+                }
+                (raised.reason, raised.until) = (reason, until);
+            }
             None => raised.push(Raised { kind, reason, since: wall, until }),
         }
     }
@@ -94,9 +100,9 @@ impl Alarms {
         raised.iter().map(|raised| raised.kind).collect()
     }
 
-    /// A sentence for each alarm that stands, without a full stop. What to do about it comes first.
-    pub(super) fn in_words(&self) -> Vec<String> {
-        self.lock().iter().map(Raised::in_words).collect()
+    /// The alarms that stand, as they are told.
+    pub(super) fn told(&self) -> Vec<AlarmStatus> {
+        self.lock().iter().map(Raised::told).collect()
     }
 
     /// The kinds that stand, as [`metrics::bit`] has them.
@@ -110,10 +116,20 @@ impl Alarms {
 }
 
 impl Raised {
-    fn in_words(&self) -> String {
-        let Self { kind, reason, since, .. } = self;
-        let (remedy, since) = (remedy(*kind).unwrap_or_default(), span::date(since.as_secs()));
-        format!("{remedy}: {}, since {since}: {reason}", kind.name())
+    fn told(&self) -> AlarmStatus {
+        let remedy = remedy(self.kind).unwrap_or_default();
+        let (remedy, reason) = match remedy {
+            IN_REASON => self.reason.split_once(": ").unwrap_or(("see the journal", &self.reason)),
+            remedy => (remedy, &*self.reason),
+        };
+        AlarmStatus {
+            kind: self.kind.kind(),
+            remedy: remedy.to_owned(),
+            what: self.kind.name().to_owned(),
+            reason: reason.to_owned(),
+            since: self.since.as_secs(),
+            over: is_of_a_moment(self.kind),
+        }
     }
 }
 
@@ -130,6 +146,9 @@ fn is_of_a_moment(kind: Alarm) -> bool {
     )
 }
 
+/// The remedy is the beginning of the reason, up to the first colon and space, because it has a name in it.
+const IN_REASON: &str = "";
+
 /// What an operator is to do about an alarm, as the beginning of a sentence. `None`: the alarm tells of a change that needs
 /// nothing, or of the end of another alarm.
 fn remedy(kind: Alarm) -> Option<&'static str> {
@@ -143,13 +162,10 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::ClockJump => "check whether this machine was paused",
         Alarm::StopFailed => "look for what is left of the unit",
         Alarm::SelfFence => "find out why the unit could not be stopped",
-        Alarm::ConfigurationBroken => "mend the file, and run \"systemctl reload putexd\"",
         Alarm::OddRecord => "find out who may write to the store",
-        Alarm::FenceFailed => {
-            "read the journal of the fencing unit, or run \"putexctl confirm-dead NODE\" if you know that the host is off"
-        }
+        Alarm::NewerRecord => "install on this host the version of putexd that the holder has",
+        Alarm::FenceFailed | Alarm::ConfirmedDead | Alarm::ConfigurationBroken => IN_REASON,
         Alarm::NotToBeFenced => "name the host under [fence] hosts if it should be fenced",
-        Alarm::ConfirmedDead => "keep the host off until it was looked at",
         Alarm::CheckFailed => "find out why the health check fails",
         Alarm::OtherLock => "follow putexd-operations(7)",
         Alarm::ServiceFails => "find out from the journal of the unit why it fails",
@@ -184,16 +200,34 @@ mod tests {
         alarms.raise(Alarm::ClockJump, "by 3 s", at(5), wall);
         alarms.raise(Alarm::StoreFound, "it is no alarm", at(5), wall);
         assert_eq!(
-            alarms.in_words()[0],
+            alarms.told()[0].in_words(),
             "find out why the health check fails: the health check has failed, since 2026-09-21T14:13:20Z: it says\\u{1b} no again"
         );
+        assert!(alarms.told()[1].in_words().contains("the clock jumped, at 2026-"), "{:?}", alarms.told());
+        let later = wall + Duration::from_secs(180);
+        alarms.raise(Alarm::ClockJump, "by 4 s", at(185), later);
+        let since: Vec<u64> = alarms.told().iter().map(|told| told.since).collect();
+        assert_eq!(since, [wall.as_secs(), later.as_secs()], "the latest moment counts, and the first of what lasts");
+        alarms.raise(Alarm::ClockJump, "by 3 s", at(5), wall);
         assert_eq!(alarms.kinds(at(5)), [Alarm::CheckFailed, Alarm::ClockJump]);
         assert_eq!(alarms.mask(), metrics::bit(Alarm::CheckFailed) | metrics::bit(Alarm::ClockJump));
         assert_eq!(alarms.kinds(at(5 + 3_600)), [Alarm::CheckFailed]);
         assert!(alarms.end(Alarm::CheckFailed));
         assert!(!alarms.end(Alarm::CheckFailed), "it is told once");
-        assert_eq!(alarms.in_words(), [""; 0]);
+        assert_eq!(alarms.told(), []);
         assert_eq!(alarms.mask(), 0);
+    }
+
+    #[test]
+    fn an_alarm_of_another_host_has_its_remedy_with_the_name() {
+        let alarms = Alarms::default();
+        let reason = "run \"putexctl confirm-dead h2\" if you know that h2 is off: fence@h2.service: exit-code";
+        alarms.raise(Alarm::FenceFailed, reason, at(1), Duration::from_secs(1_790_000_000));
+        assert_eq!(
+            alarms.told()[0].in_words(),
+            "run \"putexctl confirm-dead h2\" if you know that h2 is off: fencing has failed, since 2026-09-21T14:13:20Z: \
+             fence@h2.service: exit-code"
+        );
     }
 
     #[test]

@@ -101,18 +101,18 @@ impl Broken {
         ))
     }
 
-    /// The errors of the last reload, one sentence each. `runs` says which services run here.
+    /// The errors of the last reload, one sentence each that begins with what to do. `runs` says which services run here.
     pub(super) fn in_words(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<String> {
         let for_all = self.for_all.iter().map(|error| {
             format!(
-                "nothing is taken over, and every service goes on with its former settings: mend {} and {RELOAD}: {}",
+                "mend {} and {RELOAD}: {}; until then nothing is taken over, and every service goes on with its former settings",
                 error.location(),
                 error.message
             )
         });
         let services = self.services.iter().map(|(name, error)| {
-            let what = if runs(name) { "goes on with its former settings" } else { "is not run here" };
-            format!("{name} {what}: mend {} and {RELOAD}: {}", error.location(), error.message)
+            let what = if runs(name) { "goes on with its former settings" } else { "is not run on this host" };
+            format!("mend {} and {RELOAD}: {}; until then {name} {what}", error.location(), error.message)
         });
         for_all.chain(services).collect()
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::history::History;
 use super::host::Host;
 use super::machine::Machine;
-use crate::cluster::history::{Happened, What};
+use crate::cluster::history::{Happened, NOT_STARTED, PAUSE_ENDS, What};
 use crate::cluster::request::Verb;
-use crate::election::{Heard, State, Transition, Waiting};
+use crate::election::{Heard, Stage, State, Transition, Waiting};
 use crate::journal;
 use crate::types::span::milliseconds;
 use crate::types::{FencingToken, Key, NodeId, Time};
@@ -28,7 +28,7 @@ pub(super) struct Teller {
 /// What a service has to remember until it is told.
 #[derive(Debug, Default)]
 pub(super) struct Diary {
-    /// The holder that was last heard of, and when.
+    /// The holder that has run the unit last, as far as this host knows, and when it was last heard of.
     heard: Option<LastHeard>,
     /// Why this host could take the lock.
     took_because: String,
@@ -36,12 +36,47 @@ pub(super) struct Diary {
     runs: Option<FencingToken>,
     /// Why the tenure ends.
     ends_because: String,
+    /// The bounds of its end, where this putexd has noticed a lapse late.
+    late: Option<Late>,
+}
+
+/// A lapse that putexd notices so long after the deadline was not noticed in time: it was away, or the host stood still.
+const LATE: Duration = Duration::from_millis(500);
+
+/// The bounds of the end of a unit that the guard has stopped while putexd was away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Late {
+    /// When the lease was over.
+    deadline: Time,
+    /// When the guard had killed the unit at the latest.
+    dead_by: Time,
+    /// When putexd has noticed it, and has gone on with the stop itself.
+    noticed: Time,
+}
+
+impl Late {
+    /// The bounds of a lapse that begins at `now`, if it is noticed late.
+    fn of(bounds: Option<(Time, Time)>, now: Time) -> Option<Self> {
+        let (deadline, dead_by) = bounds?;
+        (now.since_at_least(deadline) >= LATE).then_some(Self { deadline, dead_by, noticed: now })
+    }
+
+    /// The latest time at which the unit can have stopped, where nothing of it was left at `now`. A unit that has outlived the
+    /// guard's kill has stopped since putexd is back.
+    fn latest(&self, now: Time) -> Time {
+        let budget = self.dead_by.since_at_most(self.deadline);
+        let by_guard = now.since_at_most(self.noticed) < budget;
+        if by_guard { self.dead_by.earliest(now) } else { now }
+    }
 }
 
 /// When a holder was last heard of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LastHeard {
     holder: String,
+    token: FencingToken,
+    /// Since when it was seen to run the unit. `None`: it did so before this host looked.
+    from: Option<Time>,
     at: Time,
     /// Whether its record was only found then, so that nobody knows how old it was.
     is_found: bool,
@@ -63,19 +98,27 @@ impl Teller {
     }
 
     /// Tells of a start, and when the former holder was last heard of.
-    fn tell_start(&self, token: FencingToken, reason: &str, heard: Option<(Duration, LastHeard)>) {
-        let happened = self.happened(What::Started, token, reason);
-        match heard {
-            None => self.history.tell(&self.lock, happened),
-            Some((gap, LastHeard { holder, is_found, .. })) => {
-                let happened = Happened { gap_ms: Some(milliseconds(gap)), gap_is_least: is_found, ..happened };
-                if is_found {
-                    self.history.tell_start(&self.lock, happened, &holder);
-                } else {
-                    self.history.tell(&self.lock, happened);
-                }
-            }
+    fn tell_start(&self, token: FencingToken, reason: &str, heard: Option<LastHeard>, now: Time) {
+        let mut happened = self.happened(What::Started, token, reason);
+        if let Some(LastHeard { holder, token, from, at, is_found }) = heard {
+            let before = |time: Time| milliseconds(now.since_at_least(time));
+            (happened.gap_ms, happened.gap_is_least) = (Some(before(at)), is_found);
+            (happened.former, happened.former_token) = (holder, token.0);
+            happened.former_from_ms = from.map(|from| happened.at_ms.saturating_sub(before(from)));
         }
+        self.history.tell(&self.lock, happened);
+    }
+
+    /// Tells of a stop that is proven at `now`.
+    fn tell_stop(&self, token: FencingToken, reason: &str, late: Option<Late>, now: Time) {
+        let mut happened = self.happened(What::Stopped, token, reason);
+        if let Some(late) = late {
+            let proven_ms = happened.at_ms;
+            let at = |time: Time| proven_ms.saturating_sub(milliseconds(now.since_at_least(time)));
+            (happened.at_ms, happened.or_earlier) = (at(late.latest(now)), true);
+            happened.lease_until_ms = Some(at(late.deadline));
+        }
+        self.history.tell(&self.lock, happened);
     }
 
     fn happened(&self, what: What, token: FencingToken, reason: &str) -> Happened {
@@ -87,6 +130,11 @@ impl Teller {
         self.tell(What::Alarm, token, &format!("{}: {reason}", alarm.name()));
     }
 
+    /// Tells that a pause ends with the run that it belongs to. `word`: who has asked for it, and until when.
+    pub(super) fn pause_ends(&self, word: &str) {
+        self.tell(What::Asked, FencingToken(0), &format!("{PAUSE_ENDS}: it was {word}"));
+    }
+
     /// Tells what an operator has asked for.
     pub(super) fn asked(&self, verb: &Verb, by: &str) {
         self.tell(What::Asked, FencingToken(0), &format!("{}; asked for by {by}", asked::in_words(verb)));
@@ -94,24 +142,30 @@ impl Teller {
 }
 
 impl Diary {
-    /// Notes what the service waits for, which says when the holder was last heard of. `node`: this host, whose own record of an
-    /// earlier life may be what it finds.
-    pub(super) fn hear(&mut self, waiting: Option<&Waiting>, node: &NodeId, now: Time) {
+    /// Notes what the service waits for, which says when the holder was last heard of, and the holder's token. A host that has only
+    /// claimed the lock runs nothing, this one as well. `node`: this host, whose own record of an earlier life may be what it finds.
+    pub(super) fn hear(&mut self, waiting: Option<&Waiting>, token: FencingToken, node: &NodeId, now: Time) {
         match waiting {
-            Some(Waiting::Holder { holder, heard, .. } | Waiting::Store { holder: Some((holder, heard)) }) => {
+            Some(Waiting::Holder { holder, heard, stage: Stage::Runs, .. }) => {
                 let (at, is_found) = match heard {
                     Heard::Renewed(at) => (*at, false),
                     Heard::Found(at) => (*at, true),
                 };
                 match &mut self.heard {
-                    Some(known) if known.holder == *holder => (known.at, known.is_found) = (at, is_found),
-                    known => *known = Some(LastHeard { holder: holder.clone(), at, is_found }),
+                    Some(known) if known.holder == *holder && known.token == token => {
+                        (known.at, known.is_found) = (at, is_found);
+                    }
+                    known => {
+                        let from = (!is_found).then_some(at);
+                        *known = Some(LastHeard { holder: holder.clone(), token, from, at, is_found });
+                    }
                 }
             }
-            Some(Waiting::OwnRecord { .. })
+            Some(Waiting::OwnRecord { stage: Stage::Runs, .. })
                 if self.heard.as_ref().is_none_or(|heard| heard.holder != node.as_str()) =>
             {
-                self.heard = Some(LastHeard { holder: node.to_string(), at: now, is_found: true });
+                let holder = node.to_string();
+                self.heard = Some(LastHeard { holder, token, from: None, at: now, is_found: true });
             }
             Some(_) | None => {}
         }
@@ -122,15 +176,24 @@ impl Diary {
         self.runs.unwrap_or_default()
     }
 
-    /// Tells of a start or a stop, if this change of state is one.
-    pub(super) fn note(&mut self, transition: &Transition, now: Time, teller: &Teller) {
+    /// The token of the run that a lapse ends; 0 where the lapse was noticed late, because the time of its alarm then says nothing of
+    /// the run.
+    pub(super) fn token_of_lapse(&self) -> FencingToken {
+        if self.late.is_some() { FencingToken(0) } else { self.token() }
+    }
+
+    /// Tells of a start or a stop, if this change of state is one. `lapse`: if it is one to a lapse, when the lease was over, and when
+    /// the guard has killed the unit at the latest.
+    pub(super) fn note(&mut self, transition: &Transition, lapse: Option<(Time, Time)>, now: Time, teller: &Teller) {
         let Transition { from, to, reason, token, .. } = transition;
+        if *to == State::Lapsing {
+            self.late = Late::of(lapse, now);
+        }
         match (from, to) {
             (_, State::Confirming) => self.took_because.clone_from(reason),
             (State::Starting, State::Active) => {
                 self.runs = Some(*token);
-                let heard = self.heard.take().map(|heard| (now.since_at_least(heard.at), heard));
-                teller.tell_start(*token, &self.took_because, heard);
+                teller.tell_start(*token, &self.took_because, self.heard.take(), now);
             }
             // The unit was started under an earlier putexd, which has told of it.
             (_, State::Active) | (State::NoStore, State::Releasing | State::Lapsing) => {
@@ -144,9 +207,16 @@ impl Diary {
             (_, State::Releasing | State::Lapsing) => self.ends_because.clone_from(reason),
             (State::Releasing | State::Lapsing, _) => {
                 let because = std::mem::take(&mut self.ends_because);
+                let late = self.late.take();
                 match self.runs.take() {
-                    Some(token) => teller.tell(What::Stopped, token, &because),
-                    None => teller.tell(What::Alarm, *token, &format!("was not started: {because}")),
+                    Some(token) => {
+                        teller.tell_stop(token, &because, late, now);
+                        // If nobody runs it before this host does again, this was the last that was heard of it.
+                        let holder = teller.node.to_string();
+                        let (at, is_found) = (late.map_or(now, |late| late.latest(now)), late.is_some());
+                        self.heard = Some(LastHeard { holder, token, from: None, at, is_found });
+                    }
+                    None => teller.tell(What::Alarm, *token, &format!("{NOT_STARTED}: {because}")),
                 }
             }
             _ => {}
@@ -162,31 +232,115 @@ mod tests {
     use crate::daemon::machine::ThisMachine;
     use crate::types::Revision;
 
-    /// What is told of these changes of state, and the gaps in seconds.
-    fn told(changes: &[(State, State, &str)], heard: Option<Time>) -> Vec<(What, u64, String, Option<u64>)> {
-        let teller = Teller {
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn teller() -> Teller {
+        Teller {
             history: History::default(),
             lock: Key::new("db").expect("a key"),
             node: NodeId::new("h1").expect("a node's name"),
             machine: Arc::new(ThisMachine::new(Path::new("/nowhere"))),
-        };
-        let mut diary = Diary::default();
-        let waiting = heard.map(|at| Waiting::Store { holder: Some(("h2".to_owned(), Heard::Renewed(at))) });
-        diary.hear(waiting.as_ref(), &teller.node, Time::default());
-        for (token, (from, to, reason)) in (1..).zip(changes) {
-            let transition = Transition {
-                from: *from,
-                to: *to,
-                reason: (*reason).to_owned(),
-                holder: String::new(),
-                revision: Revision(1),
-                token: FencingToken(token),
-            };
-            diary.note(&transition, Time::both(Duration::from_secs(100)), &teller);
+        }
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn change(token: u64, (from, to, reason): (State, State, &str)) -> Transition {
+        Transition {
+            from,
+            to,
+            reason: reason.to_owned(),
+            holder: String::new(),
+            revision: Revision(1),
+            token: FencingToken(token),
+        }
+    }
+
+    fn holder(stage: Stage, heard: Heard) -> Waiting {
+        Waiting::Holder { holder: "h2".to_owned(), stage, heard, take_at: None }
+    }
+
+    /// What is told of these changes of state, and the gaps in seconds.
+    fn told(changes: &[(State, State, &str)], heard: Option<Time>) -> Vec<(What, u64, String, Option<u64>)> {
+        let (teller, mut diary) = (teller(), Diary::default());
+        let waiting = heard.map(|at| holder(Stage::Runs, Heard::Renewed(at)));
+        diary.hear(waiting.as_ref(), FencingToken(1), &teller.node, Time::default());
+        for (token, of) in (1..).zip(changes) {
+            diary.note(&change(token, *of), None, at(100), &teller);
         }
         let events = teller.history.taken();
         let shown = |one: Happened| (one.what, one.token, one.reason, one.gap_ms.map(|gap| gap / 1000));
         events.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn who_takes_over_tells_who_ran_it_before_and_since_when() {
+        use State::{Active, Confirming, Standby, Starting};
+        let (teller, mut diary) = (teller(), Diary::default());
+        let hear = |diary: &mut Diary, stage, token, heard| {
+            diary.hear(Some(&holder(stage, heard)), FencingToken(token), &teller.node, at(50));
+        };
+        hear(&mut diary, Stage::Runs, 7, Heard::Renewed(at(40)));
+        hear(&mut diary, Stage::Runs, 7, Heard::Renewed(at(48)));
+        // It has claimed the lock again, and has died before it started anything.
+        hear(&mut diary, Stage::Claims, 8, Heard::Renewed(at(60)));
+        diary.note(&change(9, (Standby, Confirming, "wrote the lock")), None, at(70), &teller);
+        diary.note(&change(9, (Starting, Active, "")), None, at(70), &teller);
+        let [start] = &teller.history.taken()[..] else { panic!("one event") };
+        assert_eq!((&*start.former, start.former_token, start.gap_ms), ("h2", 7, Some(22_000)));
+        assert_eq!(start.former_from_ms, Some(start.at_ms - 30_000));
+        // A record that was found says nothing of when its run began, nor how old it was. The next renewal does the latter.
+        let mut diary = Diary::default();
+        hear(&mut diary, Stage::Runs, 7, Heard::Found(at(40)));
+        assert!(diary.heard.as_ref().is_some_and(|heard| heard.is_found && heard.from.is_none()));
+        hear(&mut diary, Stage::Runs, 7, Heard::Renewed(at(41)));
+        assert!(diary.heard.as_ref().is_some_and(|heard| !heard.is_found && heard.from.is_none()));
+    }
+
+    /// h2 has run it, and its fencing by this host has failed once: this host's own claim is no run, and h2's end is what counts.
+    #[test]
+    fn a_claim_of_this_host_that_started_nothing_is_no_run() {
+        use State::{Active, Confirming, Standby, Starting};
+        let (teller, mut diary) = (teller(), Diary::default());
+        diary.hear(Some(&holder(Stage::Runs, Heard::Renewed(at(40)))), FencingToken(7), &teller.node, at(40));
+        for stage in [Stage::Claims, Stage::GaveUp, Stage::Stopped] {
+            let own = Waiting::OwnRecord { shown: true, stage, take_at: None };
+            diary.hear(Some(&own), FencingToken(8), &teller.node, at(50));
+        }
+        diary.note(&change(9, (Standby, Confirming, "wrote the lock")), None, at(60), &teller);
+        diary.note(&change(9, (Starting, Active, "")), None, at(70), &teller);
+        let [start] = &teller.history.taken()[..] else { panic!("one event") };
+        assert_eq!((&*start.former, start.former_token, start.gap_ms), ("h2", 7, Some(30_000)));
+        // Its own record of an earlier life is one.
+        let own = Waiting::OwnRecord { shown: true, stage: Stage::Runs, take_at: None };
+        let mut diary = Diary::default();
+        diary.hear(Some(&own), FencingToken(8), &teller.node, at(50));
+        assert!(diary.heard.as_ref().is_some_and(|heard| heard.holder == "h1" && heard.is_found));
+    }
+
+    #[test]
+    fn a_lapse_that_is_noticed_late_has_the_bounds_of_the_guards_stop() {
+        use State::{Active, Lapsing, NoStore, Standby};
+        let stop = |began: Time, proven: Time| {
+            let (teller, mut diary) = (teller(), Diary::default());
+            diary.note(&change(7, (NoStore, Active, "adopted")), None, at(10), &teller);
+            diary.note(&change(7, (Active, Lapsing, "not renewed")), Some((at(100), at(106))), began, &teller);
+            diary.note(&change(7, (Lapsing, Standby, "")), None, proven, &teller);
+            let stop = teller.history.taken().remove(0);
+            // The wall clock of this test is the real one, and the lease ended so long before the proof.
+            let earlier = stop.lease_until_ms.map(|until| stop.at_ms - until);
+            (stop.or_earlier, earlier)
+        };
+        assert_eq!(stop(at(100), at(101)), (false, None), "putexd was there");
+        assert_eq!(
+            stop(at(160), at(161)),
+            (true, Some(6000)),
+            "the guard has killed it by then, whenever putexd was back"
+        );
+        assert_eq!(stop(at(102), at(103)), (true, Some(3000)), "it is dead by now");
+        assert_eq!(stop(at(160), at(160).plus(MINUTE)), (true, Some(120_000)), "the guard could not kill it");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Losing the file of a service is safe: a host without memory believes nothing that it has not seen itself, and waits longest
 //! (unknown holder, K5). The file of a unit says where its lock was (what a host remembers, N4), whatever the service was
 //! called. Without it this host does not notice that its configuration names another store than before.
+//!
+//! A file of a later version, in a format that this one does not know, counts as lost.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,9 +13,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::{KeptPlace, LONGEST_HOLD, Memory, Timings};
+use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings};
+use crate::types::format::Format;
 use crate::types::span::milliseconds;
-use crate::types::{FencingToken, Incarnation, Key, Revision, ServiceName, UnitName};
+use crate::types::{BootId, FencingToken, Incarnation, Key, Revision, ServiceName, Time, UnitName};
 
 /// The file that keeps one service's memory.
 #[derive(Debug, Clone)]
@@ -24,14 +27,45 @@ pub(super) struct Disk {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
+    #[serde(default)]
+    format: Format<1>,
     /// The key of the lock that `position` belongs to.
     key: Key,
     position: Option<(Incarnation, Revision)>,
     token: FencingToken,
     longest_hold_ms: u64,
+    /// Files of earlier versions lack it. They keep the hold of a pause as the longest one.
+    #[serde(default)]
+    passing: Option<StoredPassing>,
     /// For a daemon that finds a lease whose service has no file any more (adoption, K8). Files of earlier versions lack it.
     #[serde(default)]
     timings: Option<Timings>,
+}
+
+/// A passing hold (H9) has points in time, which only mean something in one boot.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredPassing {
+    /// `None`: the kernel did not say which boot it was.
+    boot: Option<BootId>,
+    /// When this was written, by the same clocks.
+    kept_at: Time,
+    hold: PassingHold,
+}
+
+impl StoredPassing {
+    /// The same by the clocks of `boot`, at `now`. After a reboot what was left counts from the boot on, because no clock says how
+    /// long the host was off.
+    fn in_boot(self, boot: Option<BootId>, now: Time) -> Option<PassingHold> {
+        let Self { hold, kept_at, .. } = self;
+        let is_possible = |point: Time| kept_at.until_waited(point) <= LONGEST_HOLD * 2;
+        let hold = Some(hold).filter(|hold| is_possible(hold.taken_from) && hold.until.is_none_or(is_possible))?;
+        let begin = match (self.boot, boot) {
+            (Some(then), Some(boot)) if then == boot => return Some(hold),
+            (Some(_), Some(_)) => Time::default(),
+            (None, _) | (_, None) => now,
+        };
+        Some(hold.moved(kept_at, begin))
+    }
 }
 
 /// A token from here on is not believed: no clock shows so many seconds.
@@ -56,9 +90,9 @@ impl Disk {
         Self { path: path_of(directory, service), key: key.clone() }
     }
 
-    /// Reads the memory. A file that is missing or not understood gives the empty memory of a new host.
-    pub(super) fn load(&self) -> Memory {
-        match self.try_load() {
+    /// Reads the memory, at `now` in `boot`. A file that is missing or not understood gives the empty memory of a new host.
+    pub(super) fn load(&self, boot: Option<BootId>, now: Time) -> Memory {
+        match self.try_load(boot, now) {
             Ok(memory) => memory,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
             Err(error) => {
@@ -68,19 +102,27 @@ impl Disk {
         }
     }
 
-    /// The path and the content of the file that keeps `memory` and `timings`.
-    pub(super) fn file(&self, memory: &Memory, timings: Timings) -> (PathBuf, Vec<u8>) {
+    /// The path and the content of the file that keeps `memory` and `timings`, at `now` in `boot`.
+    pub(super) fn file(
+        &self,
+        memory: &Memory,
+        timings: Timings,
+        boot: Option<BootId>,
+        now: Time,
+    ) -> (PathBuf, Vec<u8>) {
         let stored = Stored {
+            format: Format::WRITTEN,
             key: self.key.clone(),
             position: memory.position.clone(),
             token: memory.token,
             longest_hold_ms: milliseconds(memory.longest_hold),
+            passing: memory.passing.map(|hold| StoredPassing { boot, kept_at: now, hold }),
             timings: Some(timings),
         };
         (self.path.clone(), render(&stored))
     }
 
-    fn try_load(&self) -> io::Result<Memory> {
+    fn try_load(&self, boot: Option<BootId>, now: Time) -> io::Result<Memory> {
         let stored = read(&self.path)?;
         Ok(Memory {
             position: stored.position.filter(|_| stored.key == self.key),
@@ -90,12 +132,15 @@ impl Disk {
             longest_hold: Some(Duration::from_millis(stored.longest_hold_ms.saturating_add(1)))
                 .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
                 .unwrap_or_default(),
+            passing: stored.passing.and_then(|passing| passing.in_boot(boot, now)),
         })
     }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredPlace {
+    #[serde(default)]
+    format: Format<1>,
     /// Tells units with long names apart, because two of them may share a file.
     unit: UnitName,
     #[serde(flatten)]
@@ -119,7 +164,7 @@ pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace>
 
 /// The content of a unit's file.
 pub(super) fn render_place(unit: &UnitName, kept: &KeptPlace) -> Vec<u8> {
-    render(&StoredPlace { unit: unit.clone(), kept: kept.clone() })
+    render(&StoredPlace { format: Format::WRITTEN, unit: unit.clone(), kept: kept.clone() })
 }
 
 /// The file of a unit. It has a `+` in its name, so that no service's file has the same name.
@@ -155,6 +200,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::election::Place;
+    use crate::types::WriteId;
     use crate::types::store::StoreAddress;
 
     fn disk(directory: &Path, key: &str) -> Disk {
@@ -163,7 +209,7 @@ mod tests {
     }
 
     fn store(disk: &Disk) {
-        let (path, content) = disk.file(&memory(), timings());
+        let (path, content) = disk.file(&memory(), timings(), BOOT, at(100));
         replace(&path, &content).expect("stored");
     }
 
@@ -171,11 +217,26 @@ mod tests {
         replace(&path_of_unit(directory, unit), &render_place(unit, kept)).expect("stored");
     }
 
+    const BOOT: Option<BootId> = Some(BootId(1));
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn load(disk: &Disk) -> Memory {
+        disk.load(BOOT, at(200))
+    }
+
+    fn passing(taken_from: u64, until: u64) -> PassingHold {
+        PassingHold { id: WriteId(3), taken_from: at(taken_from), until: Some(at(until)) }
+    }
+
     fn memory() -> Memory {
         Memory {
             position: Some((Incarnation("a".to_owned()), Revision(7))),
             token: FencingToken(9),
             longest_hold: Duration::from_secs(4),
+            passing: Some(passing(130, 160)),
         }
     }
 
@@ -200,9 +261,23 @@ mod tests {
     fn memory_survives() {
         let directory = tempfile::tempdir().expect("a directory");
         store(&disk(directory.path(), "db"));
-        let loaded = disk(directory.path(), "db").load();
+        let loaded = load(&disk(directory.path(), "db"));
         assert_eq!((loaded.position, loaded.token), (memory().position, memory().token));
+        assert_eq!(loaded.passing, memory().passing);
         assert!(loaded.longest_hold >= memory().longest_hold);
+    }
+
+    #[test]
+    fn what_is_left_of_a_pause_counts_from_the_boot_on_after_a_reboot() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let disk = disk(directory.path(), "db");
+        store(&disk);
+        assert_eq!(disk.load(Some(BootId(2)), at(5)).passing, Some(passing(30, 60)));
+        // Where nobody knows which boot it is, it may be the same.
+        assert_eq!(disk.load(None, at(140)).passing, Some(passing(170, 200)));
+        let old = r#"{"key":"db","position":null,"token":9,"longest_hold_ms":4000}"#;
+        fs::write(directory.path().join("db.json"), old).expect("written");
+        assert_eq!((load(&disk).passing, load(&disk).token), (None, FencingToken(9)));
     }
 
     #[test]
@@ -210,22 +285,27 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let poisoned = format!(r#"{{"key":"db","position":null,"token":{0},"longest_hold_ms":{0}}}"#, u64::MAX);
         fs::write(directory.path().join("db.json"), poisoned).expect("written");
-        assert_eq!(disk(directory.path(), "db").load(), Memory::default());
+        assert_eq!(load(&disk(directory.path(), "db")), Memory::default());
     }
 
     #[test]
     fn a_position_of_another_key_is_not_believed() {
         let directory = tempfile::tempdir().expect("a directory");
         store(&disk(directory.path(), "db"));
-        let loaded = disk(directory.path(), "other").load();
+        let loaded = load(&disk(directory.path(), "other"));
         assert_eq!((loaded.position, loaded.token), (None, memory().token));
     }
 
     #[test]
-    fn a_garbled_file_is_a_new_host() {
+    fn a_garbled_file_and_one_of_a_later_format_are_a_new_host() {
         let directory = tempfile::tempdir().expect("a directory");
+        store(&disk(directory.path(), "db"));
+        let path = directory.path().join("db.json");
+        let text = fs::read_to_string(&path).expect("read");
+        fs::write(&path, text.replace("\"format\": 1", "\"format\": 2")).expect("written");
+        assert_eq!(load(&disk(directory.path(), "db")), Memory::default());
         fs::write(directory.path().join("db.json"), "{").expect("written");
-        assert_eq!(disk(directory.path(), "db").load(), Memory::default());
+        assert_eq!(load(&disk(directory.path(), "db")), Memory::default());
     }
 
     #[test]

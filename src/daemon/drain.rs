@@ -4,22 +4,28 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::disk;
 use crate::cluster::eligibility::drained_in_words;
 use crate::cluster::report::Word;
+use crate::task::lock;
 use crate::types::span;
 
 /// The name of the file. No service's file can have it.
 const FILE: &str = "+drained.json";
 /// The format of the file.
 const FORMAT: u32 = 1;
+/// How many services a drained host hands over at once. The proofs of many stops wait for each other at PID 1, so that each of
+/// many services would be down for as long as all of them take.
+const AT_ONCE: usize = 16;
+/// The next services do not wait for one that takes longer than this.
+pub(super) const TURN: Duration = Duration::from_secs(1);
 /// How long the disk may take.
 const DISK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -37,6 +43,17 @@ struct Shared {
     deciding: Arc<tokio::sync::Mutex<()>>,
     /// Held while the file is written.
     writing: Arc<tokio::sync::Mutex<()>>,
+    turns: Turns,
+}
+
+/// Places for services that are being handed over.
+#[derive(Debug)]
+struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +99,11 @@ impl Drain {
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
         self.now().map(|drained| drained.reason)
+    }
+
+    /// Waits until one more service may be handed over. What is returned is kept until its lock is let go, or for [`TURN`].
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.turns.0).acquire_owned().await.ok()
     }
 
     /// The operator's word.
@@ -165,10 +187,6 @@ impl Drop for Announced {
     fn drop(&mut self) {
         *lock(&self.drain.0.announced) = None;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unreadable(path: &Path, error: &str) -> Word {

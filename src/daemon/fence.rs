@@ -45,10 +45,30 @@ pub(super) enum RunFailure {
     Bus { unit: UnitName, source: BusError },
 }
 
-/// Why not all hosts are fenced: what failed for each of the others.
+/// Why not all hosts are fenced: what failed for each of the others. What to do about it comes first.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(RunFailure::to_string).collect::<Vec<_>>().join("; "))]
-pub(super) struct FenceFailure(Vec<RunFailure>);
+#[error("{}", in_words(.0))]
+pub(super) struct FenceFailure(Vec<(NodeId, RunFailure)>);
+
+fn in_words(failures: &[(NodeId, RunFailure)]) -> String {
+    let remedy = |(host, failure): &(NodeId, RunFailure)| {
+        let journal = failure.unit().map(|unit| format!("read \"journalctl --unit {unit}\", or "));
+        format!("{}run \"putexctl confirm-dead {host}\" if you know that {host} is off", journal.unwrap_or_default())
+    };
+    let remedies: Vec<String> = failures.iter().map(remedy).collect();
+    let reasons: Vec<String> = failures.iter().map(|(_, failure)| failure.to_string()).collect();
+    format!("{}: {}", remedies.join(", and "), reasons.join("; "))
+}
+
+impl RunFailure {
+    /// The unit whose journal tells more.
+    fn unit(&self) -> Option<&UnitName> {
+        match self {
+            Self::Name(_) => None,
+            Self::Failed { unit, .. } | Self::TimedOut { unit, .. } | Self::Bus { unit, .. } => Some(unit),
+        }
+    }
+}
 
 /// Which hosts are fenced on this host, which fencing has failed lately, and which hosts an operator takes for dead. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -121,10 +141,15 @@ impl Fencings {
                 .filter(|(_, fencing)| concerned(fencing))
                 .map(|(host, fencing)| fencing.in_words(host, now))
                 .collect();
-            let others = if others.is_empty() { "no host's is".to_owned() } else { others.join("; ") };
+            let others = if others.is_empty() {
+                "this host waits for no fencing at all".to_owned()
+            } else {
+                format!("what this host knows of: {}", others.join("; "))
+            };
             return Err(format!(
-                "run it on the host that is to take over, with the name of the host that is off: on this host no fencing of \
-                 {host} is waited for or has failed in the last {}; what there is: {others}",
+                "there is nothing to confirm: on this host no fencing of {host} is waited for or has failed in the last {}; where \
+                 one is, \"putexctl status\" names the host that is to take over, and this is run there; \
+                 {others}",
                 rounded(WORD_LIMIT)
             ));
         };
@@ -143,6 +168,11 @@ impl Fencings {
         // There are entries only where something was fenced, which is rare.
         let Some((_, fencing)) = hosts.iter_mut().find(|(name, _)| name.as_str() == host) else { return false };
         fencing.dead.take_if(|(said, _)| at.has_passed(*said)).is_some()
+    }
+
+    /// Whether an operator's word counts for any host now.
+    pub(super) fn has_word_now(&self, now: Time) -> bool {
+        self.has_words() && self.hosts().values().any(|fencing| fencing.is_dead(now))
     }
 
     /// Whether there may be a word of an operator.
@@ -193,7 +223,8 @@ impl Fencer {
     pub(super) async fn fence(&self, hosts: &[NodeId]) -> Result<(), FenceFailure> {
         let Some(template) = &self.settings.others else { return Ok(()) };
         let runs = hosts.iter().map(|host| self.fence_one(template, host));
-        let failures: Vec<RunFailure> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
+        let outcomes = hosts.iter().cloned().zip(join_all(runs).await);
+        let failures: Vec<_> = outcomes.filter_map(|(host, outcome)| Some((host, outcome.err()?))).collect();
         if failures.is_empty() {
             return Ok(());
         }
@@ -322,7 +353,13 @@ mod tests {
         fake.tell(|told| (told.runs, told.silent) = ([].into(), true));
         let error = fencer_required.fence(&hosts).await.expect_err("none of them is fenced").to_string();
         let silent = |host| format!("fence@{host}.service: systemd is not reachable: it is silent");
-        assert_eq!(error, format!("{}; {}", silent("h2"), silent("h3")));
+        let remedy = |host| {
+            format!(
+                "read \"journalctl --unit fence@{host}.service\", or run \"putexctl confirm-dead {host}\" if you know that {host} is off"
+            )
+        };
+        let expected = format!("{}, and {}: {}; {}", remedy("h2"), remedy("h3"), silent("h2"), silent("h3"));
+        assert_eq!(error, expected);
         fencer(&fake, false).fence(&hosts).await.expect("it is only warned of");
     }
 
@@ -334,7 +371,7 @@ mod tests {
         let fencings = &fencer.fencings;
         let now = || fencer.machine.now();
         let refused = fencings.confirm(&off, "root@h1", now()).expect_err("nothing is waited for");
-        assert!(refused.contains("no host's is"), "{refused}");
+        assert!(refused.contains("this host waits for no fencing"), "{refused}");
 
         // Its fencing has failed: the word counts for the next one.
         fake.tell(|told| told.silent = true);

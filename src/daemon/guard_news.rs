@@ -1,9 +1,11 @@
-//! What the guard says of itself: that it can arm no lease, or cannot serve the hardware watchdog.
+//! What the guard says of itself: that it can arm no lease, cannot serve the hardware watchdog, or is of another version than this
+//! putexd.
 //!
 //! The guard writes this to the journal at once. Here it is asked from time to time, so that `status` shows it for as long as it
 //! is so: one small question every few seconds for the whole host, which no service waits for. The journal is not read, because
 //! what stands is a state of the guard, and its entries may be lost.
 
+use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,5 +50,113 @@ async fn ask(guard: &GuardClient) -> Result<Vec<String>, GuardError> {
             device.display()
         ))
     });
-    Ok(room.into_iter().chain(watchdog).collect())
+    let version = guard.version().await?.and_then(|version| other_version(&version, env!("CARGO_PKG_VERSION")));
+    Ok(room.into_iter().chain(watchdog).chain(version).collect())
+}
+
+/// What to do where an upgrade was not carried through: the guard runs as `guard`, and putexd as `own`. A version that is no number is
+/// not compared.
+fn other_version(guard: &str, own: &str) -> Option<String> {
+    let number = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>();
+    let (theirs, ours) = (number(guard)?, number(own)?);
+    match theirs.cmp(&ours) {
+        Ordering::Less => Some(format!(
+            "run \"systemctl reload putex-guard\": the guard still runs as version {guard}, and putexd as {own}; no lease ends"
+        )),
+        Ordering::Greater => Some(format!(
+            "run \"systemctl restart putexd\": it still runs as version {own}, and the guard as {guard}; the units continue to run"
+        )),
+        Ordering::Equal => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, duplex};
+
+    use super::*;
+    use crate::guard_client::frame::{Outcome, Reply, Request, Watchdog};
+    use crate::task::{OwnedTask, lock};
+
+    /// What the guard answers to each question; `None`: nothing.
+    type Says = Arc<Mutex<Option<Outcome>>>;
+
+    fn leases(trouble: Option<&str>, of_watchdog: Option<&str>) -> Outcome {
+        let watchdog = of_watchdog.map(|trouble| Watchdog {
+            device: "/dev/watchdog0".into(),
+            timeout: Duration::from_secs(3),
+            trouble: Some(trouble.to_owned()).filter(|trouble| !trouble.is_empty()),
+        });
+        Outcome::Leases { leases: Vec::new(), watchdog, trouble: trouble.map(ToOwned::to_owned), version: None }
+    }
+
+    /// A client of a guard that answers so.
+    fn guard(says: &Says) -> (GuardClient, OwnedTask) {
+        let says = Arc::clone(says);
+        let (client, connection) = GuardClient::over(Duration::from_secs(1), move || {
+            let (near, far) = duplex(65_536);
+            let says = Arc::clone(&says);
+            tokio::spawn(async move {
+                let (read, mut write) = tokio::io::split(far);
+                let mut lines = BufReader::new(read).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let request: Request = serde_json::from_str(&line).expect("a request");
+                    let Some(result) = lock(&says).clone() else { continue };
+                    let mut reply = serde_json::to_vec(&Reply { id: request.id, result }).expect("it encodes");
+                    reply.push(b'\n');
+                    // The client may have given up.
+                    let _ = write.write_all(&reply).await;
+                }
+            });
+            async { Ok(near) }
+        });
+        (client, OwnedTask::spawn(connection))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_guard_says_of_itself_is_shown_for_as_long_as_it_is_so() {
+        let says = Says::default();
+        let (client, _connection) = guard(&says);
+        let news = GuardNews::default();
+        let _following = OwnedTask::spawn(news.clone().follow(client));
+        let heard = async |outcome| {
+            *lock(&says) = outcome;
+            sleep(INTERVAL * 2).await;
+            news.in_words()
+        };
+        assert_eq!(heard(None).await, Vec::<String>::new());
+        assert_eq!(heard(Some(leases(None, None))).await, Vec::<String>::new());
+        assert_eq!(heard(Some(leases(Some("free space in /run"), None))).await, ["free space in /run"]);
+        let told = heard(Some(leases(Some("free space in /run"), Some("it is open already")))).await;
+        let [room, watchdog] = &told[..] else { panic!("both stand: {told:?}") };
+        assert_eq!(room, "free space in /run");
+        assert!(
+            watchdog.starts_with("see that nobody else has the hardware watchdog /dev/watchdog0 open"),
+            "{watchdog}"
+        );
+        assert!(watchdog.ends_with(": it is open already"), "{watchdog}");
+        assert_eq!(heard(Some(leases(None, Some("")))).await, Vec::<String>::new(), "it is served");
+        assert_eq!(heard(Some(leases(Some("free space in /run"), None))).await.len(), 1);
+        assert_eq!(heard(None).await, Vec::<String>::new(), "nobody knows whether it is so still");
+        let version = Some("0.0.1".to_owned());
+        let former = Some(Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None, version });
+        assert!(
+            heard(former).await[0]
+                .starts_with("run \"systemctl reload putex-guard\": the guard still runs as version 0.0.1")
+        );
+        let refused = Some(Outcome::Refused { reason: "it is not known".to_owned() });
+        assert_eq!(heard(refused).await, Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_upgrade_that_was_not_carried_through_is_told_with_its_remedy() {
+        let says = |guard, own| other_version(guard, own).unwrap_or_default();
+        assert!(says("0.9.1", "0.10.0").starts_with("run \"systemctl reload putex-guard\": the guard still runs as"));
+        assert!(
+            says("1.0.0", "0.10.0").starts_with("run \"systemctl restart putexd\": it still runs as version 0.10.0")
+        );
+        for (guard, own) in [("0.10.0", "0.10.0"), ("", "0.1.0"), ("\u{1b}[2J", "0.1.0"), ("0.1.0-next", "0.1.0")] {
+            assert_eq!(other_version(guard, own), None, "{guard:?}");
+        }
+    }
 }

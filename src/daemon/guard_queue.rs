@@ -278,7 +278,7 @@ mod tests {
                         .iter()
                         .map(|lease| ListedLease { lease: lease.clone(), lapsed: true, stopped: false })
                         .collect();
-                    Outcome::Leases { leases, watchdog: None, trouble: None }
+                    Outcome::Leases { leases, watchdog: None, trouble: None, version: None }
                 }
             };
             let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");

@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::cluster::history::pages::{self, Page};
 use crate::cluster::history::stored::{Slot, read_history, read_slot};
 use crate::cluster::history::{AHEAD_MS, Happened, What};
-use crate::store::{Attempt, Store, StoreError, WriteOutcome};
+use crate::journal::Alarm;
+use crate::store::{Attempt, Link, Store, StoreError, WriteOutcome};
 use crate::types::span::milliseconds;
 use crate::types::{Key, NodeId, WriteId};
 
@@ -25,6 +26,9 @@ const QUEUE_LIMIT: usize = 1024;
 const SPREAD: Duration = Duration::from_secs(1);
 /// The pause after a write that failed. Doubled with each failure in a row.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// The longest such pause while the store is away: what happened meanwhile, and soon after its return, is to be there when
+/// somebody looks, and before the next fault.
+const PAUSE_AWAY: Duration = Duration::from_secs(10);
 /// How often one page is tried again where other hosts write to it as well.
 const CONFLICTS_LIMIT: u32 = 8;
 /// An alarm that says the same as an earlier one of the host is not written again for so long.
@@ -56,20 +60,12 @@ impl std::fmt::Debug for Witness {
     }
 }
 
-/// An event that waits to be written.
-#[derive(Debug)]
-struct Told {
-    happened: Happened,
-    /// The former holder, where it is not known how long its record had been there.
-    former: Option<String>,
-}
-
 /// What was read a moment ago.
 type Answers = HashMap<Key, (Instant, Vec<Happened>)>;
 
 #[derive(Debug, Default)]
 struct Queue {
-    events: VecDeque<(Key, Told)>,
+    events: VecDeque<(Key, Happened)>,
     dropped: u64,
 }
 
@@ -80,21 +76,14 @@ enum Failure {
     Away,
     /// It answers reads and this was not written; or it refuses to be read.
     Refused(String),
+    /// What is there has to be mended first; the remedy comes first.
+    Unfit(String),
 }
 
 impl History {
     /// Hands an event over. It never waits.
     pub fn tell(&self, lock: &Key, happened: Happened) {
-        self.put(lock, happened, None);
-    }
-
-    /// Hands over the event of a start whose gap may have been longer: nobody saw `former`, the former holder, renew its record.
-    pub(super) fn tell_start(&self, lock: &Key, happened: Happened, former: &str) {
-        self.put(lock, happened, Some(former.to_owned()));
-    }
-
-    fn put(&self, lock: &Key, happened: Happened, former: Option<String>) {
-        self.queue().put(lock.clone(), Told { happened, former });
+        self.queue().put(lock.clone(), happened);
         self.comes.notify_one();
     }
 
@@ -103,10 +92,11 @@ impl History {
         let _ = self.witness.set(witness);
     }
 
-    /// A start with the time since the former holder was last heard of, if its reports tell that.
-    fn completed(&self, lock: &Key, told: Told) -> Happened {
-        let Told { happened, former } = told;
-        let heard = former.zip(self.witness.get()).and_then(|(former, witness)| witness.0(lock, &former));
+    /// A start with the time since the former holder was last heard of, if this host had not followed its record and that
+    /// holder's reports tell it.
+    fn completed(&self, lock: &Key, happened: Happened) -> Happened {
+        let is_open = happened.gap_is_least && !happened.former.is_empty();
+        let heard = self.witness.get().filter(|_| is_open).and_then(|witness| witness.0(lock, &happened.former));
         let gap = heard.map(|heard_ms| happened.at_ms.saturating_sub(heard_ms));
         match gap.filter(|gap| *gap >= happened.gap_ms.unwrap_or(0)) {
             Some(gap) => Happened { gap_ms: Some(gap), gap_is_least: false, ..happened },
@@ -132,6 +122,7 @@ impl History {
 
     /// Writes the events that come, for ever. `store` must be the one for notes.
     pub(super) async fn write(self, store: Arc<dyn Store>, node: NodeId) {
+        let mut link = store.link();
         let mut writer = Writer { store, node, places: HashMap::new(), told: false };
         loop {
             self.comes.notified().await;
@@ -139,7 +130,7 @@ impl History {
             let mut pause = PAUSE.0;
             loop {
                 let Some((lock, told)) = self.queue().take_first() else { break };
-                let mut events = told.into_iter().map(|told| self.completed(&lock, told)).collect();
+                let mut events = told.into_iter().map(|happened| self.completed(&lock, happened)).collect();
                 match writer.append(&lock, &mut events).await {
                     Ok(()) => {
                         writer.tell_of_success(&self);
@@ -147,9 +138,18 @@ impl History {
                     }
                     Err(failure) => {
                         writer.tell_of_failure(&failure);
-                        self.queue().put_back(&lock, events, matches!(failure, Failure::Refused(_)));
-                        sleep(pause + random_share(pause / 4)).await;
-                        pause = (pause * 2).min(PAUSE.1);
+                        let is_refused = !matches!(failure, Failure::Away);
+                        self.queue().put_back(&lock, events, is_refused);
+                        let wait = sleep(pause + random_share(pause / 4));
+                        if is_refused {
+                            wait.await;
+                        } else {
+                            tokio::select! {
+                                () = wait => {}
+                                () = comes_back(&mut link) => sleep(random_share(SPREAD)).await,
+                            }
+                        }
+                        pause = (pause * 2).min(if is_refused { PAUSE.1 } else { PAUSE_AWAY });
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl History {
     /// Takes out what waits to be written.
     #[cfg(test)]
     pub(super) fn taken(&self) -> Vec<Happened> {
-        self.queue().events.drain(..).map(|(_, told)| told.happened).collect()
+        self.queue().events.drain(..).map(|(_, happened)| happened).collect()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -172,8 +172,8 @@ impl History {
 }
 
 impl Queue {
-    fn put(&mut self, lock: Key, told: Told) {
-        self.events.push_back((lock, told));
+    fn put(&mut self, lock: Key, happened: Happened) {
+        self.events.push_back((lock, happened));
         self.shorten();
     }
 
@@ -185,19 +185,18 @@ impl Queue {
     }
 
     /// The oldest event, with all others of the same lock.
-    fn take_first(&mut self) -> Option<(Key, Vec<Told>)> {
+    fn take_first(&mut self) -> Option<(Key, Vec<Happened>)> {
         let lock = self.events.front()?.0.clone();
         let (of_lock, others) = std::mem::take(&mut self.events).into_iter().partition(|(other, _)| *other == lock);
         self.events = others;
-        let of_lock: VecDeque<(Key, Told)> = of_lock;
-        Some((lock, of_lock.into_iter().map(|(_, told)| told).collect()))
+        let of_lock: VecDeque<(Key, Happened)> = of_lock;
+        Some((lock, of_lock.into_iter().map(|(_, happened)| happened).collect()))
     }
 
     /// Puts events back that were not written. `is_refused`: behind all others, because the rights to another lock's history
     /// may be there.
     fn put_back(&mut self, lock: &Key, events: Vec<Happened>, is_refused: bool) {
-        let told = |happened| (lock.clone(), Told { happened, former: None });
-        let mut events: VecDeque<_> = events.into_iter().map(told).collect();
+        let mut events: VecDeque<_> = events.into_iter().map(|happened| (lock.clone(), happened)).collect();
         // What this lock's service has told meanwhile came later, in either case.
         let (later, mut others): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.events).into_iter().partition(|(other, _)| other == lock);
@@ -239,17 +238,13 @@ impl Writer {
             let Newest { mut page, slot, known } = self.newest(lock).await.map_err(Failure::of_read)?;
             // One that is known was written, and the answer was lost; or it was told a moment ago.
             events.retain(|new| !known.iter().any(|old| is_same(old, new) || says_the_same(old, new)));
-            let mut last = known.into_iter().rev().find(Happened::is_of_a_run);
             let mut added: Vec<&Happened> = Vec::new();
             for happened in events.iter() {
                 if page.is_full() {
                     break;
                 }
                 if !added.iter().any(|old| says_the_same(old, happened)) {
-                    page.add(&with_gap(happened, last.as_ref()));
-                }
-                if happened.is_of_a_run() {
-                    last = Some(happened.clone());
+                    page.add(&with_gap(happened, known.iter().chain(added.iter().copied())));
                 }
                 added.push(happened);
             }
@@ -309,13 +304,16 @@ impl Writer {
     }
 
     fn tell_of_failure(&mut self, failure: &Failure) {
-        if let Failure::Refused(reason) = failure
-            && !std::mem::replace(&mut self.told, true)
-        {
-            tracing::info!(
+        match failure {
+            Failure::Away => {}
+            _ if std::mem::replace(&mut self.told, true) => {}
+            Failure::Refused(reason) => tracing::info!(
                 "the history of the locks cannot be written: {reason}; nothing depends on it, and it is tried again; the rights \
                  to putex-history are in putexd.toml(5), and \"putexctl doctor\" looks at them"
-            );
+            ),
+            Failure::Unfit(why) => tracing::info!(
+                "{why}, and until then the history of a lock is not written; nothing depends on it, and it is tried again"
+            ),
         }
     }
 
@@ -332,8 +330,9 @@ impl Writer {
 impl Failure {
     fn of_read(error: StoreError) -> Self {
         match error {
-            StoreError::Unreachable(_) | StoreError::Missing(_) | StoreError::Unfit(_) => Self::Away,
-            error @ (StoreError::Denied(_) | StoreError::Garbled(_)) => Self::Refused(error.to_string()),
+            StoreError::Unreachable(_) | StoreError::Missing(_) => Self::Away,
+            StoreError::Unfit(why) | StoreError::Garbled(why) => Self::Unfit(why),
+            error @ StoreError::Denied(_) => Self::Refused(error.to_string()),
         }
     }
 }
@@ -344,22 +343,49 @@ fn is_same(old: &Happened, new: &Happened) -> bool {
     without(old) == without(new)
 }
 
-/// Whether the host has raised the same alarm a while ago.
+/// Whether the host has raised the same alarm a while ago. Each lapse is one of its own.
 fn says_the_same(old: &Happened, new: &Happened) -> bool {
     (old.what, new.what) == (What::Alarm, What::Alarm)
+        && !new.reason.starts_with(Alarm::Lapsed.name())
         && (&old.host, &old.reason) == (&new.host, &new.reason)
         && new.at_ms.abs_diff(old.at_ms) < ALARM_AGAIN_MS
 }
 
-/// A start with the gap before it: since the last stop, if that was told. Clocks differ, so a gap may be too short or too long
-/// by that.
-fn with_gap(happened: &Happened, last: Option<&Happened>) -> Happened {
-    let stopped = last.filter(|last| happened.what == What::Started && last.what == What::Stopped);
-    // A stop of the far future was not told by a host.
-    let stopped = stopped.filter(|last| last.at_ms <= happened.at_ms.saturating_add(AHEAD_MS));
-    match stopped.map(|last| happened.at_ms.saturating_sub(last.at_ms)) {
-        Some(gap) => Happened { gap_ms: Some(gap), gap_is_least: false, ..happened.clone() },
+/// A start with the gap before it: since the stop of the tenure before, if that was told. Tokens tell which one that is, because a
+/// host that was cut off tells late what happened before. Clocks differ, so a gap may be too short or too long by that.
+fn with_gap<'a>(happened: &Happened, known: impl Iterator<Item = &'a Happened>) -> Happened {
+    let earlier = known.filter(|old| old.is_of_a_run() && old.token < happened.token);
+    let before = earlier.max_by_key(|old| (old.token, old.what == What::Stopped));
+    let is_exact = |stop: &&Happened| {
+        stop.what == What::Stopped
+            && !stop.or_earlier
+            // There was another holder since, which has told nothing.
+            && stop.token >= happened.former_token
+            // A stop of the far future was not told by a host.
+            && stop.at_ms <= happened.at_ms.saturating_add(AHEAD_MS)
+    };
+    match before.filter(|_| happened.what == What::Started).filter(is_exact) {
+        Some(stop) => {
+            let gap = happened.at_ms.saturating_sub(stop.at_ms);
+            Happened { gap_ms: Some(gap), gap_is_least: false, ..happened.clone() }
+        }
         None => happened.clone(),
+    }
+}
+
+/// Returns when the connection to the store is there again. Never, if it has been there all the time.
+async fn comes_back(link: &mut tokio::sync::watch::Receiver<Link>) {
+    link.mark_unchanged();
+    let mut was_away = *link.borrow() != Link::Up;
+    loop {
+        if link.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let is_up = *link.borrow_and_update() == Link::Up;
+        if was_away && is_up {
+            return;
+        }
+        was_away |= !is_up;
     }
 }
 
@@ -441,7 +467,7 @@ mod tests {
         let stop = event(1000, What::Stopped);
         history.tell(&a, stop.clone());
         sleep(PAUSE.1).await;
-        let start = Happened { gap_ms: Some(9), ..event(3500, What::Started) };
+        let start = Happened { gap_ms: Some(9), token: 8, ..event(3500, What::Started) };
         history.tell(&a, start);
         for at in 0..20 {
             history.tell(&a, Happened { at_ms: 4000 + at, ..event(1, What::Alarm) });
@@ -456,10 +482,15 @@ mod tests {
         let (store, history) = writing();
         let a = lock("a");
         history.ask(Witness(Box::new(|_, former| (former == "h2").then_some(20_000))));
-        let found = |at_ms| Happened { gap_ms: Some(5200), gap_is_least: true, ..event(at_ms, What::Started) };
-        history.tell_start(&a, found(90_000), "h2");
-        history.tell_start(&a, found(91_000), "h3");
-        history.tell_start(&a, found(24_000), "h2");
+        let found = |at_ms, former: &str| Happened {
+            gap_ms: Some(5200),
+            gap_is_least: true,
+            former: former.to_owned(),
+            ..event(at_ms, What::Started)
+        };
+        history.tell(&a, found(90_000, "h2"));
+        history.tell(&a, found(91_000, "h3"));
+        history.tell(&a, found(24_000, "h2"));
         written(&store, &a, 3).await;
         let events = read_history(&store, &a, NOW_MS).await.expect("they are there");
         let gaps: Vec<_> = events.iter().map(|event| (event.gap_ms, event.gap_is_least)).collect();
@@ -471,9 +502,41 @@ mod tests {
         let alarm = |at_ms| Happened { reason: "so".to_owned(), ..event(at_ms, What::Alarm) };
         assert!(says_the_same(&alarm(1000), &alarm(2000)));
         assert!(!says_the_same(&alarm(u64::MAX), &alarm(2000)));
-        let start = event(5000, What::Started);
-        assert_eq!(with_gap(&start, Some(&event(u64::MAX, What::Stopped))).gap_ms, None);
-        assert_eq!(with_gap(&start, Some(&event(4000, What::Stopped))).gap_ms, Some(1000));
+        let start = Happened { token: 8, ..event(5000, What::Started) };
+        assert_eq!(with_gap(&start, [event(u64::MAX, What::Stopped)].iter()).gap_ms, None);
+        assert_eq!(with_gap(&start, [event(4000, What::Stopped)].iter()).gap_ms, Some(1000));
+    }
+
+    #[test]
+    fn a_stop_that_is_told_late_is_not_that_of_the_run_before() {
+        let of = |token, one: Happened| Happened { token, ..one };
+        // h1 was cut off, and has told of its stop after h2 had told of its start. Then h2 died.
+        let known = [
+            of(10, event(1000, What::Started)),
+            of(11, event(20_000, What::Started)),
+            of(10, event(15_000, What::Stopped)),
+        ];
+        let start = Happened { gap_ms: Some(12_000), ..of(12, event(290_000, What::Started)) };
+        assert_eq!(with_gap(&start, known.iter()).gap_ms, Some(12_000));
+        let late = of(11, event(280_000, What::Stopped));
+        assert_eq!(with_gap(&start, known.iter().chain([&late])).gap_ms, Some(10_000));
+        let bound = Happened { or_earlier: true, ..late.clone() };
+        assert_eq!(with_gap(&start, known.iter().chain([&bound])).gap_ms, Some(12_000), "nobody knows when it stopped");
+        let lost = Happened { former: "h3".to_owned(), former_token: 12, token: 13, ..start };
+        assert_eq!(with_gap(&lost, known.iter().chain([&late])).gap_ms, Some(12_000), "another has run it since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_is_written_soon_after_the_store_is_back() {
+        let (store, history) = writing();
+        let a = lock("a");
+        store.go_down("it is away");
+        history.tell(&a, event(1, What::Started));
+        sleep(PAUSE.1 * 20).await;
+        store.go_up();
+        history.tell(&a, event(2, What::Stopped));
+        sleep(SPREAD * 3 / 2).await;
+        assert_eq!(written(&store, &a, 0).await, [1, 2], "in order");
     }
 
     #[tokio::test(start_paused = true)]
@@ -490,6 +553,19 @@ mod tests {
         sleep(PAUSE.1 * 3).await;
         assert_eq!(written(&store, &lock("a"), 200).await.last(), Some(&(many - 2)));
         assert_eq!(written(&store, &lock("b"), 200).await.last(), Some(&(many - 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_history_is_whole_where_its_second_page_begins() {
+        let (store, history) = writing();
+        let a = lock("a");
+        for at in 0..52 {
+            history.tell(&a, event(at, What::Asked));
+            assert_eq!(
+                written(&store, &a, usize::try_from(at + 1).expect("small")).await,
+                (0..=at).collect::<Vec<_>>()
+            );
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -510,7 +586,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_history_keeps_no_other_from_being_written() {
-        let told = |at| Told { happened: event(at, What::Asked), former: None };
+        let told = |at| event(at, What::Asked);
         let mut queue = Queue::default();
         for (name, at) in [("a", 1), ("b", 2), ("a", 3)] {
             queue.put(lock(name), told(at));
@@ -518,10 +594,10 @@ mod tests {
         let (first, events) = queue.take_first().expect("events");
         assert_eq!((first.as_str(), events.len()), ("a", 2));
         queue.put(lock("a"), told(4));
-        queue.put_back(&first, events.into_iter().map(|told| told.happened).collect(), true);
+        queue.put_back(&first, events, true);
         assert_eq!(queue.take_first().expect("events").0.as_str(), "b");
         let (_, events) = queue.take_first().expect("events");
-        assert_eq!(events.iter().map(|told| told.happened.at_ms).collect::<Vec<_>>(), [1, 3, 4]);
+        assert_eq!(events.iter().map(|happened| happened.at_ms).collect::<Vec<_>>(), [1, 3, 4]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -538,5 +614,13 @@ mod tests {
         store.refuse_reads(None);
         store.hang();
         assert!(history.read(&store, &a, NOW).await.is_err());
+    }
+
+    #[test]
+    fn each_lapse_is_an_alarm_of_its_own_and_what_is_tried_again_is_told_once() {
+        let alarm =
+            |kind: Alarm, at_ms| Happened::new(at_ms, "h1", What::Alarm, 7, &format!("{}: not renewed", kind.name()));
+        assert!(says_the_same(&alarm(Alarm::CheckFailed, 0), &alarm(Alarm::CheckFailed, 1000)));
+        assert!(!says_the_same(&alarm(Alarm::Lapsed, 0), &alarm(Alarm::Lapsed, 1000)));
     }
 }

@@ -156,6 +156,8 @@ pub(super) enum Told {
     Standpoint(Standpoint),
     /// What the daemon or an operator wants.
     Order(Order),
+    /// The service is to be handed over now, because the host is drained.
+    Turn,
     /// A stop has its proof. The loop takes it from `Service::proven`.
     Proven,
 }

@@ -134,12 +134,12 @@ impl Machine for ThisMachine {
     }
 
     fn recall(&self, service: &ServiceName, key: &Key) -> Memory {
-        Disk::new(&self.state_directory, service, key).load()
+        Disk::new(&self.state_directory, service, key).load(identity::boot_id().ok(), clock::now())
     }
 
     fn keep(&self, settings: &ServiceSettings, memory: Memory) {
         let disk = Disk::new(&self.state_directory, &settings.name, &settings.key);
-        let (path, content) = disk.file(&memory, settings.timings);
+        let (path, content) = disk.file(&memory, settings.timings, identity::boot_id().ok(), clock::now());
         self.file_writer.put(path, content, false);
     }
 

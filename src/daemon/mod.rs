@@ -43,6 +43,8 @@ mod beyond;
 mod bonds;
 mod broken;
 mod cluster;
+#[cfg(test)]
+mod compat;
 mod diary;
 mod disk;
 pub mod drain;
@@ -72,6 +74,7 @@ mod timers;
 mod unit_control;
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -81,6 +84,7 @@ use clap::Parser;
 use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
 use crate::config::{Diagnostic, Loaded, Severity};
+use crate::types::GUARDED_LEASES_DIR;
 use crate::{config, journal};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
@@ -94,7 +98,7 @@ const BLOCKING_THREADS: usize = 64;
 ///
 /// putexd reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. systemd starts it: `systemctl enable --now putexd`.
 #[derive(Debug, Parser)]
-#[command(name = "putexd", version)]
+#[command(name = "putexd", version = command_line::version())]
 struct Arguments {
     /// Validate the configuration with the daemon's own loader, ask systemd about the units, and exit: 0 if all is good, 78 if not
     #[arg(long)]
@@ -102,6 +106,9 @@ struct Arguments {
     /// With --check: look at the files alone, and do not ask systemd about the units
     #[arg(long, requires = "check")]
     files: bool,
+    /// Exit with 0 if putexd has something to do, and with 1 if putexd.toml names no store yet: ExecCondition= of putexd.service
+    #[arg(long, conflicts_with = "check")]
+    has_store: bool,
     /// Look for the configuration below this directory
     #[arg(long, value_name = "DIRECTORY", default_value = "/")]
     root: PathBuf,
@@ -116,6 +123,9 @@ pub fn main() -> ExitCode {
     };
     if arguments.check {
         return check(&arguments);
+    }
+    if arguments.has_store {
+        return has_store(&arguments.root);
     }
     if let Err(error) = journal::init("putexd") {
         eprintln!("putexd: failed to set up logging: {error}");
@@ -137,6 +147,20 @@ pub fn main() -> ExitCode {
     // A call that hangs in a blocking thread must not hold up the exit.
     runtime.shutdown_background();
     code
+}
+
+/// Whether a start makes sense. A broken `putexd.toml` has to be an error, and so has one that was emptied or removed while the guard
+/// has leases: the start tells of both, and goes on with the leases where it can.
+fn has_store(root: &Path) -> ExitCode {
+    let has_leases = fs::read_dir(GUARDED_LEASES_DIR).is_ok_and(|mut leases| leases.next().is_some());
+    if has_leases || !config::lacks_store(root) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!(
+        "write a table [store] into /etc/putex/putexd.toml, run \"putexd --check\" and then \"systemctl start putexd\": nothing is \
+         started, because no file says yet where the locks are"
+    );
+    ExitCode::from(exit::REFUSED)
 }
 
 fn check(arguments: &Arguments) -> ExitCode {

@@ -245,6 +245,7 @@ mod tests {
             standing: if holder.is_empty() { Standing::Proven } else { Standing::Active },
             lease: timings.lease(),
             hold: timings.hold(),
+            passing: None,
             token: FencingToken(5),
             prev: None,
             unfenced: Vec::new(),

@@ -16,6 +16,7 @@ use super::inbox::{Adoption, Inbox, Standpoint, Told};
 use super::machine::Machine;
 use super::observation::observation;
 use super::timers::{shared, shared_pause};
+use crate::cluster::request::Unmet;
 use crate::config::ServiceSettings;
 use crate::election::{
     FormerLock, Found, KeptPlace, Place, Position, Record, Refusal, Registration, Verdict, is_newer, judge,
@@ -185,7 +186,7 @@ pub(super) async fn keep_looking(
             biased;
             adoption = adoptions.next() => {
                 // The client may have gone.
-                let _ = adoption.send(Box::pin(adopt(&mut registrars)).await.map_err(Into::into));
+                let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
             }
             () = hints::hint(&bells) => {}
             () = sleep(shared_pause(host.machine.now(), pause)) => {}
@@ -220,10 +221,17 @@ enum Looked {
 }
 
 /// Carries out an operator's word for each unit.
-async fn adopt(registrars: &mut [Registrar]) -> Result<String, String> {
-    let mut adopted = Vec::new();
+async fn adopt(registrars: &mut [Registrar]) -> Result<String, Unmet> {
+    let (mut adopted, mut needless) = (Vec::new(), Vec::new());
     for registrar in registrars {
-        adopted.push(registrar.adopt().await?);
+        match registrar.adopt().await {
+            Ok(told) => adopted.push(told),
+            Err(Unmet::Needless(told)) => needless.push(told),
+            Err(unmet) => return Err(unmet),
+        }
+    }
+    if adopted.is_empty() {
+        return Err(Unmet::Needless(format!("nothing was to be done: {}", needless.join("; "))));
     }
     Ok(adopted.join("; "))
 }
@@ -291,12 +299,20 @@ impl Registrar {
 
     /// Carries out an operator's word that the place which the configuration names is meant (N3). Returns the answer to
     /// him.
-    async fn adopt(&mut self) -> Result<String, String> {
+    async fn adopt(&mut self) -> Result<String, Unmet> {
         let unit = &self.unit;
         let snapshot = self.read(&self.entry).await.map_err(|error| error.to_string())?;
         let here = self.here();
         let key = here.key.clone();
         let mut at = position(&snapshot);
+        let is_known = {
+            let kept = self.kept.of(unit);
+            matches!(judge(&here, kept.as_ref(), &found(&snapshot, unit), &at, false), Verdict::Cleared)
+        };
+        if is_known {
+            let address = &self.host.store_address;
+            return Err(Unmet::Needless(format!("{unit} is run under the key \"{key}\" in {address} already")));
+        }
         let former = match judge(&here, self.kept.of(unit).as_ref(), &found(&snapshot, unit), &at, true) {
             Verdict::Cleared => Vec::new(),
             Verdict::Waits(registration) => registration.former,
@@ -306,15 +322,17 @@ impl Registrar {
                     registration.former
                 }
                 WriteOutcome::Conflict => {
-                    return Err(
-                        "another host has changed the entry at the same time; look, and say it again".to_owned()
-                    );
+                    return Err(Unmet::Refused(
+                        "another host has changed the entry at the same time; look, and say it again".to_owned(),
+                    ));
                 }
                 WriteOutcome::Unknown(why) => {
-                    return Err(format!("whether the store has taken it is not known: {why}; say it again"));
+                    return Err(Unmet::Open(format!(
+                        "whether the store has taken it is not known: {why}; say it again"
+                    )));
                 }
             },
-            Verdict::Refused(refusal) => return Err(self.explain(&refusal).await),
+            Verdict::Refused(refusal) => return Err(self.explain(&refusal).await.into()),
         };
         tracing::info!("an operator has said that {unit} is run under the key {key} in {}", self.host.store_address);
         let moved = self.kept.of(unit).filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
@@ -650,6 +668,7 @@ mod tests {
                 standing,
                 lease: timings().lease(),
                 hold,
+                passing: None,
                 token: FencingToken(1),
                 prev: None,
                 unfenced: Vec::new(),

@@ -22,6 +22,7 @@ use super::machine::{Task, Timer};
 use super::registration::{self, Adoptions};
 use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
+use crate::cluster::request::Unmet;
 use crate::config::{ServiceSettings, StopProof};
 use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
 use crate::guard_client::Link as GuardLink;
@@ -30,11 +31,12 @@ use crate::journal;
 use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{Revision, ServiceName, Time, UnitName};
+use crate::types::{Incarnation, Revision, ServiceName, Time, UnitName};
 
 mod actions;
 mod admission;
 mod alarms;
+mod drained;
 mod inherited;
 mod lookout;
 mod status;
@@ -120,12 +122,16 @@ struct Service {
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
     undead_since: Option<Time>,
+    /// Who has last ended a pause on this host.
+    resumed_by: String,
     /// The last known holder of the lock; empty: none was seen.
     last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
     /// What the history of the lock is to be told.
     diary: Diary,
+    /// When somebody was last known to run the unit.
+    last_run: status::LastRun,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
@@ -135,6 +141,8 @@ struct Service {
     /// The alarms that stand, and the revision at which the last odd record was seen.
     alarms: Alarms,
     odd_at: Revision,
+    /// The store that this host knew before the present one, which its memory still names.
+    left_store: Option<Incarnation>,
     timer: Box<dyn Timer>,
     /// Where the service's tasks send what they have to tell.
     inbox: Inbox,
@@ -157,6 +165,8 @@ struct Service {
     broken: Option<String>,
     /// Why nothing runs while the host is drained.
     drained: Option<Arc<str>>,
+    /// When the service is handed over because of that.
+    turn: drained::Turn,
     /// Counts the starts and proven stops. A look that began before one of them says nothing after it.
     epoch: Arc<AtomicU64>,
     guard_queue: mpsc::Sender<Box<GuardRequest>>,
@@ -209,17 +219,9 @@ impl Service {
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
-        let leased = armed.as_ref().map(|lease| lease.units.clone());
-        let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
         let places = registration::Places::new(&host.machine, settings.units());
-        let units_changed = leased.as_ref().is_some_and(|leased| {
-            leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
-        });
-        let mut former = leased.unwrap_or_default();
-        former.retain(|unit| !settings.units().any(|other| other == unit));
         let machine = &host.machine;
-        let units = UnitControl::new(&settings, former, groups, Arc::clone(&host.systemd), Arc::clone(machine));
-        units.take_over(armed.as_ref().map_or(&[], |lease| &lease.begun));
+        let (units, units_changed) = inherited::control(host, &settings, armed.as_ref());
         let epoch = Arc::new(AtomicU64::new(0));
         let memory = machine.recall(&settings.name, &settings.key);
         let election_settings = election_settings(host, &settings);
@@ -254,14 +256,17 @@ impl Service {
             undead: None,
             stopped_by_another: None,
             undead_since: None,
+            resumed_by: String::new(),
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
             diary: Diary::default(),
+            last_run: status::LastRun::default(),
             again: None,
             failure: None,
             failing: alarms::Failing::default(),
             alarms: Alarms::default(),
             odd_at: Revision(0),
+            left_store: None,
             timer,
             inbox,
             told,
@@ -273,6 +278,7 @@ impl Service {
             strayed: None,
             forgiven: false,
             drained: None,
+            turn: drained::Turn::default(),
             broken,
             epoch,
             guard_queue,
@@ -375,6 +381,10 @@ impl Service {
                 self.is_clear().then_some(Event::Contend(Ok(())))
             }
             Told::Order(order) => Some(self.obey(order)),
+            Told::Turn => {
+                self.turn.has_come();
+                None
+            }
             Told::Proven => None,
         }
     }
@@ -441,7 +451,7 @@ impl Service {
         match (&self.registration, &self.admission) {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),
             (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.to_string()),
-            (_, _) if self.drained.is_some() => self.drained.as_deref().map(str::to_owned),
+            (_, _) if self.drained.is_some() && self.may_hand_over() => self.drained.as_deref().map(str::to_owned),
             (_, _) if self.may_run() => None,
             (_, _) if self.broken.is_some() => self.broken.clone(),
             (_, Err(refusal)) => Some(refusal.to_string()),
@@ -459,13 +469,6 @@ impl Service {
             && self.drained.is_none()
     }
 
-    /// Takes over whether the host is drained. Once it is not any more, the service contends again.
-    fn hear_of_drain(&mut self) {
-        let drained = self.host.drain.reason();
-        self.forgiven |= self.drained.is_some() && drained.is_none();
-        self.drained = drained;
-    }
-
     /// Takes over the standpoint, and raises its alarms. A service that was cleared stays so while the store does not
     /// answer.
     fn register(&mut self, standpoint: Standpoint) {
@@ -473,6 +476,7 @@ impl Service {
             (Standpoint::Cleared, Standpoint::Unknown(_)) => return,
             (_, standpoint) => std::mem::replace(&mut self.registration, standpoint),
         };
+        self.forget_store();
         match (before, &self.registration) {
             (Standpoint::Refused(before), Standpoint::Refused(reason)) if before == *reason => {}
             (_, Standpoint::Refused(reason)) => self.raise(journal::Alarm::OtherLock, reason),
@@ -484,6 +488,22 @@ impl Service {
             }
             (_, Standpoint::Cleared | Standpoint::Unknown(_)) => {}
         }
+    }
+
+    /// Once it is settled that the unit is run in the present store, the place that the lock had in the former one is forgotten, so that
+    /// the next putexd is not told again that the store is another one. It knows as much then as a new host.
+    fn forget_store(&self) {
+        let memory = self.election.memory();
+        if self.left_store.is_some() && memory.position.is_some() && self.registration == Standpoint::Cleared {
+            self.host.machine.keep(&self.settings, self.without_left_store(memory.clone()));
+        }
+    }
+
+    /// The memory without the place of the lock in a store that this host has left.
+    fn without_left_store(&self, mut memory: election::Memory) -> election::Memory {
+        let is_cleared = self.registration == Standpoint::Cleared;
+        memory.position.take_if(|(store, _)| is_cleared && self.left_store.as_ref() == Some(store));
+        memory
     }
 
     /// Whether a unit may run in the present state. Without an admission it goes on, unless it [must end](Self::must_end),
@@ -530,6 +550,7 @@ impl Service {
         }
         let role = Role::of(self.election.state());
         self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
+        self.tell_of_unheard();
         self.tell_of_renewals(moment.now);
         self.settle_alarms(moment.now);
         self.tell_of_holder();
@@ -578,7 +599,7 @@ impl Service {
                 Event::TryAgain
             }
             Order::StepDown { reason, to, answer } => {
-                let told = self.told_to_step_down(to.as_ref());
+                let told = self.told_to_step_down();
                 answered(answer, told, Event::StepDown { reason, next: to })
             }
             Order::Stop(word, answer) => answered(answer, self.told_to_stop(&word), Event::Stop(word)),
@@ -672,7 +693,7 @@ impl Service {
 }
 
 /// Answers an operator. Returns the event for the election, which is none in effect where the operator was refused.
-fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
+fn answered<E: Into<Unmet>>(answer: Answer, told: Result<String, E>, event: Event) -> Event {
     let event = if told.is_ok() { event } else { Event::Timeout };
     // The client may have gone.
     let _ = answer.send(told.map_err(Into::into));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::tidings::Tidings;
 use crate::dbus::StoreStatus;
@@ -28,6 +28,10 @@ const NOTEWORTHY: Duration = Duration::from_secs(1);
 
 /// After a longer time without a call it is not known when the silence began, so it counts from when it is noticed.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// The journal is told that the store answers again once it has done so for this time. A store that comes and goes, as a server
+/// does that is cut off from the others of its cluster, is one loss.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// The error that is shown for a call that was given up.
 const IN_TIME: &str = "a call was not answered in time";
@@ -53,8 +57,8 @@ struct Noted {
     asked: Option<Moment>,
     /// The silence that lasts now.
     present: Option<Silence>,
-    /// Whether the journal has been told that the store is lost.
-    told: bool,
+    /// The loss that the journal has been told of, until it has been told that the store answers again.
+    loss: Option<Loss>,
     /// Why there was no answer since the last one. Empty: there was an answer, or the reason is not known.
     error: String,
     /// The error that the last read was answered with, as by a store that does not exist. Empty: it was answered with a value.
@@ -62,6 +66,28 @@ struct Noted {
     unwritten: Option<Unwritten>,
     longest: Option<(Silence, Duration)>,
     count: u64,
+}
+
+/// A loss of the store, as the journal is told of it.
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    /// When it began: when the store last answered before. `None`: it has not answered again yet.
+    began: Option<Instant>,
+    /// Since when it answers again. `None`: it does not.
+    back: Option<Instant>,
+    /// How often it was lost since.
+    times: u64,
+}
+
+impl Loss {
+    /// How long it has lasted until `back`, in words.
+    fn in_words(&self, back: Instant) -> String {
+        let lasted = rounded(back.saturating_duration_since(self.began.unwrap_or(back)));
+        match self.times {
+            1 => format!("it gave no answer for {lasted}"),
+            times => format!("it was lost {times} times within {lasted}"),
+        }
+    }
 }
 
 /// A series of writes that the store did not take, without one between them that it took.
@@ -238,26 +264,49 @@ impl Silences {
 
     /// Tells the journal that the store is lost, once in each silence.
     fn lost(&self, noted: &mut Noted, reason: &str) {
-        if !std::mem::replace(&mut noted.told, true) {
-            self.note(noted);
-            self.tell(journal::Alarm::StoreLost, reason);
+        match &mut noted.loss {
+            Some(Loss { back: None, .. }) => {}
+            // It has not answered for long enough to count as found.
+            Some(loss) => {
+                (loss.back, loss.times) = (None, loss.times + 1);
+                self.tidings.stand(journal::Alarm::StoreLost, reason);
+            }
+            None => {
+                noted.loss = Some(Loss { began: None, back: None, times: 1 });
+                self.note(noted);
+                self.tell(journal::Alarm::StoreLost, reason);
+            }
+        }
+    }
+
+    /// Tells the journal that the store answers again, once it has done so for a while since `back`.
+    async fn settle(self, back: Instant) {
+        loop {
+            sleep(SETTLED).await;
+            let mut noted = self.noted();
+            let Some(loss) = noted.loss.filter(|loss| loss.back == Some(back)) else { return };
+            if noted.present.is_none() {
+                noted.loss = None;
+                self.note(&noted);
+                self.tell(journal::Alarm::StoreFound, &loss.in_words(back));
+                return;
+            }
         }
     }
 
     /// Notes in `tidings` whether the store fails, so that services do not report what follows from that.
     fn note(&self, noted: &Noted) {
-        self.tidings.note_store(noted.told || noted.unwritten.as_ref().is_some_and(|unwritten| unwritten.told));
+        self.tidings.note_loss(noted.loss.is_some());
+        self.tidings
+            .note_store(noted.loss.is_some() || noted.unwritten.as_ref().is_some_and(|unwritten| unwritten.told));
     }
 
     fn tell(&self, alarm: journal::Alarm, reason: &str) {
         let concerned = self.tidings.concerned(clock::now());
-        let reason = format!("{reason}; {concerned}");
-        if alarm == journal::Alarm::StoreFound {
-            // This entry tells itself that the silence is over.
-            self.tidings.alarms().end(journal::Alarm::StoreLost);
-            journal::alarm(alarm, &journal::Subject::default(), &reason);
-        } else {
-            self.tidings.raise(alarm, &reason);
+        journal::alarm(alarm, &journal::Subject::default(), &format!("{reason}; {concerned}"));
+        if alarm == journal::Alarm::StoreLost {
+            // How many services run here, and for how long still, is so for a moment only, and the alarm stands longer.
+            self.tidings.stand(alarm, reason);
         }
     }
 
@@ -287,7 +336,6 @@ impl Silences {
         if let Some(unwritten) = &mut noted.unwritten {
             unwritten.heard.get_or_insert(now.at);
         }
-        let was_told = std::mem::take(&mut noted.told);
         let silence = noted.present.take();
         let noteworthy = silence.filter(Silence::is_noteworthy).map(|silence| (silence, now.at - silence.began.at));
         if let Some((silence, span)) = noteworthy {
@@ -296,10 +344,14 @@ impl Silences {
                 noted.longest = Some((silence, span));
             }
         }
-        if was_told {
-            self.note(&noted);
-            let span = silence.map_or(Duration::ZERO, |silence| now.at - silence.began.at);
-            self.tell(journal::Alarm::StoreFound, &format!("it gave no answer for {}", rounded(span)));
+        if let Some(loss) = &mut noted.loss {
+            if loss.back.is_none() || silence.is_some() {
+                loss.began.get_or_insert(silence.map_or(now.at, |silence| silence.began.at));
+                loss.back = Some(now.at);
+                // The entry in the journal that it answers again tells that this is over.
+                self.tidings.alarms().end(journal::Alarm::StoreLost);
+                tokio::spawn(self.clone().settle(now.at));
+            }
         } else if let Some((_, span)) = noteworthy {
             tracing::info!("the store gave no answer for {}, and answers again", rounded(span));
         }
@@ -309,7 +361,11 @@ impl Silences {
         let mut noted = self.noted();
         let Some(unwritten) = noted.unwritten.take().filter(|unwritten| unwritten.told) else { return };
         self.note(&noted);
-        tracing::info!("the store took no write for {}, and takes them again", rounded(unwritten.began.elapsed()));
+        tracing::info!(
+            "the store takes the writes of this host again: the first that it did not take was sent {} ago, and the last failed {} ago",
+            rounded(unwritten.began.elapsed()),
+            rounded(unwritten.last.elapsed())
+        );
     }
 
     fn not_written(&self, sent: Moment, reason: &str) {
@@ -538,6 +594,8 @@ mod tests {
         silences.lost(&mut silences.noted(), "the connection is lost as well");
         call().ends(Ok(None));
         call().ends(Ok(None));
+        assert!(written.take().is_empty(), "it may be lost again at once");
+        settled().await;
         assert!(!silences.tidings.store_fails());
         let found = "the store answers again: it gave no answer for 4.0s; 0 services are concerned, none of \
                      them active here";
@@ -548,10 +606,40 @@ mod tests {
         silences.lost(&mut silences.noted(), "refused again");
         pass(200).await;
         call().ends(Ok(None));
+        settled().await;
         let lost = "the store is lost: refused; 0 services are concerned, none of them active here";
         let found = "the store answers again: it gave no answer for 0.2s; 0 services are concerned, none \
                      of them active here";
         assert_eq!(written.take(), [lost, found]);
+    }
+
+    /// Long enough for the journal to hear that the store answers again.
+    async fn settled() {
+        sleep(SETTLED + Duration::from_millis(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_comes_and_goes_is_one_loss() {
+        let (written, _guard) = written();
+        let silences = Silences::default();
+        let is_standing = || !silences.tidings.alarms().told().is_empty();
+        silences.call(false).ends(Ok(None));
+        for _ in 0..14 {
+            silences.connected(&Link::Down("refused".to_owned()));
+            silences.lost(&mut silences.noted(), "refused");
+            assert!(is_standing());
+            pass(500).await;
+            silences.call(false).ends(Ok(None));
+            assert!(!is_standing() && silences.tidings.store_fails());
+            pass(500).await;
+        }
+        let lost = "the store is lost: refused; 0 services are concerned, none of them active here";
+        assert_eq!(written.take(), [lost]);
+        settled().await;
+        let found = "the store answers again: it was lost 14 times within 13.5s; 0 services are concerned, none of them active here";
+        assert_eq!(written.take(), [found]);
+        settled().await;
+        assert!(written.take().is_empty() && !silences.tidings.store_fails());
     }
 
     /// The time of the present silence, the time in which no write was taken (both in milliseconds), and the error.

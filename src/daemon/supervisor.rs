@@ -42,7 +42,7 @@ use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
-use crate::election::rounded;
+use crate::election::{self, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
@@ -239,6 +239,8 @@ struct Supervisor {
     reported: (Vec<Arc<ServiceSettings>>, Vec<ServiceReport>),
     /// Which files are broken.
     broken: Broken,
+    /// The services whose locks this host has taken from a host that fell silent, and when that one was last heard of.
+    taken: BTreeMap<ServiceName, election::Heard>,
     texts: KeptTexts,
     /// What serves metrics and leases over HTTP.
     for_machines: Server,
@@ -329,6 +331,7 @@ impl Supervisor {
             _cluster_tasks: cluster_tasks,
             reported: Default::default(),
             broken,
+            taken: BTreeMap::new(),
             texts,
             for_machines,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
@@ -369,6 +372,7 @@ impl Supervisor {
                     }
                     watchdog.beat(&self.services);
                     self.end_drain();
+                    self.end_words_on_the_dead();
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Texts;
 use crate::host::identity;
+use crate::types::format::Format;
 use crate::types::kept::{self, Kept, Made};
 use crate::types::{BootId, ServiceName};
 
@@ -96,12 +97,13 @@ fn read(path: &Path, boot: Option<BootId>) -> Option<Made> {
 /// Replaces a file atomically. If that fails the old file is removed, because its text is not in force any more.
 fn write(path: &Path, boot: BootId, made: Made) -> io::Result<()> {
     let new = path.with_extension("new");
-    let written = serde_json::to_vec(&Kept { boot, made }).map_err(io::Error::from).and_then(|bytes| {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&bytes)?;
-        fs::rename(&new, path)
-    });
+    let written =
+        serde_json::to_vec(&Kept { format: Format::WRITTEN, boot, made }).map_err(io::Error::from).and_then(|bytes| {
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&bytes)?;
+            fs::rename(&new, path)
+        });
     if written.is_err() {
         remove(&new);
         remove(path);

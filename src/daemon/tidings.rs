@@ -88,6 +88,8 @@ pub struct Tidings(Arc<Shared>);
 struct Shared {
     /// Whether the journal has been told that the store does not answer, or takes no writes.
     store_fails: AtomicBool,
+    /// Whether the journal has been told that the store does not answer, and not yet that it answers again.
+    store_lost: AtomicBool,
     services: Mutex<Services>,
     alarms: Alarms,
     bulletin: Bulletin,
@@ -112,6 +114,8 @@ struct Services {
     /// The end of the present [`MOMENT`], and how many changes were written at once in it.
     moment: Option<(Instant, u32)>,
     waiting: Vec<Change>,
+    /// The services that have left no-store while the journal has not been told that the store answers again: it may be lost again.
+    returned: Vec<Change>,
     new_holders: Vec<NewHolder>,
 }
 
@@ -162,8 +166,19 @@ impl Tidings {
         if services.waiting.iter().any(|waiting| waiting.service == change.service) {
             services.write();
         }
+        let has_returned = services.returned.iter().position(|returned| returned.service == change.service);
+        let returned = has_returned.map(|place| services.returned.remove(place));
         if !change.may_wait() {
+            returned.iter().for_each(Change::write);
             change.write();
+            return None;
+        }
+        if change.transition.to == State::NoStore && returned.is_some() {
+            // The journal knows it in no-store.
+            return None;
+        }
+        if change.transition.to == State::Standby && self.0.store_lost.load(Ordering::Relaxed) {
+            services.returned.push(change);
             return None;
         }
         match services.until() {
@@ -203,6 +218,17 @@ impl Tidings {
     /// Sets [`Self::store_fails`].
     pub(super) fn note_store(&self, fails: bool) {
         self.0.store_fails.store(fails, Ordering::Relaxed);
+    }
+
+    /// Says whether the store is lost, until the journal is told that it answers again: until then no entry tells that a service
+    /// has left no-store, because the store may come and go.
+    pub(super) fn note_loss(&self, is_lost: bool) {
+        if self.0.store_lost.swap(is_lost, Ordering::Relaxed) && !is_lost {
+            let mut services = self.services();
+            let returned = std::mem::take(&mut services.returned);
+            services.waiting.extend(returned);
+            services.write();
+        }
     }
 
     /// How many services it concerns that the store does not answer, or answers again. The words fit behind a semicolon.
@@ -394,6 +420,37 @@ mod tests {
             written.take(),
             [own.clone() + "no-store (was standby): so it is", own + "retired (was standby): so it is"]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_come_back_once_with_a_store_that_comes_and_goes() {
+        let (written, _guard) = written();
+        let tidings = Tidings::default();
+        let back = |number| change(number, State::NoStore, State::Standby);
+        tidings.tell(lost(1));
+        tidings.note_loss(true);
+        tidings.tell(lost(2));
+        assert_eq!(written.take().len(), 2);
+        for _ in 0..14 {
+            for number in [1, 2] {
+                tidings.tell(back(number));
+                tidings.tell(lost(number));
+            }
+        }
+        tidings.tell(back(1));
+        tidings.tell(back(2));
+        assert!(written.take().is_empty());
+        // What this host does with its unit is told at once, and what was before it first.
+        tidings.tell(change(2, State::Standby, State::Confirming));
+        let of_second = ["s2: standby (was no-store): so it is", "s2: confirming (was standby): so it is"];
+        assert_eq!(written.take(), of_second);
+        tidings.note_loss(false);
+        assert_eq!(written.take(), ["s1: standby (was no-store): so it is"]);
+        tidings.tell(lost(1));
+        assert_eq!(written.take().len(), 0);
+        advance(MOMENT * 2).await;
+        tidings.write();
+        assert_eq!(written.take(), ["s1: no-store (was standby): so it is"]);
     }
 
     #[test]

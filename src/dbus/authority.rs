@@ -1,8 +1,8 @@
 //! Who asks, and what he may do.
 //!
 //! Root may do everything. Of others polkit decides: whether they may look (`org.putexd.Putexd1.read`) and whether they may act
-//! (`org.putexd.Putexd1.manage-services`). Where there is no polkit, everybody may look whom the bus's own policy lets
-//! through, and only root may act. Where polkit is there and does not answer in time, only root may do either.
+//! (`org.putexd.Putexd1.manage-services`). Where there is no polkit, or its unit is masked, everybody may look whom the bus's own
+//! policy lets through, and only root may act. Where polkit is there and does not answer in time, only root may do either.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub(super) const MANAGE: &str = "org.putexd.Putexd1.manage-services";
 const POLKIT: &str = "org.freedesktop.PolicyKit1";
 const POLKIT_PATH: &str = "/org/freedesktop/PolicyKit1/Authority";
 const POLKIT_INTERFACE: &str = "org.freedesktop.PolicyKit1.Authority";
+/// What PID 1 says where polkit cannot be started because an administrator does not want it.
+const NOT_STARTED: [&str; 2] = ["org.freedesktop.systemd1.UnitMasked", "org.freedesktop.systemd1.NoSuchUnit"];
 /// The flag by which polkit may ask the user for a password.
 const MAY_ASK: u32 = 1;
 
@@ -121,7 +123,7 @@ impl Authority {
         if uid == 0 {
             return Ok(());
         }
-        let verdict = self.ask_polkit(sender, READ, false).await;
+        let verdict = ask_polkit(&self.bus, sender, READ, false).await;
         let until = Instant::now() + KEPT;
         let mut known = self.known.lock().await;
         match verdict {
@@ -139,7 +141,7 @@ impl Authority {
     pub(super) async fn act(&self, sender: &str, may_ask: bool) -> fdo::Result<String> {
         let uid = self.uid(sender).await?;
         if uid != 0 {
-            may_act(self.ask_polkit(sender, MANAGE, may_ask).await)?;
+            may_act(ask_polkit(&self.bus, sender, MANAGE, may_ask).await)?;
         }
         // A client that has given up meanwhile has been told that nothing is known. So it is asked anew whether he is there still:
         // a putexd that stood still must not do later what nobody waits for.
@@ -147,34 +149,43 @@ impl Authority {
         self.uid(sender).await?;
         Ok(format!("{}@{}", user_name(uid).await, self.node))
     }
+}
 
-    async fn ask_polkit(&self, sender: &str, action: &str, may_ask: bool) -> Verdict {
-        let subject = ("system-bus-name", HashMap::from([("name", Variant::from(sender))]));
-        let (flags, limit) = if may_ask { (MAY_ASK, PASSWORD_LIMIT) } else { (0, POLKIT_LIMIT) };
-        let asked = (subject, action, HashMap::<&str, &str>::new(), flags, "");
-        let call =
-            self.bus.call_method(Some(POLKIT), POLKIT_PATH, Some(POLKIT_INTERFACE), "CheckAuthorization", &asked);
-        let answer = match timeout(limit, call).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return of_error(&error),
-            Err(_) => return Verdict::Silent,
-        };
-        match answer.body().deserialize::<((bool, bool, HashMap<String, String>),)>() {
-            Ok(((true, _, _),)) => Verdict::Yes,
-            Ok(((false, true, _),)) => Verdict::Challenge,
-            Ok(((false, false, _),)) => Verdict::No,
-            Err(_) => Verdict::Silent,
-        }
+/// Whether polkit permits the client of the bus with this name to act, without a password. A client may ask that of itself.
+pub async fn is_permitted(bus: &Connection, client: &str) -> bool {
+    matches!(ask_polkit(bus, client, MANAGE, false).await, Verdict::Yes)
+}
+
+async fn ask_polkit(bus: &Connection, sender: &str, action: &str, may_ask: bool) -> Verdict {
+    let subject = ("system-bus-name", HashMap::from([("name", Variant::from(sender))]));
+    let (flags, limit) = if may_ask { (MAY_ASK, PASSWORD_LIMIT) } else { (0, POLKIT_LIMIT) };
+    let asked = (subject, action, HashMap::<&str, &str>::new(), flags, "");
+    let call = bus.call_method(Some(POLKIT), POLKIT_PATH, Some(POLKIT_INTERFACE), "CheckAuthorization", &asked);
+    let answer = match timeout(limit, call).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return of_error(&error),
+        Err(_) => return Verdict::Silent,
+    };
+    match answer.body().deserialize::<((bool, bool, HashMap<String, String>),)>() {
+        Ok(((true, _, _),)) => Verdict::Yes,
+        Ok(((false, true, _),)) => Verdict::Challenge,
+        Ok(((false, false, _),)) => Verdict::No,
+        Err(_) => Verdict::Silent,
     }
 }
 
-/// What a failed call of polkit means. Only a bus that knows of no polkit says that there is none.
+/// What a failed call of polkit means. Only a bus that knows of no polkit says that there is none, and PID 1, whom the bus asks to
+/// start it, where an administrator has masked its unit or has removed it.
 fn of_error(error: &zbus::Error) -> Verdict {
-    let zbus::Error::FDO(error) = error else { return Verdict::Silent };
-    let is_absent = matches!(
-        **error,
-        fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) | fdo::Error::SpawnServiceNotFound(_)
-    );
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and what is not known is no answer")]
+    let is_absent = match error {
+        zbus::Error::FDO(error) => matches!(
+            **error,
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) | fdo::Error::SpawnServiceNotFound(_)
+        ),
+        zbus::Error::MethodError(name, ..) => NOT_STARTED.contains(&name.as_str()),
+        _ => false,
+    };
     if is_absent { Verdict::Absent } else { Verdict::Silent }
 }
 

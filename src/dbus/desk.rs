@@ -23,7 +23,7 @@ use super::interfaces::{
 };
 use super::options::{self, Options};
 use super::status::{Begun, ServiceStatus};
-use super::{Ask, PATH, SERVICE, object};
+use super::{Ask, PATH, SERVICE, Unread, object};
 use crate::cluster::request::{Unmet, Verb};
 use crate::host::clock;
 use crate::types::{ServiceName, printable};
@@ -277,11 +277,6 @@ fn crowd() -> fdo::Error {
     fdo::Error::LimitsExceeded("try it again in a moment: others are being served".to_owned())
 }
 
-/// The daemon's own error, as the bus takes it.
-fn said<T>(answer: Result<T, String>) -> fdo::Result<T> {
-    answer.map_err(|reason| fdo::Error::Failed(printable(&reason).into_owned()))
-}
-
 impl Desk {
     pub(super) fn new(bus: Connection, asks: mpsc::Sender<Ask>, authority: Authority) -> Arc<Self> {
         let (acting, asking) = (Arc::new(Semaphore::new(ACTING)), Arc::new(Semaphore::new(ASKING)));
@@ -339,11 +334,15 @@ impl Desk {
         let by = self.authority.act(sender, may_ask).await?;
         let (answer, result) = oneshot::channel();
         self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
-        let begun = result.await.map_err(gone)?.map_err(|unmet| match unmet {
-            Unmet::Refused(why) => fdo::Error::Failed(printable(&why).into_owned()),
-            Unmet::Open(known) => fdo::Error::NoReply(printable(&known).into_owned()),
-        })?;
-        Ok(to_dictionary(&Begun { begun }))
+        let told = match result.await.map_err(gone)? {
+            Ok(begun) => Begun { begun, needless: false },
+            Err(Unmet::Needless(begun)) => Begun { begun, needless: true },
+            Err(Unmet::Refused(why) | Unmet::Unheard(why)) => {
+                return Err(fdo::Error::Failed(printable(&why).into_owned()));
+            }
+            Err(Unmet::Open(known)) => return Err(fdo::Error::NoReply(printable(&known).into_owned())),
+        };
+        Ok(to_dictionary(&told))
     }
 
     async fn show(self: &Arc<Self>, message: &Message, look: Look) {
@@ -498,7 +497,10 @@ impl Desk {
     async fn history(&self, service: ServiceName, limit: Option<u64>) -> fdo::Result<Vec<Dictionary>> {
         let (answer, history) = oneshot::channel();
         self.asks.send(Ask::History { service, answer }).await.map_err(gone)?;
-        let events = said(history.await.map_err(gone)?)?;
+        let events = history.await.map_err(gone)?.map_err(|unread| match unread {
+            Unread::Unknown(reason) => fdo::Error::Failed(printable(&reason).into_owned()),
+            Unread::Store(reason) => fdo::Error::IOError(printable(&reason).into_owned()),
+        })?;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         Ok(events[events.len().saturating_sub(limit)..].iter().map(to_dictionary).collect())
     }

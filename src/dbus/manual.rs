@@ -11,7 +11,8 @@ use super::interfaces::{OF_MANAGER, OF_STATUS, of_manager, of_service};
 use super::object::PROPERTIES;
 use super::options::Options;
 use super::status::{
-    Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+    AlarmStatus, Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
+    TimingsStatus, Word,
 };
 use crate::cluster::history::{Happened, What};
 
@@ -94,7 +95,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         stopped: Some(word.clone()),
         paused: Some(word.clone()),
         timings: Some(TimingsStatus::default()),
-        alarms: vec![String::new()],
+        alarms: vec![AlarmStatus::default()],
         ..ServiceStatus::default()
     };
     // What is ordinary is left out, so nothing is.
@@ -106,7 +107,11 @@ fn the_page_names_every_key_of_every_dictionary() {
         hindrance: "a".to_owned(),
         since: 1,
         token: 1,
-        alarms: vec!["a".to_owned()],
+        starts: 1,
+        waits: "a".to_owned(),
+        remembered_ms: 1,
+        remembered_until: 1,
+        alarms: vec![AlarmStatus::default()],
         ..ServiceReport::default()
     };
     let host = HostStatus {
@@ -116,19 +121,21 @@ fn the_page_names_every_key_of_every_dictionary() {
     };
     let cluster = ClusterStatus { hosts: vec![host.clone()], ..ClusterStatus::default() };
     let event = Happened {
-        at_ms: 1,
-        host: String::new(),
-        what: What::Started,
-        token: 1,
-        reason: String::new(),
         gap_ms: Some(1),
         gap_is_least: true,
+        former: "a".to_owned(),
+        former_token: 1,
+        former_from_ms: Some(1),
+        or_earlier: true,
+        lease_until_ms: Some(1),
+        ..Happened::new(1, "", What::Started, 1, "")
     };
     let dictionaries = [
         ("Options", keys(&options)),
         ("A service", keys(&service)),
         ("Timings", keys(&TimingsStatus::default())),
         ("A word", keys(&word)),
+        ("An alarm", keys(&AlarmStatus::default())),
         ("The store", keys(&StoreStatus::default())),
         ("The cluster", keys(&cluster)),
         ("A host", keys(&host)),

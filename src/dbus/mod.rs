@@ -48,10 +48,12 @@ mod teller;
 #[cfg(test)]
 mod tests;
 
+pub use authority::is_permitted;
 pub use bulletin::{Bulletin, TransitionStatus};
 pub use options::Options;
 pub use status::{
-    Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+    AlarmStatus, Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
+    TimingsStatus, Word,
 };
 pub use teller::Changes;
 
@@ -69,6 +71,15 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How long the bus may take to say whether another putexd runs.
 const OTHER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Why a history is not known. The text begins with what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unread {
+    /// There is none.
+    Unknown(String),
+    /// The store does not give it.
+    Store(String),
+}
 
 /// What a client asks of the daemon.
 #[derive(Debug)]
@@ -93,7 +104,7 @@ pub enum Ask {
         /// The service.
         service: ServiceName,
         /// Where to send it; `Err`: why it is not known.
-        answer: oneshot::Sender<Result<Vec<Happened>, String>>,
+        answer: oneshot::Sender<Result<Vec<Happened>, Unread>>,
     },
     /// Do what an operator asks for.
     Do {

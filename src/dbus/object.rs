@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use zbus::{ObjectPath, Variant};
 
 use super::dictionary::{Dictionary, to_dictionary};
-use super::status::{ServiceStatus, Word};
+use super::status::{AlarmStatus, ServiceStatus, Word};
 use super::{PATH, SERVICE};
 use crate::types::printable_lines;
 
@@ -45,7 +45,7 @@ pub(super) const PROPERTIES: [Property; 18] = [
     Property { name: "Waits", signature: "s", told: Told::Name, value: |status| text(&status.waits) },
     Property { name: "Health", signature: "s", told: Told::Value, value: |status| text(&status.health) },
     Property { name: "Failure", signature: "s", told: Told::Value, value: |status| text(&status.failure) },
-    Property { name: "Alarms", signature: "as", told: Told::Value, value: |status| texts(&status.alarms) },
+    Property { name: "Alarms", signature: "aa{sv}", told: Told::Value, value: |status| dictionaries(&status.alarms) },
     Property { name: "Remarks", signature: "as", told: Told::Value, value: |status| texts(&status.remarks) },
     Property { name: "Stopped", signature: "a{sv}", told: Told::Value, value: |status| word(status.stopped.as_ref()) },
     Property { name: "Paused", signature: "a{sv}", told: Told::Value, value: |status| word(status.paused.as_ref()) },
@@ -64,6 +64,10 @@ fn number(number: Option<u64>) -> Variant<'static> {
 
 fn texts(texts: &[String]) -> Variant<'static> {
     Variant::from(texts.iter().map(|text| printable_lines(text)).collect::<Vec<String>>())
+}
+
+fn dictionaries(alarms: &[AlarmStatus]) -> Variant<'static> {
+    Variant::from(alarms.iter().map(to_dictionary).collect::<Vec<Dictionary>>())
 }
 
 fn word(word: Option<&Word>) -> Variant<'static> {
@@ -172,7 +176,7 @@ mod tests {
     fn a_property_has_one_type_whatever_is_known() {
         let word = Word { by: "root@h1".to_owned(), ..Word::default() };
         let full = ServiceStatus {
-            alarms: vec!["a".to_owned()],
+            alarms: vec![AlarmStatus::sentence("a".to_owned())],
             stopped: Some(word.clone()),
             paused: Some(word),
             ..ServiceStatus::default()

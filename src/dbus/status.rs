@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::cluster::alarm::AlarmStatus;
 pub use crate::cluster::report::{HostReport, ServiceReport, Word};
 pub use crate::cluster::view::{ClusterStatus, HostStatus};
 use crate::types::span::rounded;
@@ -60,12 +61,25 @@ pub struct ServiceStatus {
     pub holder: String,
     /// Since when this host has seen that tenure, or that nobody holds the lock, in seconds since 1970.
     pub held_since: Option<u64>,
+    /// Whether it was so for longer, because this host did not watch the lock when that began.
+    pub held_longer: bool,
+    /// When somebody was last known to run it, in seconds since 1970. `None`: it runs on this host, or this host has seen nobody
+    /// run it. Of another host it is the last renewal that was seen, and the unit may have run for a lease and a stop longer.
+    pub ran_until: Option<u64>,
+    /// The host that ran it then; empty = as for `ran_until`.
+    pub ran_on: String,
     /// How long ago the holder's last renewal was seen here, in milliseconds.
     pub silent_ms: Option<u64>,
     /// In how many milliseconds this host may take the lock of a holder that stays silent.
     pub takeable_ms: Option<u64>,
     /// In how many milliseconds this host, which has the lock, may start the unit.
     pub starts_ms: Option<u64>,
+    /// For how long this host waits for the unit of a holder that falls silent, if that is longer than usual because it remembers a
+    /// longer lease, in milliseconds; 0 = as usual.
+    pub remembered_ms: u64,
+    /// Until when this host waits for the unit of a holder that falls silent before, because of a pause or a claim that it has seen,
+    /// in seconds since 1970. `None`: it has seen none, or would not wait longer than usual.
+    pub remembered_until: Option<u64>,
     /// How long this host's own lease still lasts, in milliseconds.
     pub lease_left_ms: Option<u64>,
     /// The lock's revision as last read; 0 = not known.
@@ -86,8 +100,8 @@ pub struct ServiceStatus {
     pub stopped: Option<Word>,
     /// The operator's word for a long lease, during which nobody takes over.
     pub paused: Option<Word>,
-    /// The alarms that stand, in whole sentences.
-    pub alarms: Vec<String>,
+    /// The alarms that stand.
+    pub alarms: Vec<AlarmStatus>,
     /// What the operator should know of the service though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
     /// R, F, C, and what follows from them.
@@ -123,6 +137,8 @@ pub struct StoreStatus {
 pub struct Begun {
     /// What was begun, before it is done.
     pub begun: String,
+    /// Whether nothing was begun, because what was asked for is so already; `begun` says how it is then.
+    pub needless: bool,
 }
 
 impl StoreStatus {

@@ -39,6 +39,8 @@ async fn pair() -> (Connection, Connection) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polkit {
     Absent,
+    /// PID 1 does not start it, with this error.
+    NotStarted(&'static str),
     Says(bool),
     Challenges,
     Hangs,
@@ -50,9 +52,13 @@ struct Stage {
     services: Arc<Mutex<Vec<ServiceStatus>>>,
     bulletin: Bulletin,
     uid: Arc<AtomicU32>,
+    /// How often the bus says who the client is, before the client has gone.
+    stays: Arc<AtomicUsize>,
     polkit: Arc<Mutex<Polkit>>,
     /// The verbs that came, and who asked for them.
     done: Arc<Mutex<Vec<(String, Verb)>>>,
+    /// What the daemon answers to them.
+    answer: Arc<Mutex<Result<String, Unmet>>>,
     /// How often the daemon was asked for all services, and for changes.
     asked: Arc<[AtomicUsize; 2]>,
     /// The flags of the calls of polkit.
@@ -79,8 +85,10 @@ impl Stage {
             services: Arc::new(Mutex::new(services)),
             bulletin: Bulletin::default(),
             uid: Arc::default(),
+            stays: Arc::new(AtomicUsize::new(usize::MAX)),
             polkit: Arc::new(Mutex::new(Polkit::Absent)),
             done: Arc::default(),
+            answer: Arc::new(Mutex::new(Ok("begun".to_owned()))),
             asked: Arc::default(),
             flags: Arc::default(),
         };
@@ -96,11 +104,18 @@ impl Stage {
 
     fn be_the_bus(&self, bus: Connection) {
         let (uid, polkit, flags) = (Arc::clone(&self.uid), Arc::clone(&self.polkit), Arc::clone(&self.flags));
+        let left = Arc::clone(&self.stays);
         tokio::spawn(async move {
             let mut calls = MessageStream::from(&bus);
             while let Some(Ok(call)) = calls.next().await {
                 let header = call.header();
                 if header.member().is_some_and(|member| member.as_str() == "GetConnectionCredentials") {
+                    let Some(more) = left.load(Ordering::Relaxed).checked_sub(1) else {
+                        let gone = fdo::Error::NameHasNoOwner("it has gone".to_owned());
+                        let _ = bus.reply_dbus_error(&header, gone).await;
+                        continue;
+                    };
+                    left.store(more, Ordering::Relaxed);
                     let uid = Variant::from(uid.load(Ordering::Relaxed));
                     let _ = bus.reply(&header, &HashMap::from([("UnixUserID", uid)])).await;
                     continue;
@@ -116,6 +131,7 @@ impl Stage {
                     Polkit::Absent => {
                         bus.reply_dbus_error(&header, fdo::Error::ServiceUnknown("no polkit".to_owned())).await
                     }
+                    Polkit::NotStarted(name) => bus.reply_error(&header, name, &"it is not started").await,
                     Polkit::Says(yes) => bus.reply(&header, &((yes, false, details),)).await,
                     Polkit::Challenges => bus.reply(&header, &((false, true, details),)).await,
                     Polkit::Hangs => Ok(()),
@@ -126,6 +142,7 @@ impl Stage {
 
     fn be_the_daemon(&self, mut asks: mpsc::Receiver<Ask>) {
         let (services, done, asked) = (Arc::clone(&self.services), Arc::clone(&self.done), Arc::clone(&self.asked));
+        let begun = Arc::clone(&self.answer);
         tokio::spawn(async move {
             while let Some(ask) = asks.recv().await {
                 let all = services.lock().expect("a lock").clone();
@@ -141,10 +158,10 @@ impl Stage {
                     }
                     Ask::Store(answer) => drop(answer.send(StoreStatus::default())),
                     Ask::Cluster(answer) => drop(answer.send(ClusterStatus::default())),
-                    Ask::History { answer, .. } => drop(answer.send(Err("no history".to_owned()))),
+                    Ask::History { answer, .. } => drop(answer.send(Err(Unread::Store("no history".to_owned())))),
                     Ask::Do { verb, by, answer } => {
                         done.lock().expect("a lock").push((by, verb));
-                        let _ = answer.send(Ok("begun".to_owned()));
+                        let _ = answer.send(begun.lock().expect("a lock").clone());
                     }
                 }
             }
@@ -220,6 +237,9 @@ async fn who_may_act_is_said_by_root_or_by_polkit() {
         (1000, Polkit::Says(true), None),
         (1000, Polkit::Says(false), Some(denied)),
         (1000, Polkit::Absent, Some(denied)),
+        (1000, Polkit::NotStarted("org.freedesktop.systemd1.UnitMasked"), Some(denied)),
+        (1000, Polkit::NotStarted("org.freedesktop.systemd1.NoSuchUnit"), Some(denied)),
+        (1000, Polkit::NotStarted("org.freedesktop.systemd1.LoadFailed"), Some(denied)),
         (1000, Polkit::Hangs, Some(denied)),
         (1000, Polkit::Challenges, Some("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired")),
     ];
@@ -244,8 +264,44 @@ async fn who_may_act_is_said_by_root_or_by_polkit() {
         }
         // Whoever may not act may look, unless polkit is there and does not say so.
         let looks = stage.call(PATH, "org.putexd.Putexd1.Status", "ListServices", &()).await;
-        let may = uid == 0 || matches!(polkit, Polkit::Says(true) | Polkit::Absent);
+        let is_absent = match polkit {
+            Polkit::Absent => true,
+            Polkit::NotStarted(error) => !error.ends_with("LoadFailed"),
+            Polkit::Says(_) | Polkit::Challenges | Polkit::Hangs => false,
+        };
+        let may = uid == 0 || is_absent || polkit == Polkit::Says(true);
         assert_eq!(looks.is_ok(), may, "{polkit:?}: {looks:?}");
+    }
+}
+
+/// As a client that has waited too long for a putexd that stood still, and has told its user that nothing is known.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_for_a_client_that_has_gone_meanwhile() {
+    for (uid, polkit) in [(0, Polkit::Absent), (1000, Polkit::Says(true))] {
+        let stage = Stage::new(1).await;
+        stage.uid.store(uid, Ordering::Relaxed);
+        *stage.polkit.lock().expect("a lock") = polkit;
+        stage.stays.store(1, Ordering::Relaxed);
+        let error = stage.drain().await.expect_err("nobody waits for it");
+        assert!(error.contains("the bus does not say who asks"), "{error}");
+        assert!(stage.done.lock().expect("a lock").is_empty());
+        stage.stays.store(2, Ordering::Relaxed);
+        assert!(stage.drain().await.is_ok());
+        assert_eq!(stage.done.lock().expect("a lock").len(), 1);
+    }
+}
+
+/// putexctl tells by the error whether anything was changed.
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_has_another_error_than_what_was_refused() {
+    let stage = Stage::new(1).await;
+    for (answer, name) in [
+        (Unmet::Refused("say it there".to_owned()), "org.freedesktop.DBus.Error.Failed"),
+        (Unmet::Open("h2 may do it".to_owned()), "org.freedesktop.DBus.Error.NoReply"),
+    ] {
+        *stage.answer.lock().expect("a lock") = Err(answer);
+        let error = stage.drain().await.expect_err("it is not begun");
+        assert!(error.contains(name), "{error}");
     }
 }
 

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::command_line;
 use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT};
 use crate::types::kept::{self, Kept};
@@ -69,7 +70,7 @@ pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
-        Some("--version" | "-V") => println!("putex-generator {}", env!("CARGO_PKG_VERSION")),
+        Some("--version" | "-V") => println!("putex-generator {}", command_line::version()),
         Some(target) if !target.starts_with('-') => {
             let folders = KeptFolders { kept: PathBuf::from(kept::DIR), state: PathBuf::from(STATE_DIR) };
             let generated = run(&SERVICE_DIRS.map(PathBuf::from), &folders, Path::new(target));
@@ -584,6 +585,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::types::format::Format;
 
     struct Host {
         root: tempfile::TempDir,
@@ -611,7 +613,7 @@ mod tests {
         fn keep(&self, service: &str, text: &str) {
             let file = kept::Text { path: PathBuf::from("/etc/putex.d/db.toml"), text: text.to_owned() };
             let boot = "0".repeat(32).parse().expect("a boot's id");
-            let kept = Kept { boot, made: kept::Made { file, host: None } };
+            let kept = Kept { format: Format::WRITTEN, boot, made: kept::Made { file, host: None } };
             fs::create_dir(self.root.path().join("kept")).expect("makes a directory");
             self.file(&format!("kept/{service}.json"), &serde_json::to_string(&kept).expect("JSON"));
         }

@@ -94,13 +94,19 @@ impl Enforcer {
     /// Begins to stop the units of a lapsed lease.
     #[must_use]
     pub fn begin(&self, lease: Lease) -> Enforcement {
+        self.go_on(lease, false)
+    }
+
+    /// Goes on to stop the units of a lapsed lease. `was_dead`: they were seen dead before, and the journal was told.
+    #[must_use]
+    pub fn go_on(&self, lease: Lease, was_dead: bool) -> Enforcement {
         let office = &self.office;
         let now = clock::now();
         let looker = Looker::begin(&office.lookers, &lease.inactive);
         let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
         // After the host stood still S may be over already, although the stop has only just begun.
         let complain_at = lease.terms.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
-        let state = State { complain_at, ..State::default() };
+        let state = State { complain_at, death_is_told: was_dead, ..State::default() };
         let mut cases = office.lock();
         let number = cases.next;
         cases.next += 1;
@@ -215,6 +221,8 @@ struct State {
     /// since processes were last seen in the groups.
     has_main: Option<bool>,
     stopped: bool,
+    /// The journal was told that the units are dead, and nothing of them was seen since.
+    death_is_told: bool,
     /// All groups were empty at the last look.
     empty: bool,
     /// How often a group had processes. An answer counts only if this has not changed since the question.
@@ -374,7 +382,7 @@ impl Case {
         let mut state = self.lock();
         state.sightings += 1;
         state.has_main = None;
-        let was_stopped = std::mem::take(&mut state.stopped);
+        let was_stopped = std::mem::take(&mut state.stopped) | std::mem::take(&mut state.death_is_told);
         (!state.over).then_some(was_stopped)
     }
 
@@ -398,15 +406,18 @@ impl Case {
     /// Notes that the units are dead, if all conditions still hold. `sightings`: the count when systemd was asked; a change
     /// since then makes its answer void.
     fn is_dead(&self, sightings: Option<u64>, tell: &Sender<ServiceName>) {
-        let is_new = {
+        let (is_new, is_told) = {
             let mut state = self.lock();
             let holds =
                 state.empty && self.is_known(&state) && sightings.is_none_or(|sightings| sightings == state.sightings);
-            holds && !std::mem::replace(&mut state.stopped, true)
+            let is_new = holds && !std::mem::replace(&mut state.stopped, true);
+            (is_new, is_new && std::mem::replace(&mut state.death_is_told, true))
         };
-        if is_new {
+        if is_new && !is_told {
             let reason = "nothing of its units runs any more";
             told::alarm_of(Level::Notice, GuardAlarm::Dead, &self.lease, &[], reason);
+        }
+        if is_new {
             // At the end of the guard nobody receives this.
             let _ = tell.send(self.lease.service.clone());
         }

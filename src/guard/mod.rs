@@ -22,6 +22,8 @@
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
+#[cfg(test)]
+mod compat;
 mod enforce;
 mod files;
 mod mounts;
@@ -49,12 +51,12 @@ use crate::command_line::{self, exit};
 use crate::guard_client::{self, frame, grant};
 use crate::host::self_fence;
 use crate::journal::GuardAlarm;
-use crate::types::{LEASES_DIR, ServiceName, span};
+use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, ServiceName, span};
 use clap::{Args, Parser, Subcommand};
 
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]
-#[command(name = "putex-guard", version, args_conflicts_with_subcommands = true)]
+#[command(name = "putex-guard", version = command_line::version(), args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(flatten)]
     paths: Paths,
@@ -90,7 +92,7 @@ pub struct Paths {
     #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
     /// The directory that keeps the deadlines over a restart of the guard
-    #[arg(long, value_name = "DIRECTORY", default_value = "/run/putex/guard/leases")]
+    #[arg(long, value_name = "DIRECTORY", default_value = GUARDED_LEASES_DIR)]
     pub state: PathBuf,
     /// systemd's private socket
     #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]

@@ -15,6 +15,7 @@ use super::table::Entry;
 use super::told::{Level, say};
 use crate::guard_client::frame::Lease;
 use crate::guard_client::{alternating, grant};
+use crate::types::format::Format;
 use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
 
 /// Only the owner may read or write a record.
@@ -26,6 +27,8 @@ const ROOM: [u8; 16 * 1024] = [0; 16 * 1024];
 /// What follows the two lines in the file of a lease. It is void after a reboot.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved<E> {
+    #[serde(default)]
+    format: Format<1>,
     boot: BootId,
     entry: E,
 }
@@ -74,7 +77,7 @@ impl Records {
             }
             let found = fs::read(&path).and_then(|text| read(&text));
             match found {
-                Ok(Saved { boot, entry }) if boot == self.boot && entry.lease().service.as_str() == name => {
+                Ok(Saved { boot, entry, .. }) if boot == self.boot && entry.lease().service.as_str() == name => {
                     entries.push(entry);
                 }
                 Ok(Saved { boot, .. }) if boot == self.boot => lost(&path, &ErrorKind::InvalidData.into()),
@@ -87,7 +90,7 @@ impl Records {
 
     /// Writes the record of an entry as a whole.
     pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        let rest = serde_json::to_vec(&Saved { boot: self.boot, entry })?;
+        let rest = serde_json::to_vec(&Saved { format: Format::WRITTEN, boot: self.boot, entry })?;
         let prepared = self.files.prepare(&entry.lease().service, &extension(entry.lease()), &rest)?;
         self.files.put(prepared)
     }
@@ -258,6 +261,10 @@ mod tests {
         fs::write(bench.folder.path().join(".db.new"), "half").expect("writes");
         fs::write(bench.folder.path().join("torn"), "half").expect("writes");
         fs::copy(bench.file(), bench.folder.path().join("other")).expect("copies");
+        let text = fs::read_to_string(bench.file()).expect("is text");
+        let later = text.replace("\"format\":1", "\"format\":2").replace("\"service\":\"db\"", "\"service\":\"later\"");
+        assert!(read(later.as_bytes()).expect_err("of a later version").to_string().starts_with("its format is 2"));
+        fs::write(bench.folder.path().join("later"), later).expect("writes");
         assert_eq!(bench.found(), [bench.entry()], "one that says another name is none either");
         assert!(!bench.folder.path().join(".db.new").exists());
         let next = serde_json::from_str(&format!("\"{:032x}\"", 6)).expect("a boot's id");

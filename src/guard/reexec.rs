@@ -349,6 +349,39 @@ pub(super) fn reload(socket: &Path, takes: impl Fn(&[String]) -> Result<(), Stri
     }
 }
 
+/// What would be handed over, of a program of which everything is known.
+#[cfg(test)]
+pub(super) fn sample(entries: Vec<Entry>) -> Vec<u8> {
+    let watchdog = watchdog::Watchdog::new("/dev/watchdog".into(), Duration::from_secs(3)).kept();
+    let descriptors = vec![
+        Descriptor::Clients,
+        Descriptor::Watchers,
+        Descriptor::Reloads,
+        Descriptor::Putexd,
+        Descriptor::Watcher,
+        Descriptor::Asker,
+        Descriptor::Watchdog,
+    ];
+    let handed = Handed {
+        format: FORMAT,
+        version: "0.1.0".to_owned(),
+        arguments: vec!["/usr/bin/putex-guard".to_owned()],
+        entries,
+        connection_group: Some("/system.slice/putexd.service".to_owned()),
+        watchdog: Some(watchdog),
+        descriptors,
+    };
+    serde_json::to_vec(&handed).expect("JSON")
+}
+
+/// Reads what another program hands over.
+#[cfg(test)]
+pub(super) fn read_sample(content: &[u8]) -> Result<Handed, Error> {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(content).expect("written");
+    read(&file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -374,7 +374,8 @@ impl Shell<'_> {
                     let enforcement = self.enforcements.get(&listed.lease.service);
                     listed.stopped = enforcement.is_some_and(Enforcement::is_proven);
                 }
-                return Ok(Outcome::Leases { leases, watchdog, trouble });
+                let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+                return Ok(Outcome::Leases { leases, watchdog, trouble, version });
             }
         };
         if let Some(watchdog) = &self.watchdog

@@ -162,9 +162,14 @@ impl GuardClient {
         answer
     }
 
+    /// The version of the guard's program. `None`: it is so old that it does not say it.
+    pub async fn version(&self) -> Result<Option<String>, GuardError> {
+        Ok(self.look(Of::None).await?.version)
+    }
+
     async fn look(&self, of: Of) -> Result<Found, GuardError> {
         match self.ask(Command::List, of).await? {
-            Outcome::Leases { leases, watchdog, trouble } => Ok(Found { leases, watchdog, trouble }),
+            Outcome::Leases { leases, watchdog, trouble, version } => Ok(Found { leases, watchdog, trouble, version }),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
             Outcome::Done => Err(GuardError::Gone),
         }
@@ -195,6 +200,7 @@ struct Found {
     leases: Vec<ListedLease>,
     watchdog: Option<Watchdog>,
     trouble: Option<String>,
+    version: Option<String>,
 }
 
 #[derive(Debug)]

@@ -131,14 +131,14 @@ impl Snapshot {
         let masks: Vec<u64> =
             self.services.iter().map(|row| row.numbers.alarms()).chain([self.facts.host.alarms]).collect();
         for alarm in Alarm::ALL.iter().filter(|alarm| alarm.level() != tracing::Level::INFO) {
-            let (kind, level) = (kebab(&format!("{alarm:?}")), alarm.level().as_str().to_ascii_lowercase());
+            let (kind, level) = (alarm.kind(), alarm.level().as_str().to_ascii_lowercase());
             let count = masks.iter().filter(|mask| *mask & bit(*alarm) != 0).count();
             let labels = [("kind", kind.as_str()), ("level", &level)];
             standing.encode_family(&labels)?.encode_gauge(&u64::try_from(count).unwrap_or(u64::MAX))?;
         }
         let mut alarms = counter(encoder, "alarms", "Alarms that this putexd has written to the journal, by kind")?;
         for alarm in Alarm::ALL {
-            let (kind, level) = (kebab(&format!("{alarm:?}")), alarm.level().as_str().to_ascii_lowercase());
+            let (kind, level) = (alarm.kind(), alarm.level().as_str().to_ascii_lowercase());
             count(&mut alarms, &[("kind", kind.as_str()), ("level", &level)], journal::raised(*alarm))?;
         }
         Ok(())
@@ -291,16 +291,4 @@ fn count(counter: &mut MetricEncoder, labels: &impl EncodeLabelSet, number: u64)
 #[expect(clippy::cast_precision_loss, reason = "microseconds fit into 52 bits for a hundred years")]
 fn in_seconds(microseconds: u64) -> f64 {
     microseconds as f64 / 1e6
-}
-
-/// `StoreLost` as `store-lost`.
-fn kebab(name: &str) -> String {
-    let mut text = String::new();
-    for character in name.chars() {
-        if character.is_ascii_uppercase() && !text.is_empty() {
-            text.push('-');
-        }
-        text.push(character.to_ascii_lowercase());
-    }
-    text
 }

@@ -46,13 +46,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::reconnect::lock;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
 use crate::host::mountinfo::Mount;
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 use crate::types::span::rounded;
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};

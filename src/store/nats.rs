@@ -39,13 +39,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::reconnect::{Current, Dial, keep_connected, lock};
+use super::reconnect::{Current, Dial, keep_connected};
 use super::shared_request::SharedRequest;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
     StoreFuture, WriteOutcome, attempted, listing,
 };
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 use crate::types::span::rounded;
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};

@@ -32,13 +32,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_postgres::Config;
 
-use super::reconnect::{Current, Dial, keep_connected, lock};
+use super::reconnect::{Current, Dial, keep_connected};
 use super::secret::Secret;
 use super::{
     Administer, Attempt, Creation, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
     StoreFuture, WriteOutcome, attempted,
 };
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 use crate::types::store::PostgresSettings;
 use crate::types::{Key, Revision};
 use connection::Connection;

@@ -3,13 +3,14 @@
 //! once, and nothing is queued.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Link, StoreError, TEXT_LIMIT};
+use crate::task::lock;
 use crate::types::shortened;
 
 /// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
@@ -111,12 +112,6 @@ fn pause(failures: u32, call_limit: Duration) -> Duration {
     // Where there is no randomness, the whole pause is taken.
     let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
     pause.mul_f64(0.5 + share / 2.0)
-}
-
-/// Locks `mutex` and ignores poisoning: no code panics while it holds such a lock, and the guarded value is replaced as
-/// a whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep_until;
 
 use super::pace::Pace;
-use super::reconnect::lock;
+use crate::task::lock;
 
 /// A request whose answer serves every caller that came before the request was sent.
 pub(super) struct SharedRequest<T> {

@@ -282,6 +282,7 @@ pub fn held_by(token: &str, instance: u128, write: u128) -> Content {
             standing: Standing::Active,
             lease: ms(3000),
             hold: ms(3900),
+            passing: None,
             token: FencingToken(7),
             prev: None,
             unfenced: Vec::new(),

@@ -7,6 +7,8 @@ mod host;
 #[path = "../support/hostile.rs"]
 mod hostile;
 mod lapse;
+mod newer;
+mod passing;
 mod store;
 mod told;
 mod words;

@@ -1,6 +1,6 @@
 //! What an election tells an operator.
 
-use putexd::election::{Action, Content, Event, GuardDone, Memory, Record, Standing, State, Waiting};
+use putexd::election::{Action, Content, Event, GuardDone, Memory, Record, Stage, Standing, State, Waiting};
 use putexd::types::{FencingToken, Revision, Time};
 
 use crate::host::{Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings};
@@ -195,7 +195,7 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
     host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
     assert_eq!((host.election.state(), host.election.holder()), (State::NoStore, "h1"));
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
-    assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, take_at: None }));
+    assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, stage: Stage::Claims, take_at: None }));
     let actions = host.handle(Event::StoreUp);
     // The store has not answered yet.
     assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: false, .. })), "{:?}", waiting(&host));

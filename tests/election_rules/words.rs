@@ -143,6 +143,102 @@ fn a_lock_without_a_record_is_taken_told_so_and_left() {
     assert_eq!(write(&host.answered(quiet)), None);
 }
 
+/// Nobody takes a lock that is kept stopped, so that the record of a claim that was given up, or of a holder that died, stays for ever.
+#[test]
+fn a_stopped_service_is_nobodys_once_the_record_of_who_held_it_has_aged() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.handle(Event::Contend(Err("drained".to_owned())));
+    host.shown(id, 0, Content::Absent);
+    let actions = host.handle(Event::Stop(stop()));
+    host.answered(actions);
+    host.handle(Event::Contend(Ok(())));
+    let claim = host.next_write();
+    let actions = host.won(&claim);
+    host.answered(actions);
+    ages(&mut host, "h1");
+
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let mut actions = host.handle(Event::Stop(stop()));
+    let told = write(&actions).expect("it is told at once");
+    actions.extend(host.won(&told));
+    host.answered(actions);
+    ages(&mut host, "h2");
+    // What the store holds meanwhile is not known, and afterwards the record counts anew.
+    host.handle(Event::StoreDown);
+    assert!(!host.election.is_stopped_by_age(Time::both(host.now)));
+    host.after(ms(60_000));
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let (revision, content) = host.store.last().cloned().expect("its record");
+    let actions = host.shown(id, revision.0, content);
+    host.answered(actions);
+    ages(&mut host, "h2");
+    // A holder that lives is no such host.
+    let id = host.until_asked();
+    let Content::Record(mut renewed) = held_by("h2", 9, 10) else { panic!("a record") };
+    renewed.details.as_mut().expect("of putexd").note.stopped = Some(stop());
+    let actions = host.shown(id, 60, Content::Record(renewed));
+    host.answered(actions);
+    ages(&mut host, "h2");
+}
+
+/// The record of `holder` is no sign any more that somebody runs the unit, but not before a host might have started it.
+fn ages(host: &mut Host, holder: &str) {
+    let is_over = |host: &Host| host.election.is_stopped_by_age(Time::both(host.now));
+    assert_eq!((host.election.holder(), is_over(host)), (holder, false));
+    let told = host.election.waiting(Time::both(host.now)).expect("it is told what is waited for");
+    assert!(!told.in_words(Time::both(host.now)).contains("about to start"), "{told:?}");
+    let timings = settings().timings;
+    let wait = timings.wait(timings.hold());
+    let began = host.now;
+    let mut look = || {
+        let quiet = host.after(ms(100));
+        assert_eq!(write(&host.answered(quiet)), None);
+        (host.now.saturating_sub(began), is_over(host))
+    };
+    let first = std::iter::repeat_with(&mut look).take(300).find(|(_, over)| *over).map(|(after, _)| after);
+    assert!(first.is_some_and(|after| after >= wait && after < wait + ms(1000)), "{first:?}, and not {wait:?}");
+    assert_eq!((host.election.waiting(Time::both(host.now)), host.hindrance().as_deref()), (None, Some(STOPPED)));
+}
+
+/// Whoever has said it has done something else about it by then. The journal tells him, once.
+#[test]
+fn a_word_that_the_store_does_not_take_within_its_time_is_given_up_and_told_of_once() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.handle(Event::StoreDown);
+    host.handle(Event::Stop(stop()));
+    host.after(ms(3_599_000));
+    let is_tried = |host: &Host| host.election.unsaid(Time::both(host.now)).is_some();
+    assert_eq!((host.election.take_unheard(), is_tried(&host)), (None, true));
+    host.after(ms(2000));
+    assert_eq!((host.election.take_unheard(), is_tried(&host)), (Some(Ok(stop())), false));
+    host.after(ms(2000));
+    assert_eq!(host.election.take_unheard(), None);
+
+    // One that has an end needs nobody to hear of it after that.
+    let word = Word::new("root@h1", "", 1, Some((host.now + host.wall).as_secs() + 60));
+    host.handle(Event::Stop(word.clone()));
+    host.after(ms(61_000));
+    assert_eq!(host.election.take_unheard(), Some(Ok(word)));
+
+    // The end of a stop is such a word, too, and one that the store has taken is not.
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let told = write(&host.handle(Event::Stop(stop()))).expect("it is told at once");
+    host.won(&told);
+    host.after(ms(50));
+    host.handle(Event::StoreDown);
+    host.handle(Event::StartAgain);
+    assert_eq!(host.election.take_unheard(), None);
+    host.after(ms(3_601_000));
+    assert_eq!(host.election.take_unheard(), Some(Err(stop())));
+}
+
 #[test]
 fn a_stop_with_an_end_is_over_by_the_clock_of_each_host() {
     let mut host = Host::new(settings(), Memory::default(), None);
@@ -219,6 +315,113 @@ fn a_pause_that_is_taken_back_is_published_until_the_guard_knows_of_it() {
     host.handle(Event::StoreDown);
     host.after(ms(4000));
     assert_eq!(host.election.state(), State::Lapsing);
+}
+
+/// The guard was away when the first write was won whose deadline counts on the pause. It is asked for that deadline when it is back,
+/// whatever the next write says.
+#[test]
+fn a_deadline_that_is_won_is_published_before_the_guard_is_asked_for_it() {
+    let (mut host, _) = Host::activated();
+    let until = (host.now + host.wall).as_secs() + 60;
+    let word = Word::new("root@h1", "new disks", 1, Some(until));
+    let told = write(&host.handle(Event::Pause(word))).expect("it is told at once");
+    assert_eq!(guard(&host.won(&told)), None);
+    let relied = host.now + settings().timings.gap_of_others();
+    host.goes_on(settings().timings.gap_of_others().saturating_sub(ms(50)));
+    let renewal = host.next_write();
+    assert!(host.now >= relied, "the pause counts from then on");
+    host.handle(Event::GuardDown);
+    assert_eq!((host.election.state(), guard(&host.won(&renewal))), (State::Releasing, None));
+    let told = host.next_write();
+    assert_eq!(details(&told).note.paused, None, "who lets go needs no pause");
+    let covered = Time::both(host.now).plus(details(&told).hold);
+    let asked = host.handle(Event::GuardUp);
+    let later = |action: &Action| {
+        if let Action::Guard(GuardRequest::Extend { deadline, .. }) = action { Some(*deadline) } else { None }
+    };
+    let deadline = asked.iter().find_map(later).unwrap_or_else(|| panic!("{asked:?}"));
+    assert!(deadline.boot > host.now + ms(40_000), "{deadline:?}");
+    assert!(covered.boot >= deadline.boot + settings().timings.stop_budget, "{:?}", details(&told).hold);
+}
+
+/// Neither a pause nor its end counts before the store has it and, for the end, the guard has acknowledged the earlier deadline.
+#[test]
+fn what_is_said_of_a_pause_counts_when_store_and_guard_have_it() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StoreDown);
+    let shown = |host: &Host| host.election.pause_word(Time::both(host.now)).cloned();
+    let unsaid = |host: &Host| format!("{:?}", host.election.unsaid(Time::both(host.now)));
+    let until = (host.now + host.wall).as_secs() + 60;
+    host.handle(Event::Pause(Word::new("root@h1", "", 1, Some(until))));
+    assert_eq!(shown(&host), None, "the store has not taken it");
+    assert!(unsaid(&host).contains("Paused"), "{}", unsaid(&host));
+    host.handle(Event::Resume);
+    assert_eq!((shown(&host), unsaid(&host).as_str()), (None, "None"));
+
+    let (mut host, _) = Host::activated();
+    let word = paused(&mut host);
+    host.goes_on(ms(10_000));
+    host.handle(Event::StoreDown);
+    assert_eq!(write(&host.handle(Event::Resume)), None);
+    for _ in 0..3 {
+        host.after(ms(1000));
+        assert_eq!(shown(&host), Some(word.clone()), "the lease is long still");
+        assert!(unsaid(&host).contains("Resumed"), "{}", unsaid(&host));
+        host.handle(Event::Resume);
+    }
+    let told = write(&host.handle(Event::StoreUp)).expect("it is told at once");
+    assert_eq!(details(&told).note.paused, None);
+    let asked = guard(&host.won(&told)).expect("the guard is asked");
+    let GuardRequest::Shorten { deadline, .. } = asked else { panic!("{asked:?}") };
+    assert_eq!((shown(&host), unsaid(&host).as_str()), (Some(word), "None"), "the guard has the late deadline");
+    assert!(host.election.is_shortening());
+    host.handle(Event::GuardDone { instance, done: GuardDone::Shortened(deadline) });
+    assert_eq!(shown(&host), None);
+}
+
+/// Another host writes a word into the holder's record while a pause is being ended there.
+#[test]
+fn words_of_another_host_do_not_bring_a_pause_back() {
+    let (mut host, _) = Host::activated();
+    paused(&mut host);
+    host.goes_on(ms(10_000));
+    let (revision, content) = host.store.last().cloned().expect("its record");
+    let renewal = write(&host.handle(Event::Resume)).expect("it is told at once");
+    let actions = host.handle(Event::Written { write: renewal.write, result: WriteResult::Conflict });
+    let id = read(&actions).expect("it looks");
+    // A stop was said and taken back: the record is the same at a later revision.
+    let again = write(&host.shown(id, revision.0 + 2, content)).expect("it is told again");
+    assert_eq!(details(&again).note.paused, None);
+}
+
+/// A host without the store is told to stop the service, and tells the lock when the store is back.
+#[test]
+fn a_stop_that_is_said_without_the_store_is_kept_until_it_is_back() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.handle(Event::StoreDown);
+    assert_eq!(host.election.state(), State::NoStore);
+    host.handle(Event::Stop(stop()));
+    host.after(ms(600_000));
+    let unsaid = format!("{:?}", host.election.unsaid(Time::both(host.now)));
+    assert!(unsaid.contains("Stopped"), "{unsaid}");
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let told = write(&host.shown(id, 50, held_by("h2", 9, 12))).expect("it is told");
+    assert_eq!((told.base, details(&told).note.stopped), (Revision(50), Some(stop())));
+    host.won(&told);
+    assert_eq!(host.election.unsaid(Time::both(host.now)), None);
+    // It takes back this word and no other.
+    host.handle(Event::StoreDown);
+    host.handle(Event::StartAgain);
+    let other = Word::new("root@h2", "disk is full again", 2, None);
+    let mut content = held_by("h2", 9, 12);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        details.note.stopped = Some(other);
+    }
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let actions = host.shown(id, 52, content);
+    assert_eq!(write(&host.answered(actions)), None, "somebody has said another one since");
 }
 
 #[test]

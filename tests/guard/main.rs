@@ -266,9 +266,9 @@ async fn a_table_of_another_boot_is_forgotten() {
     guard.kill();
     let path = guard.root.path().join("state/db");
     let text = fs::read_to_string(&path).expect("is there");
-    let (lines, record) = text.split_once("{\"boot\":\"").expect("names the boot");
+    let (lines, record) = text.split_once("\"boot\":\"").expect("names the boot");
     let (_, rest) = record.split_once("\",").expect("and more");
-    fs::write(&path, format!("{lines}{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
+    fs::write(&path, format!("{lines}\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
     guard.restart();
     up(&client, Link::Down).await;
     up(&client, Link::Up).await;

@@ -99,6 +99,24 @@ async fn a_deadline_that_passes_during_the_exchange_is_enforced_by_the_new_progr
 }
 
 #[tokio::test]
+async fn units_that_were_seen_dead_are_told_of_once() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(lease(1, ms(200))).await.expect("arms");
+    let begun = clock::now();
+    let mut exchanges = 0;
+    // The program is not replaced while units are being stopped.
+    while exchanges < 3 {
+        assert!(clock::now().since_at_most(begun) < LIMIT, "the units are not seen dead");
+        let is_over = clock::now().since_at_most(begun) > ms(300);
+        exchanges += u32::from(guard.reload().status.success() && is_over);
+        sleep(ms(250)).await;
+    }
+    let log = guard.kill();
+    assert_eq!(log.matches("nothing of its units runs any more").count(), 1, "{log}");
+}
+
+#[tokio::test]
 async fn what_was_handed_over_is_given_back_by_a_program_that_cannot_go_on() {
     let mut guard = Guard::start();
     let client = guard.client().await;

@@ -90,10 +90,17 @@ pub enum Fault {
     FalseGaveUp,
     /// Asked what words replaced, the store names the record with other words, whatever came in between.
     FalseAnswer,
+    /// As [`Wipe`](Self::Wipe), but not while the lock has a record with a passing hold that some other host has not seen.
+    WipeWhatIsKnown,
+    /// A daemon that is down forgets the passing holds that it has seen.
+    ForgetPassing,
+    /// Somebody writes that the holder's pause is over, with everything in the record that shows it, while the guard still has the late
+    /// deadline.
+    FalseResume,
 }
 
 impl Fault {
-    pub const COUNT: usize = Self::FalseAnswer as usize + 1;
+    pub const COUNT: usize = Self::FalseResume as usize + 1;
 }
 
 /// A fault that may happen any number of times.
@@ -217,7 +224,7 @@ impl Plan {
     pub fn tokens_may_fall(&self) -> bool {
         let forgetting =
             [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::GoBack, Fault::Purge, Fault::Delete, Fault::Clear];
-        let dropped = [Fault::RollBack, Fault::SilentWipe];
+        let dropped = [Fault::RollBack, Fault::SilentWipe, Fault::WipeWhatIsKnown];
         forgetting.iter().chain(&dropped).any(|fault| self.faults[*fault as usize] > 0)
     }
 

@@ -3,13 +3,17 @@
 use std::process::Output;
 
 use crate::cluster::Host;
-use crate::command::{said, wait_until};
+use crate::command::{now, said, wait_until};
 use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby};
 use crate::lockstore::Lockstore;
 
 const NAME: &str = "org.putexd.Putexd1";
 const PATH: &str = "/org/putexd/Putexd1";
 const OBJECT: &str = "/org/putexd/Putexd1/service/db";
+/// How the bus has polkit started. The hosts have no such file of their own.
+const ACTIVATION: &str = "/usr/local/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service";
+const ACTIVATED: &str =
+    "[D-BUS Service]\nName=org.freedesktop.PolicyKit1\nExec=/bin/false\nUser=root\nSystemdService=polkit.service\n";
 /// What polkit reads its rules from.
 const RULES: &str = "/etc/polkit-1/rules.d/10-test.rules";
 
@@ -83,6 +87,22 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     let look = || said(&as_nobody(host, &["get-property", NAME, OBJECT, "org.putexd.Putexd1.Service", "State"]));
     wait_until(TAKE_OVER, "polkit keeps users from looking", || look().contains("Access denied"));
     host.exec(&["systemctl", "stop", "polkit.service"]);
+    // A masked one is as none, and nobody waits for it.
+    host.write_file(ACTIVATION, ACTIVATED);
+    host.exec(&["systemctl", "mask", "polkit.service"]);
+    host.exec(&[
+        "busctl",
+        "call",
+        "org.freedesktop.DBus",
+        "/org/freedesktop/DBus",
+        "org.freedesktop.DBus",
+        "ReloadConfig",
+    ]);
+    wait_until(TAKE_OVER, "users look again, with a polkit that is masked", || look().contains("\"standby\""));
+    let asked = now();
+    let refused = undrain(host);
+    let took = now().saturating_sub(asked);
+    assert!(refused.contains("Access denied") && took < SOON, "{took:?}: {refused}");
 
     let lost = fixture.host_of(&first).power_off_hard();
     let second = fixture.wait_for_takeover(&first, lost, TAKE_OVER, "power loss, on a bus that is monitored");

@@ -54,17 +54,23 @@ pub struct Setup {
     cgroups: Cgroups,
     share: bool,
     small_disk: Option<&'static str>,
+    bare: bool,
 }
 
 impl Setup {
     pub fn hosts(hosts: u8) -> Self {
-        Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None }
+        Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None, bare: false }
     }
 
     /// Makes `folder` of each host a small disk of its own, which can be filled, and which outlives a power loss as the
     /// rest does.
     pub fn small_disk(self, folder: &'static str) -> Self {
         Self { small_disk: Some(folder), ..self }
+    }
+
+    /// Hosts on which putexd is not installed.
+    pub fn bare(self) -> Self {
+        Self { bare: true, ..self }
     }
 
     /// Whether all hosts share a folder for the locks, as /srv/putex.
@@ -339,7 +345,7 @@ impl Host {
         let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
-        mount_overlay(environment, &upper, &work, &root);
+        mount_overlay(environment, setup.bare, &upper, &work, &root);
         if let Some(folder) = setup.small_disk {
             let place = root.join(folder.trim_start_matches('/'));
             fs::create_dir_all(&place).expect("the host's disk can be written to");

@@ -257,8 +257,10 @@ fn real_containers_and_real_logins() {
     let fourth = fixture.wait_for_takeover(&third, since, TAKE_OVER, "lapse with podman in a contained slice");
     host.heal();
     let since = now();
-    fixture.host_of(&fourth).output(&["putexctl", "step-down", "--no-wait", "db"]);
-    // The other host may not have followed the lock for long enough again to take it at once.
+    // The other host counts as lost until it reports again, and then may not have followed the lock for long enough to take it at once.
+    wait_until(TAKE_OVER, "the host that is back may take over", || {
+        fixture.host_of(&fourth).output(&["putexctl", "step-down", "--no-wait", "db"]).status.success()
+    });
     let fifth = fixture.wait_for_start(since, TAKE_OVER);
     let standby = fixture.other(&fifth);
     wait_for_standby(standby);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::{output, run, said};
-use crate::examples;
+use crate::{examples, package};
 
 pub const BASE: &str = "/var/tmp/putexd-tests";
 
@@ -36,7 +36,13 @@ const NATS_SERVER: &str = "PUTEX_NATS_SERVER";
 pub struct Environment {
     /// The Debian root, read-only.
     pub root: PathBuf,
-    /// putexd as `packaging/install` installs it, and the tests' own programs; read-only.
+    /// The tests' own programs; read-only.
+    pub programs: PathBuf,
+    /// The folder of the programs under test.
+    pub under_test: PathBuf,
+    /// Their package.
+    pub package: PathBuf,
+    /// What the installation of that package has changed in the Debian root; read-only.
     pub layer: PathBuf,
     /// The folder with all files of this process. Whoever can lock its `owner` knows that the process is gone.
     pub dir: PathBuf,
@@ -78,37 +84,55 @@ fn make() -> Result<Environment, String> {
     flock(&owner, FlockOperation::LockExclusive).expect("nobody else owns this run");
     fs::rename(&unnamed, &dir).expect("an earlier run with this process id was removed");
 
-    let layer = dir.join("layer");
-    let top = env!("CARGO_MANIFEST_DIR");
     let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
-    let install = Path::new(top).join("packaging/install");
-    let shipped = std::env::var_os(PROGRAMS).map(PathBuf::from);
-    run(install, &["--bin-dir", utf8(shipped.as_deref().unwrap_or(bin_dir)), utf8(&layer)]);
-    add_users(&layer);
+    let under_test = std::env::var_os(PROGRAMS).map_or_else(|| bin_dir.to_owned(), PathBuf::from);
+    let package = package::build("build-deb", &dir.join("package"), &under_test, env!("CARGO_PKG_VERSION"));
+    let layer = install(&package, &dir);
     examples::build(bin_dir, EXAMPLES);
-    let programs = layer.join("usr/local/bin");
-    fs::create_dir_all(&programs).expect("the layer can be written to");
+    let programs = dir.join("programs");
+    let place = programs.join("usr/local/bin");
+    fs::create_dir_all(&place).expect("the layer can be written to");
     for example in EXAMPLES {
-        fs::copy(bin_dir.join("examples").join(example), programs.join(example)).expect("the example is built");
+        fs::copy(bin_dir.join("examples").join(example), place.join(example)).expect("the example is built");
     }
     if let Some(server) = std::env::var_os(NATS_SERVER) {
-        let place = layer.join("usr/sbin");
+        let place = programs.join("usr/sbin");
         fs::create_dir_all(&place).expect("the layer can be written to");
         fs::copy(&server, place.join("nats-server")).unwrap_or_else(|error| panic!("{NATS_SERVER}: {error}"));
     }
 
-    Ok(Environment { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
+    Ok(Environment {
+        root: debian_root(),
+        programs,
+        under_test,
+        package,
+        layer,
+        dir,
+        prefix: format!("px{pid}c"),
+        _owner: owner,
+    })
 }
 
-/// Copies the users of the Debian root, and adds those of putexd, as the package's installation does.
-fn add_users(layer: &Path) {
-    fs::create_dir_all(layer.join("etc")).expect("the layer can be written to");
-    for file in ["passwd", "group", "shadow", "gshadow"] {
-        let path = Path::new("etc").join(file);
-        fs::copy(debian_root().join(&path), layer.join(&path)).expect("the Debian root has users");
+/// Installs the package in the Debian root, and returns the folder with what that has changed there.
+fn install(package: &Path, dir: &Path) -> PathBuf {
+    let (place, layer) = writable_root(&dir.join("layer"));
+    fs::copy(package, place.join("putexd.deb")).expect("the layer can be written to");
+    let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+    run("chroot", &[utf8(&place), "env", path, "dpkg", "--force-unsafe-io", "--install", "/putexd.deb"]);
+    fs::remove_file(place.join("putexd.deb")).expect("the layer can be written to");
+    run("umount", &[utf8(&place)]);
+    layer
+}
+
+/// Mounts the Debian root below `folder`, where it can be written to. Returns the place, and the folder that takes what is changed
+/// there.
+pub fn writable_root(folder: &Path) -> (PathBuf, PathBuf) {
+    let [place, upper, work] = ["root", "upper", "work"].map(|name| folder.join(name));
+    for folder in [&place, &upper, &work] {
+        fs::create_dir_all(folder).expect("the run's folder can be written to");
     }
-    let definition = layer.join("usr/lib/sysusers.d/putexd.conf");
-    run("systemd-sysusers", &[&format!("--root={}", utf8(layer)), utf8(&definition)]);
+    mount(&[&debian_root()], &upper, &work, &place);
+    (place, upper)
 }
 
 /// The program that runs as the NATS server beside the hosts.
@@ -244,16 +268,20 @@ pub fn utf8(path: &Path) -> &str {
     path.to_str().expect("paths of the tests are UTF-8")
 }
 
-/// Mounts the Debian root, the layer and a host's own changes over each other at `place`.
-pub fn mount_overlay(environment: &Environment, upper: &Path, work: &Path, place: &Path) {
+/// Mounts the Debian root, the layers and a host's own changes over each other at `place`; with `bare`, without putexd.
+pub fn mount_overlay(environment: &Environment, bare: bool, upper: &Path, work: &Path, place: &Path) {
+    let putexd = (!bare).then_some(&environment.layer);
+    let layers: Vec<&Path> =
+        [&environment.programs].into_iter().chain(putexd).chain([&environment.root]).map(PathBuf::as_path).collect();
+    mount(&layers, upper, work, place);
+}
+
+/// Mounts `layers`, the first of which counts most, below `upper`, which takes what is written.
+fn mount(layers: &[&Path], upper: &Path, work: &Path, place: &Path) {
+    let layers: Vec<&str> = layers.iter().map(|layer| utf8(layer)).collect();
+    let (upper, work) = (utf8(upper), utf8(work));
     // Without syncing (`volatile`): hosts lose their power here while this machine keeps its page cache.
-    let options = format!(
-        "lowerdir={}:{},upperdir={},workdir={},volatile",
-        utf8(&environment.layer),
-        utf8(&environment.root),
-        utf8(upper),
-        utf8(work)
-    );
+    let options = format!("lowerdir={},upperdir={upper},workdir={work},volatile", layers.join(":"));
     let mounted = output("mount", &["-t", "overlay", "overlay", "-o", &options, utf8(place)]);
     assert!(mounted.status.success(), "failed to mount the root of a host: {}", said(&mounted));
 }

@@ -10,6 +10,7 @@ use crate::cluster::{Cgroups, Cluster, Host, Setup};
 use crate::command::{holds_for, now, said, wait_for, wait_until};
 use crate::disk::Disk;
 use crate::lockstore::{Locks, Lockstore};
+use crate::package;
 use crate::watch::{Event, Kind};
 
 /// Timings with T = 3 s and W = 1 s.
@@ -43,6 +44,7 @@ pub struct Plan {
     host_file: &'static str,
     without_store: bool,
     disk: bool,
+    package: Option<&'static str>,
 }
 
 impl Plan {
@@ -59,7 +61,13 @@ impl Plan {
             host_file: "",
             without_store: false,
             disk: false,
+            package: None,
         }
+    }
+
+    /// Installs this version of the package on the hosts, as an administrator does it.
+    pub fn package(self, version: &'static str) -> Self {
+        Self { setup: self.setup.bare(), package: Some(version), ..self }
     }
 
     /// Adds a disk that all hosts reach.
@@ -124,6 +132,9 @@ impl Plan {
     /// As [`begin`](Self::begin), but leaves the start of putexd to the test.
     pub fn prepare(self) -> Option<Fixture> {
         let cluster = self.setup.boot(self.name)?;
+        if let Some(version) = self.package {
+            package::install_everywhere(&cluster, version);
+        }
         let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
         let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
         let store = locks.configuration(&cluster);

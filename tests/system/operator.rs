@@ -73,8 +73,19 @@ fn a_pause_rides_through_the_maintenance_of_the_store() {
     tells(holder, &["putexctl", "pause", "--no-wait", "db", "--for", "60s", "--reason", "new disks"]);
     wait_until(TAKE_OVER, "the lease is long", || lease_left(holder).is_some_and(long));
     fixture.locks.lose(&fixture);
-    // A new putexd goes on with it.
+    // Without the store it cannot be ended, and nobody is told that it was.
+    let resumed = holder.output(&["putexctl", "resume", "db"]);
+    assert_eq!(resumed.status.code(), Some(75), "{}", said(&resumed));
+    let open = "resume asked for by root@";
+    let status = holder.output(&["putexctl", "status", "db", "--json"]);
+    let told: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(told["state"], "paused", "{told}");
+    assert!(told["here"]["remarks"].to_string().contains(open), "{told}");
+    assert!(lease_left(holder).is_some_and(long), "the lease is long still");
+    // A new putexd goes on with the pause, and the journal says that its end was not written.
     holder.exec(&["systemctl", "restart", "putexd.service"]);
+    let journal = holder.output(&["journalctl", "--unit", "putexd.service", "--no-pager"]);
+    assert!(said(&journal).contains(&format!("say it again: {open}")), "{}", said(&journal));
     holds_for(WAIT * 2, "the unit runs on without the store", || fixture.oracle.live() == [first.clone()]);
     fixture.locks.regain(&fixture);
     wait_for_standby(fixture.other(&first));

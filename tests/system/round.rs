@@ -98,14 +98,33 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     wait_for_standby(drained);
 
     // Names that nobody knows get a hint, and whoever acts upon what is stopped learns how to start it.
-    refused(other, &["stop", "bd"], 1, &["no service is called bd: did you mean db?"]);
+    refused(other, &["stop", "bd"], 1, &["no service is called bd; did you mean db?"]);
     refused(other, &["move", "db", "h99"], 1, &["h99 has never reported"]);
+
+    // What is so already is no failure, and the history does not note it.
+    let holding = holder(&fixture);
+    for needless in [&["undrain"][..], &["resume", "db"], &["start", "db"], &["adopt", "db"], &["move", "db", &holding]]
+    {
+        let told = done(other, needless);
+        assert!(told.contains("nothing was to be done"), "{needless:?}: {told}");
+    }
+    refused(other, &["pause", "db", "--for", "8d"], 64, &["at most 7 days"]);
 
     done(other, &["pause", "db", "--for", "10min"]);
     assert!(done(other, &["status", "db"]).contains("paused"));
     done(other, &["resume", "db"]);
+    done(other, &["pause", "db", "--for", "10min", "--no-wait"]);
+    wait_until(TAKE_OVER, "it is paused again", || {
+        said(&other.output(&["putexctl", "status", "db"])).contains("paused")
+    });
+    let told = done(other, &["step-down", "db"]);
+    assert!(told.contains("the pause ends with this: say \"putexctl pause db --for TIME\" again"), "{told}");
+    wait_until(TAKE_OVER, "the history has the end of the pause", || {
+        said(&other.output(&["putexctl", "history", "db"])).contains("the pause ends, because")
+    });
 
     let past = done(other, &["history", "db"]);
+    assert!(!past.contains("run it under the key"), "{past}");
     assert!(past.contains(&first.host) && past.contains("a test"), "{past}");
     assert!(done(other, &["history", "--svg", "/tmp/day.svg"]).contains("/tmp/day.svg"));
     assert!(other.read_file("/tmp/day.svg").is_some_and(|drawn| drawn.starts_with("<svg ")));

@@ -7,9 +7,14 @@ use crate::lockstore::Lockstore;
 const GUARD: &str = "putex-guard.service";
 const PROGRAM: &str = "/usr/bin/putex-guard";
 
-/// Puts a new file in the place of the guard's program, as a package manager does it, and has the guard go on with it.
+/// Puts a new file in the place of a program, as a package manager does it.
+fn replace(host: &Host, program: &str) {
+    host.sh(&format!("cp {program} {program}.new && mv {program}.new {program}"));
+}
+
+/// Puts a new file in the place of the guard's program, and has the guard go on with it.
 fn replace_guard(host: &Host) {
-    host.sh(&format!("cp {PROGRAM} {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}"));
+    replace(host, PROGRAM);
     assert!(executes(host).ends_with("(deleted)"), "{}", executes(host));
     host.exec(&["systemctl", "reload", GUARD]);
     assert_eq!(executes(host), PROGRAM);
@@ -17,6 +22,13 @@ fn replace_guard(host: &Host) {
 
 fn executes(host: &Host) -> String {
     host.exec(&["readlink", &format!("/proc/{}/exe", main_pid(host, GUARD))]).trim().to_owned()
+}
+
+/// What `doctor` says of programs that were replaced and still run.
+fn former_programs(host: &Host) -> Vec<String> {
+    let said = host.output(&["putexctl", "doctor"]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    said.lines().filter(|line| line.contains("its program was replaced")).map(str::to_owned).collect()
 }
 
 #[test]
@@ -38,6 +50,21 @@ fn the_guards_program_is_replaced_under_a_unit_that_runs_and_ends_it_in_time_all
     for trouble in ["guard is gone", "does not answer", "was silent for", "has lapsed"] {
         assert!(!journal.contains(trouble), "{trouble}: {journal}");
     }
+
+    fixture.uninterrupted(&first, TAKE_OVER / 2, "doctor names what still runs the former program", || {
+        replace(host, PROGRAM);
+        replace(host, "/usr/bin/putexd");
+        let found = former_programs(host);
+        let remedies = found.iter().filter_map(|line| line.split('"').nth(1));
+        let remedies: Vec<&str> = remedies.inspect(|remedy| drop(host.sh(remedy))).collect();
+        let expected = [
+            "systemctl restart putexd.service",
+            "systemctl reload putex-guard.service",
+            "systemctl restart putex-guard-watch.service",
+        ];
+        assert_eq!(remedies, expected, "{found:#?}");
+        assert_eq!(former_programs(host), [] as [&str; 0]);
+    });
 
     // Neither putexd nor anybody else extends the lease from here on, and the program is replaced while it ends.
     let since = crate::command::now();

@@ -134,6 +134,23 @@ fn a_service_is_stopped_everywhere_and_started_again() {
     fixture.assert_no_violation();
 }
 
+/// The holder cannot do what it is asked for, so that the other host writes the word itself, and stops what it has started meanwhile.
+#[test]
+fn a_stop_that_is_said_when_the_holder_has_just_died_is_no_less_a_stop() {
+    let Some((fixture, first)) = Plan::hosts("deadstop", 2, Lockstore::Nats).run() else { return };
+    let other = fixture.other(&first);
+    wait_for_words(
+        TAKE_OVER,
+        other,
+        &[&format!("{} holds the lock and last renewed", first.host), "it may be taken in"],
+    );
+    fixture.host_of(&first).power_off_hard();
+    let stopped = other.output(&["putexctl", "stop", "db"]);
+    assert!(stopped.status.success() && said(&stopped).contains("it runs nowhere"), "{}", said(&stopped));
+    holds_for(WAIT * 2, "nobody runs it", || fixture.oracle.live().is_empty());
+    fixture.assert_no_violation();
+}
+
 /// A host that stood still says so, and does not report that its elections stand still.
 #[test]
 fn a_thaw_accuses_no_election() {

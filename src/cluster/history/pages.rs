@@ -240,8 +240,12 @@ mod tests {
                 .map_or_else(Page::first, |page| if page.is_full() { page.next() } else { page });
             let (what, reason) = why[usize::from(count % 2 == 1)];
             let gap_ms = (what == What::Started).then_some(4100);
+            let is_start = what == What::Started;
             page.add(&Happened {
                 gap_ms,
+                former: if is_start { "h2".to_owned() } else { String::new() },
+                former_token: if is_start { 1_795_445_400 } else { 0 },
+                former_from_ms: is_start.then_some(1_795_445_400_123),
                 ..Happened::new(1_795_445_454_123 + count, "h1", what, 1_795_445_454, reason)
             });
             slots[page.slot() as usize] = Some(page.encode());
@@ -271,6 +275,12 @@ mod tests {
         let mut page = Page::first();
         let worst = Happened {
             gap_ms: Some(u64::MAX),
+            gap_is_least: true,
+            former: "\"".repeat(128),
+            former_token: u64::MAX,
+            former_from_ms: Some(u64::MAX),
+            or_earlier: true,
+            lease_until_ms: Some(u64::MAX),
             ..Happened::new(u64::MAX, &"\"".repeat(128), What::Started, u64::MAX, &"\u{10fffd}".repeat(500))
         };
         while !page.is_full() {

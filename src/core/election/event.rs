@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::longest_hold::PassingHold;
 use super::record::{Odd, Record, Word};
 use super::state::State;
 use super::timings::Timings;
@@ -60,8 +61,10 @@ pub struct Memory {
     pub position: Option<(Incarnation, Revision)>,
     /// The highest fencing token seen.
     pub token: FencingToken,
-    /// The longest hold of a record of this service that was seen and is not forgotten yet (unknown holder, K5).
+    /// The longest lasting hold of a record of this service that was seen and is not forgotten yet (unknown holder, K5).
     pub longest_hold: Duration,
+    /// The passing hold that was seen and is not forgotten yet (passing hold, H9).
+    pub passing: Option<PassingHold>,
 }
 
 /// A lease that the guard remembers from before this daemon's start.
@@ -439,6 +442,15 @@ pub enum Alarm {
         holder: String,
         /// What is odd about it.
         what: Odd,
+    },
+    /// A later version has written the lock's record in a format that this one does not know.
+    NewerRecord {
+        /// The holder that the record names, in a form that may be shown.
+        holder: String,
+        /// The number of the format.
+        format: u32,
+        /// The lease of the record, which this host heeds. `None`: the record does not say one.
+        lease: Option<Duration>,
     },
     /// The record asks for hosts to be fenced that may not be. They are left alone.
     NotToBeFenced {

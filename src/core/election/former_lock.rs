@@ -104,6 +104,7 @@ mod tests {
             standing,
             lease: Duration::from_secs(3),
             hold: Duration::from_secs(4),
+            passing: None,
             token: FencingToken(5),
             prev: None,
             unfenced: Vec::new(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Content, Observation, ReadId};
-use super::longest_hold::LongestHold;
+use super::longest_hold::{LongestHold, PassingHold};
 use super::observed_lock::{Claim, Former, ObservedLock, Question, Trust};
 use super::record::{Details, OperatorNote, Record, Standing};
 use super::stagger::staggered;
@@ -66,20 +66,27 @@ fn is_same(a: &Content, b: &Content) -> bool {
     }
 }
 
-/// Age (K1): whether one record is the other with words added or taken out. Then its holder has written neither of them anew.
+/// Age (K1): whether one record is the other with words added or taken out. Then its holder has written neither of them anew. What
+/// else a record of a later format says is not known, and may be what differs.
 fn is_reworded(a: &Content, b: &Content) -> bool {
     let without_words = |content: &Content| {
-        let record = content.record().filter(|record| record.is_held())?;
+        let record = content.record().filter(|record| record.is_held() && record.newer.is_none())?;
         let details = record.details.clone()?;
         Some((record.holder.clone(), Details { note: OperatorNote::default(), ..details }))
     };
     without_words(a).is_some_and(|details| without_words(b) == Some(details))
 }
 
+/// Passing hold (H9): whether a record that was seen to be written last shows that nobody lives by a passing hold. Its writer was
+/// entitled, so that all earlier holders are dead, and its own hold tells of each deadline that it has been given.
+fn ends_passing(details: &Details) -> bool {
+    details.standing == Standing::Active && details.passing.is_none()
+}
+
 impl LockView {
-    /// Starts with the longest hold that a record of this service is known to have had.
-    pub(super) fn new(longest_hold: Duration) -> Self {
-        Self { longest: LongestHold::new(longest_hold), ..Self::default() }
+    /// Starts with the longest hold that a record of this service is known to have had, and the passing one.
+    pub(super) fn new(longest_hold: Duration, passing: Option<PassingHold>) -> Self {
+        Self { longest: LongestHold::new(longest_hold, passing), ..Self::default() }
     }
 
     pub(super) fn seen(&self) -> Option<&ObservedLock> {
@@ -90,7 +97,12 @@ impl LockView {
         self.longest.get()
     }
 
-    /// Unknown holder (K5): forgets the longest hold once nobody can live by it any more. Returns whether it was forgotten.
+    pub(super) fn passing_hold(&self) -> Option<PassingHold> {
+        self.longest.passing()
+    }
+
+    /// Unknown holder (K5): forgets the longest hold, and the passing one, once nobody can live by it any more. Returns whether one
+    /// was forgotten.
     pub(super) fn forget_longest_hold(&mut self, now: Time, timings: &Timings) -> bool {
         self.longest.expire(timings.usual_hold(), now, timings)
     }
@@ -123,14 +135,14 @@ impl LockView {
                 News::Regressed { .. } => Unseen::WentBack,
                 News::Same | News::Newer | News::Stale => Unseen::Before,
             };
-            self.find(observation, sent, now, unseen);
+            self.find(observation, sent, now, unseen, timings);
             // The first answer alone makes no copy. The holder may let go before its next renewal, and a hand-over soon after a
             // restart of the daemon has to be as quick as any.
             self.copied = (news != News::Newer).then_some(revision);
             return news;
         };
         if seen.incarnation != observation.incarnation {
-            self.find(observation, sent, now, Unseen::NewStore);
+            self.find(observation, sent, now, Unseen::NewStore, timings);
             return News::OtherStore;
         }
         let latest = seen.revision;
@@ -140,21 +152,21 @@ impl LockView {
             // have come and gone: its absence has no revision of its own.
             if trust == Trust::Found {
                 let heard = seen.heard;
-                self.find(observation, sent, now, Unseen::Gap);
+                self.find(observation, sent, now, Unseen::Gap, timings);
                 self.seen.as_mut().into_iter().for_each(|seen| seen.heard = heard);
             }
             (self.lower, self.watched) = (None, Some(sent));
             return News::Same;
         }
         if observation.revision > latest {
-            self.replace(observation, sent, now, trust);
+            self.replace(observation, sent, now, trust, timings);
             return News::Newer;
         }
         // Two leader's reads R apart that show the lower revision are a regression. A single one may come from a deposed leader.
         let lower = observation.revision;
         match self.lower {
             Some((_, first)) if now.since_at_least(first) >= timings.renew_interval => {
-                self.find(observation, sent, now, Unseen::WentBack);
+                self.find(observation, sent, now, Unseen::WentBack, timings);
                 News::Regressed { from: latest }
             }
             Some(_) => News::Stale,
@@ -167,13 +179,19 @@ impl LockView {
 
     /// Regression (K6): a compare-and-set from what was seen conflicted, and the leader shows a lower revision. Then one read is
     /// enough. Returns the revision from which the lock went back, if it did.
-    pub(super) fn regress(&mut self, observation: &Observation, sent: Time, now: Time) -> Option<Revision> {
+    pub(super) fn regress(
+        &mut self,
+        observation: &Observation,
+        sent: Time,
+        now: Time,
+        timings: &Timings,
+    ) -> Option<Revision> {
         let seen = self.seen.as_ref().filter(|seen| seen.incarnation == observation.incarnation)?;
         let from = seen.revision;
         if observation.revision >= from {
             return None;
         }
-        self.find(observation.clone(), sent, now, Unseen::WentBack);
+        self.find(observation.clone(), sent, now, Unseen::WentBack, timings);
         Some(from)
     }
 
@@ -204,7 +222,7 @@ impl LockView {
     pub(super) fn existed(&mut self, now: Time) {
         if let Some(seen) = self.seen.as_mut().filter(|seen| seen.content == Content::Absent) {
             seen.since = now;
-            self.longest.show(Duration::ZERO, now, false);
+            self.longest.show_lasting(Duration::ZERO, now, false);
         }
     }
 
@@ -223,7 +241,7 @@ impl LockView {
         let is_known = |seen: &ObservedLock| seen.revision == revision && is_same(&seen.content, &content);
         if !self.seen.as_ref().is_some_and(is_known) {
             let trust = self.trust(now, timings);
-            self.replace(Observation { incarnation, revision, content }, sent, now, trust);
+            self.replace(Observation { incarnation, revision, content }, sent, now, trust, timings);
         }
     }
 
@@ -289,8 +307,10 @@ impl LockView {
             take_at: seen.since,
             entitled_at: seen.since.plus(timings.wait(unknown_hold)),
             hold: unknown_hold,
+            until: None,
             why: Why { cause, unseen, longest, hold: unknown_hold },
-        };
+        }
+        .not_before(self.longest.passing().and_then(|passing| passing.until));
         let claim = match &seen.content {
             Content::Absent | Content::Tombstone => unknown,
             Content::Record(record) => {
@@ -311,24 +331,14 @@ impl LockView {
         };
         let unknown = Claim { why: Why { cause, ..unknown.why.clone() }, ..unknown.clone() };
         match &record.details {
-            Some(details) if record.is_held() => {
-                let (hold, longest) = match seen.trust {
-                    Trust::Found if details.hold < unknown.hold => (unknown.hold, unknown.why.longest),
-                    Trust::Found | Trust::Followed => (details.hold, Longest::Seen),
-                };
-                Claim {
-                    take_at: seen.since.plus(timings.takeover_wait(details.lease)),
-                    entitled_at: seen.since.plus(timings.wait(hold)),
-                    hold,
-                    why: Why { longest, hold, ..unknown.why },
-                }
-            }
+            Some(details) if record.is_held() => self.claim_of_holder(seen, details, unknown, timings),
             None if record.is_held() => {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) if self.is_verified_proven() => Claim {
                 entitled_at: seen.since,
                 hold: Duration::ZERO,
+                until: None,
                 why: Why { cause: Cause::Free, ..unknown.why },
                 ..unknown
             },
@@ -340,6 +350,26 @@ impl LockView {
             }
             Some(_) | None => unknown,
         }
+    }
+
+    /// A passing hold is waited for until its end, as `unknown` says. What begins anew after a gap is the wait for a holder that may
+    /// have been there meanwhile and that nothing was seen of.
+    fn claim_of_holder(&self, seen: &ObservedLock, details: &Details, unknown: Claim, timings: &Timings) -> Claim {
+        let lasting = details.lasting_hold();
+        let (hold, longest) = match seen.trust {
+            Trust::Found if lasting < unknown.hold => (unknown.hold, unknown.why.longest),
+            Trust::Found | Trust::Followed => (lasting, Longest::Seen),
+        };
+        let passing = self.longest.passing().filter(|known| details.passing.is_some_and(|own| own.id == known.id));
+        let take_at = seen.since.plus(timings.takeover_wait(details.lasting_lease()));
+        Claim {
+            take_at: passing.map_or(take_at, |known| take_at.latest(known.taken_from)),
+            entitled_at: seen.since.plus(timings.wait(hold)),
+            hold,
+            until: None,
+            why: Why { longest, hold, ..unknown.why },
+        }
+        .not_before(unknown.until)
     }
 
     /// The revision of which the store has to say what it replaced, and when to ask: that of a `proven` (verified release, K4), or of
@@ -388,6 +418,9 @@ impl LockView {
             found.is_some() && found == expected
         };
         seen.question = Question::Answered(is_expected);
+        if self.is_verified_proven() {
+            self.longest.forget_passing();
+        }
     }
 
     /// A `proven` that may be believed if it directly replaced its own writer's record, and the revision and instance of that
@@ -429,23 +462,30 @@ impl LockView {
     }
 
     /// Takes in a record that was not followed; `unseen` says why.
-    fn find(&mut self, observation: Observation, sent: Time, now: Time, unseen: Unseen) {
-        self.replace(observation, sent, now, Trust::Found);
+    fn find(&mut self, observation: Observation, sent: Time, now: Time, unseen: Unseen, timings: &Timings) {
+        self.replace(observation, sent, now, Trust::Found, timings);
         self.seen.as_mut().into_iter().for_each(|seen| seen.unseen = unseen);
     }
 
-    fn replace(&mut self, observation: Observation, sent: Time, now: Time, trust: Trust) {
+    fn replace(&mut self, observation: Observation, sent: Time, now: Time, trust: Trust, timings: &Timings) {
         self.lower = None;
         self.watched = Some(self.watched.map_or(sent, |watched| watched.latest(sent)));
         let Observation { incarnation, revision, content } = observation;
         let details = content.record().and_then(|record| record.details.as_ref());
-        let hold = details.map_or(Duration::ZERO, |details| details.hold);
-        self.longest.show(hold, now, trust == Trust::Followed);
+        match details {
+            Some(details) => self.longest.show(details, now, trust == Trust::Followed, timings),
+            None => self.longest.show_lasting(Duration::ZERO, now, trust == Trust::Followed),
+        }
         let former = self.seen.as_ref().filter(|seen| trust == Trust::Followed && seen.incarnation == incarnation);
         // A genuine record directly replaces the one that this host has seen, or a later one. One whose `prev` is older is a copy
         // from the past, and need not be asked about.
         let prev = details.and_then(|details| details.prev);
         let is_copy = former.zip(prev).is_some_and(|(former, (prev, _))| prev < former.revision);
+        let follows_followed =
+            prev.is_some() && !is_copy && former.is_some_and(|former| former.trust == Trust::Followed);
+        if follows_followed && details.is_some_and(ends_passing) {
+            self.longest.forget_passing();
+        }
         let former = former.filter(|former| is_reworded(&former.content, &content));
         let is_answered = is_copy && former.is_none();
         let question = if is_answered { Question::Answered(false) } else { Question::Due(now) };

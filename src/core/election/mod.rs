@@ -36,10 +36,11 @@ pub use event::{
     Remembered, Settings, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
-pub use machine::Election;
+pub use longest_hold::PassingHold;
+pub use machine::{Election, Unsaid};
 pub use record::{
-    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, LONGEST_PAUSE, Odd, Oddity, OperatorNote, Record, Standing,
-    UNFENCED_LIMIT, Word,
+    Details, FORMAT, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, LONGEST_PAUSE, Odd, Oddity, OperatorNote, Passing,
+    Record, Standing, UNFENCED_LIMIT, Word,
 };
 pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Content, ReadId};
-use super::waiting::{Heard, Unseen, Why};
+use super::waiting::{Heard, Longest, Unseen, Why};
 use crate::types::{Incarnation, Revision, Time};
 
 /// Whether what a record says of its holder's death may be believed.
@@ -68,8 +68,25 @@ pub(super) struct Claim {
     pub(super) take_at: Time,
     /// The unit is not started before this (confirming, K3; verified release, K4; unknown holder, K5).
     pub(super) entitled_at: Time,
-    /// The hold that is waited out, and that has to be published until it is.
+    /// The lasting hold that is waited out, and that has to be published until it is.
     pub(super) hold: Duration,
+    /// The end of the passing holds that are waited out. What is left until then has to be published too (passing hold, H9).
+    pub(super) until: Option<Time>,
     /// Why this host may not start the unit at once.
     pub(super) why: Why,
+}
+
+impl Claim {
+    /// The same claim where passing holds are waited out `until` then, too.
+    pub(super) fn not_before(self, until: Option<Time>) -> Self {
+        let Some(until) = until else { return self };
+        let is_later = !self.entitled_at.has_waited_until(until);
+        let longest = if is_later { Longest::Passing } else { self.why.longest };
+        Self {
+            entitled_at: self.entitled_at.latest(until),
+            until: Some(until),
+            why: Why { longest, ..self.why },
+            ..self
+        }
+    }
 }

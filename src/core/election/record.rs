@@ -8,6 +8,8 @@
 //! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is safe, because its holder counts as an
 //! unknown one, which is waited for longest (unknown holder, K5), and the next writer replaces the record.
 
+mod newer;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -31,6 +33,7 @@ pub const LONGEST_LEASE: Duration = Duration::from_secs(1000 * 3600);
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1024 * 3600);
 
 pub use crate::types::LONGEST_PAUSE;
+pub use newer::FORMAT;
 
 /// What the writer of a record was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -146,6 +149,9 @@ pub struct Details {
     pub lease: Duration,
     /// X, counted from the write: each unit that this record answers for is dead by then.
     pub hold: Duration,
+    /// Where `hold` is longer than the writer's timings make it (passing hold, H9): what ends at one point in time, however often
+    /// it is written.
+    pub passing: Option<Passing>,
     /// The fencing token.
     pub token: FencingToken,
     /// The revision that this write replaced, and the instance of the record there, where it had one.
@@ -161,6 +167,28 @@ pub struct Details {
     pub note: OperatorNote,
 }
 
+/// What a record says of a hold that does not begin anew with each write (passing hold, H9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Passing {
+    /// The part of the hold that does begin anew with each write. It is below the hold.
+    pub lasting: Duration,
+    /// All records of a tenure whose longer hold ends at one point in time have the same id.
+    pub id: WriteId,
+}
+
+impl Details {
+    /// The hold that begins anew with each write of this tenure, by its writer's timings.
+    #[must_use]
+    pub fn lasting_hold(&self) -> Duration {
+        self.passing.map_or(self.hold, |passing| passing.lasting)
+    }
+
+    /// The lease without what is left of a pause, or at most a margin more than that.
+    pub(super) fn lasting_lease(&self) -> Duration {
+        self.passing.map_or(self.lease, |passing| self.lease.min(passing.lasting))
+    }
+}
+
 /// A record as read from, or written to, the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Record {
@@ -170,6 +198,10 @@ pub struct Record {
     pub details: Option<Details>,
     /// Why the record is not believed, where it says what no putexd would.
     pub oddity: Option<Oddity>,
+    /// The format of the record, where a later version has written it in one that this putexd does not know. Then the details are
+    /// what all formats have in common, and `None` where even that is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newer: Option<u32>,
 }
 
 /// Why a record counts as one that no putexd would write.
@@ -229,6 +261,7 @@ impl fmt::Display for Odd {
 }
 
 mod field {
+    pub(super) const FORMAT: &str = "format";
     pub(super) const MACHINE: &str = "machine";
     pub(super) const INSTANCE: &str = "instance";
     pub(super) const WRITE: &str = "write";
@@ -236,6 +269,8 @@ mod field {
     pub(super) const GAVE_UP: &str = "gave-up";
     pub(super) const LEASE_MS: &str = "lease-ms";
     pub(super) const HOLD_MS: &str = "hold-ms";
+    pub(super) const LASTING_HOLD_MS: &str = "lasting-hold-ms";
+    pub(super) const PASSING: &str = "passing";
     pub(super) const TOKEN: &str = "token";
     pub(super) const PREV_REVISION: &str = "prev-revision";
     pub(super) const PREV_INSTANCE: &str = "prev-instance";
@@ -261,7 +296,7 @@ impl Record {
     /// A record that is believed as it is.
     #[must_use]
     pub fn new(holder: Holder, details: Option<Details>) -> Self {
-        Self { holder, details, oddity: None }
+        Self { holder, details, oddity: None, newer: None }
     }
 
     /// Whether somebody holds the lock by this record.
@@ -282,7 +317,7 @@ impl Record {
             Some(details) if details.token > highest => {
                 let names = Some((details.instance, details.write));
                 let what = Odd::FencingToken(details.token);
-                Self { holder: self.holder, details: None, oddity: Some(Oddity { names, what }) }
+                Self { details: None, oddity: Some(Oddity { names, what }), newer: None, ..self }
             }
             Some(_) | None => self,
         }
@@ -308,6 +343,7 @@ impl Record {
             let mut set = |name: &str, value: String| {
                 fields.insert(name.to_owned(), value);
             };
+            set(field::FORMAT, FORMAT.to_string());
             set(field::MACHINE, details.machine.to_string());
             set(field::INSTANCE, details.instance.to_string());
             set(field::WRITE, details.write.to_string());
@@ -317,6 +353,10 @@ impl Record {
             }
             set(field::LEASE_MS, milliseconds(details.lease));
             set(field::HOLD_MS, milliseconds(details.hold));
+            if let Some(Passing { lasting, id }) = details.passing {
+                set(field::LASTING_HOLD_MS, milliseconds(lasting));
+                set(field::PASSING, id.to_string());
+            }
             set(field::TOKEN, details.token.to_string());
             if let Some((revision, instance)) = details.prev {
                 set(field::PREV_REVISION, revision.to_string());
@@ -368,14 +408,15 @@ impl Record {
     pub fn decode(value: &Value) -> Self {
         if value.is_too_large() {
             let oddity = Some(Oddity { names: None, what: Odd::Size });
-            return Self { holder: Holder::unknown(b"(more than a record can be)"), details: None, oddity };
+            return Self { oddity, ..Self::new(Holder::unknown(b"(more than a record can be)"), None) };
         }
         if value.is_malformed() {
             let oddity = Some(Oddity { names: None, what: Odd::Form });
-            return Self { holder: Holder::unknown(&value.body), details: None, oddity };
+            return Self { oddity, ..Self::new(Holder::unknown(&value.body), None) };
         }
         let holder = Holder::decode(&value.body);
-        let details = decode_details(&value.fields);
+        let newer = newer::format_of(&value.fields);
+        let details = if newer.is_some() { newer::decode(&value.fields) } else { decode_details(&value.fields) };
         let odd = if value.is_unsealed() {
             Some(Odd::Seal)
         } else if holder.is_unknown() {
@@ -387,7 +428,8 @@ impl Record {
             let names = details.as_ref().map(|details| (details.instance, details.write));
             Oddity { names, what }
         });
-        Self { holder, details: details.filter(|_| oddity.is_none()), oddity }
+        let is_believed = oddity.is_none();
+        Self { holder, details: details.filter(|_| is_believed), oddity, newer: newer.filter(|_| is_believed) }
     }
 }
 
@@ -398,17 +440,21 @@ fn odd_number(details: &Details) -> Option<Odd> {
 }
 
 fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
+    // Records from before formats had numbers are in the first.
+    (optional(fields, field::FORMAT)?.unwrap_or(FORMAT) == FORMAT).then_some(())?;
     let prev = match fields.get(field::PREV_REVISION) {
         Some(_) => Some((Revision(parse(fields, field::PREV_REVISION)?), optional(fields, field::PREV_INSTANCE)?)),
         None => None,
     };
+    let hold = Duration::from_millis(parse(fields, field::HOLD_MS)?);
     Some(Details {
         machine: parse(fields, field::MACHINE)?,
         instance: parse(fields, field::INSTANCE)?,
         write: parse(fields, field::WRITE)?,
         standing: Standing::decode(fields)?,
         lease: Duration::from_millis(parse(fields, field::LEASE_MS)?),
-        hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
+        hold,
+        passing: decode_passing(fields, hold),
         token: FencingToken(parse(fields, field::TOKEN)?),
         prev,
         unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_nodes(hosts, UNFENCED_LIMIT)),
@@ -422,6 +468,14 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
             by: fields.get(field::BY).map(|text| shortened(text, TEXT_LIMIT)),
         },
     })
+}
+
+/// `None` when nothing of the hold passes. Without one of the two fields, or with one that is not understood, or with a lasting hold
+/// that is not below the hold, all of the hold begins anew with each write, so that others wait longer.
+fn decode_passing(fields: &BTreeMap<String, String>, hold: Duration) -> Option<Passing> {
+    let lasting = Duration::from_millis(parse(fields, field::LASTING_HOLD_MS)?);
+    let id = parse(fields, field::PASSING)?;
+    Some(Passing { lasting, id }).filter(|passing| passing.lasting < hold)
 }
 
 /// `None` when the word is there but not understood, `Some(None)` when it is absent.
@@ -481,7 +535,7 @@ mod tests {
         NodeId::new(name).expect("a node name")
     }
 
-    fn full() -> Record {
+    pub(super) fn full() -> Record {
         Record::new(
             Holder::decode(b"h1"),
             Some(Details {
@@ -491,6 +545,7 @@ mod tests {
                 standing: Standing::Active,
                 lease: Duration::from_secs(3),
                 hold: Duration::from_millis(3900),
+                passing: Some(Passing { lasting: Duration::from_millis(3800), id: WriteId(4) }),
                 token: FencingToken(1_700_000_000),
                 prev: Some((Revision(41), Some(Instance(9)))),
                 unfenced: ["h2", "h3"].map(node).to_vec(),
@@ -538,6 +593,25 @@ mod tests {
             garbled.fields.insert(name.to_owned(), "?".to_owned());
             assert_eq!(Record::decode(&garbled).details, None, "garbled {name}");
         }
+    }
+
+    #[test]
+    fn a_hold_is_lasting_unless_the_record_says_what_of_it_is() {
+        let value = full().encode();
+        let passing = |value: &Value| Record::decode(value).details.expect("it is believed").passing;
+        assert!(passing(&value).is_some());
+        for name in ["lasting-hold-ms", "passing"] {
+            let mut without = value.clone();
+            without.fields.remove(name);
+            assert_eq!(passing(&without), None, "without {name}");
+            for garbled in ["-1", "?", ""] {
+                without.fields.insert(name.to_owned(), garbled.to_owned());
+                assert_eq!(passing(&without), None, "{name} is {garbled:?}");
+            }
+        }
+        let mut all = value.clone();
+        all.fields.insert("lasting-hold-ms".to_owned(), "3900".to_owned());
+        assert_eq!(passing(&all), None);
     }
 
     #[test]

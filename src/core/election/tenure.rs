@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Observation, Remembered};
-use super::record::{Details, LONGEST_PAUSE, OperatorNote, Record};
+use super::record::{Details, LONGEST_PAUSE, OperatorNote, Passing, Record, Standing};
 use super::timings::Timings;
 use super::waiting::Why;
 use crate::types::{FencingToken, Incarnation, Instance, NodeId, Revision, Time, UnitName, WriteId};
@@ -73,6 +73,12 @@ pub(super) struct Tenure {
     pub(super) shortening: bool,
     /// When the store answered that it has the pause that is said now. `None`: it has not yet.
     pub(super) pause_told: Option<Time>,
+    /// When the pause ends that is said now, by this host's clocks. `None`: there is none, or its end is to be computed anew.
+    pub(super) pause_ends: Option<Time>,
+    /// What all records have in common whose passing hold ends at the same time. `None`: none has been sent yet.
+    pub(super) passing: Option<WriteId>,
+    /// The longest hold that any write of this tenure had by the timings alone.
+    pub(super) lasting: Duration,
     pub(super) guarded: Guarded,
     /// Won renewals. The claim itself is not counted.
     pub(super) renewals: u32,
@@ -98,8 +104,10 @@ pub(super) struct Tenure {
     pub(super) in_step: bool,
     /// No start is permitted before this (confirming, K3; verified release, K4; unknown holder, K5).
     pub(super) entitled_at: Time,
-    /// The hold of the record that was taken, which has to be published until the start.
+    /// The lasting hold of the record that was taken, which has to be published until the start.
     pub(super) inherited_hold: Duration,
+    /// The end of the passing holds that the start waits for. What is left until then has to be published, too.
+    pub(super) inherited_until: Option<Time>,
     /// The lease of that record.
     pub(super) inherited_lease: Duration,
     /// Why the start has to wait. Only the text for operators uses it.
@@ -142,6 +150,9 @@ impl Tenure {
             asked: Some(terms.deadline),
             shortening: false,
             pause_told: None,
+            pause_ends: None,
+            passing: None,
+            lasting: Duration::ZERO,
             guarded: Guarded::Armed,
             renewals: 1,
             attempts: Vec::new(),
@@ -155,6 +166,7 @@ impl Tenure {
             in_step: true,
             entitled_at: now,
             inherited_hold: Duration::ZERO,
+            inherited_until: None,
             inherited_lease: Duration::ZERO,
             why: Why::nobody(),
             unfenced: Vec::new(),
@@ -174,13 +186,24 @@ impl Tenure {
         self.granted.unwrap_or(self.won_deadline)
     }
 
-    /// L, the lease of a write that is sent now: T, or what is left of a pause where that is longer. The end of the pause is a time
-    /// of day, so that it is the same after a restart of putexd, and the one that operators are shown; a clock that was set back
-    /// makes a pause no longer than [`LONGEST_PAUSE`].
-    pub(super) fn lease(&self, timings: &Timings, wall: Duration) -> Duration {
-        let pause =
-            self.note.paused.as_ref().and_then(|word| Some(Duration::from_secs(word.until?).saturating_sub(wall)));
-        timings.lease().max(pause.unwrap_or_default().min(LONGEST_PAUSE))
+    /// L, the lease of a write that is sent now: T, or what is left of a pause where that is longer.
+    ///
+    /// The end of the pause is a time of day, so that it is the same after a restart of putexd, and the one that operators are shown; a
+    /// clock that was set back makes a pause no longer than [`LONGEST_PAUSE`]. It is counted by the clock that comes to it first, and
+    /// never gets later by either of them: so what one write says is left of the pause covers the deadlines of all later ones
+    /// (passing hold, H9).
+    pub(super) fn lease(&mut self, timings: &Timings, now: Time, wall: Duration) -> Duration {
+        let Some(until) = self.note.paused.as_ref().and_then(|word| word.until) else {
+            self.pause_ends = None;
+            return timings.lease();
+        };
+        let ends = self.pause_ends.unwrap_or_else(|| {
+            self.passing = None;
+            now.plus(Duration::from_secs(until).saturating_sub(wall).min(LONGEST_PAUSE))
+        });
+        let left = now.until_passed(ends);
+        self.pause_ends = Some(ends.earliest(now.plus(left)));
+        timings.lease().max(left)
     }
 
     /// The lease that the deadline of a write counts on which is sent now. A pause counts only once its hold was published for `gap`
@@ -190,16 +213,38 @@ impl Tenure {
         if is_seen { lease } else { lease.min(timings.lease()) }
     }
 
-    /// X of the next record, which has the lease `lease`: the unit is dead by then. It covers each deadline that is in force, or may
-    /// be because the guard was asked for it, or will be because an earlier write is won yet. While the record that was taken has to
-    /// be waited out, its hold is published too.
-    pub(super) fn published_hold(&self, now: Time, lease: Duration, margin: Duration, confirming: bool) -> Duration {
-        let own = lease.saturating_sub(margin) + self.stop_budget;
+    /// X of the record that `write` sends, which has the lease `lease`: the unit is dead by then. It covers each deadline that is in
+    /// force, or may be because the guard was asked for it, or will be because an earlier write is won yet. While the record that was
+    /// taken has to be waited out, its hold is published too. Once the unit is dead there is no deadline left.
+    ///
+    /// What is longer than the timings of this tenure make it ends at one point in time (passing hold, H9): only the deadlines of a
+    /// pause are later, and what is waited for after a pause.
+    pub(super) fn published_hold(
+        &mut self,
+        now: Time,
+        lease: Duration,
+        timings: &Timings,
+        standing: Standing,
+        write: WriteId,
+    ) -> (Duration, Option<Passing>) {
+        let hold = |lease: Duration| lease.saturating_sub(timings.margin) + self.stop_budget;
+        let own = hold(lease);
+        if standing == Standing::Proven {
+            return (own, None);
+        }
+        let lasting = self.lasting.max(hold(timings.lease()));
         let later = self.attempts.iter().map(|attempt| attempt.deadline).chain(self.asked).chain([self.won_deadline]);
         let in_force = later.reduce(Time::latest).unwrap_or(self.won_deadline);
         let in_force = in_force.plus(self.stop_budget).since_at_most(now);
-        let inherited = if confirming { self.inherited_hold } else { Duration::ZERO };
-        own.max(in_force).max(inherited)
+        let (inherited, left) = match standing {
+            Standing::Confirming => (self.inherited_hold, self.inherited_until.map(|until| now.until_waited(until))),
+            Standing::Active | Standing::GaveUp | Standing::Proven => (Duration::ZERO, None),
+        };
+        self.lasting = lasting;
+        let lasting = lasting.max(inherited);
+        let hold = own.max(in_force).max(inherited).max(left.unwrap_or_default());
+        let passing = (hold > lasting).then(|| Passing { lasting, id: *self.passing.get_or_insert(write) });
+        (hold, passing)
     }
 
     /// The lease that the next record tells; while confirming at least that of the record that was taken.
@@ -212,11 +257,16 @@ impl Tenure {
         let before = self.note.clone();
         change(&mut self.note);
         if self.note.paused != before.paused {
-            self.pause_told = None;
+            self.forget_end_of_pause();
         }
         if self.note != before {
             (self.next_attempt, self.hastened) = (now, Some(now));
         }
+    }
+
+    /// The pause may be longer from now on than anybody was told.
+    pub(super) fn forget_end_of_pause(&mut self) {
+        (self.pause_told, self.pause_ends) = (None, None);
     }
 
     /// Whether the guard may enforce a deadline that is later than that of the last won write by more than T: a pause is over, or T
@@ -331,7 +381,12 @@ impl Tenure {
             let resolution = self.resolve_adopted(observation.revision, write);
             if !self.adopted {
                 self.holders = details.map(|details| details.holders.clone()).unwrap_or_default();
-                self.note = details.map(|details| details.note.clone()).unwrap_or_default();
+                self.lasting = details.map(Details::lasting_hold).unwrap_or_default();
+                // What an operator has said here before the record was found goes on top of it.
+                let OperatorNote { stopped, paused, .. } = std::mem::take(&mut self.note);
+                let found = details.map(|details| details.note.clone()).unwrap_or_default();
+                self.note =
+                    OperatorNote { stopped: stopped.or(found.stopped), paused: paused.or(found.paused), ..found };
             }
             return resolution;
         }
@@ -342,7 +397,8 @@ impl Tenure {
             // The same write at another revision: an operator's words were added to the record; go on from there.
             if Some(write) == self.base_write && observation.revision >= self.base {
                 if observation.revision > self.base {
-                    self.note = details.map(|details| details.note.clone()).unwrap_or_default();
+                    // Another host says nothing of a pause: what was said of that here stands.
+                    self.note.stopped = details.and_then(|details| details.note.stopped.clone());
                 }
                 self.base = observation.revision;
                 return Resolution::Unchanged;
@@ -422,6 +478,7 @@ mod tests {
                 standing: Standing::Active,
                 lease: Duration::from_secs(3),
                 hold: Duration::from_secs(4),
+                passing: None,
                 token: FencingToken(5),
                 prev: None,
                 unfenced: Vec::new(),
@@ -581,7 +638,9 @@ mod tests {
         tenure.granted = Some(at(40));
         tenure.asked = Some(at(60));
         let short = timings();
-        assert_eq!(tenure.published_hold(at(10), short.lease(), short.margin, false), Duration::from_secs(51));
+        let published =
+            |tenure: &mut Tenure| tenure.published_hold(at(10), short.lease(), &short, Standing::Active, WriteId(2)).0;
+        assert_eq!(published(&mut tenure), Duration::from_secs(51));
         assert!(tenure.is_too_long(&short));
         tenure.granted = Some(at(6));
         assert!(!tenure.is_too_long(&short), "that is over soon by itself");
@@ -590,15 +649,68 @@ mod tests {
     #[test]
     fn a_pause_makes_the_lease_as_long_as_what_is_left_of_it_and_no_longer_than_it_may_be() {
         let mut tenure = tenure();
-        let lease = |tenure: &Tenure, wall| tenure.lease(&timings(), Duration::from_secs(wall));
-        assert_eq!(lease(&tenure, 100), Duration::from_secs(3));
+        let lease = |tenure: &mut Tenure, wall| tenure.lease(&timings(), at(wall), Duration::from_secs(wall));
+        assert_eq!(lease(&mut tenure, 100), Duration::from_secs(3));
         tenure.note.paused = Some(Word::new("root", "", 100, Some(160)));
-        assert_eq!(lease(&tenure, 100), Duration::from_secs(60));
+        assert_eq!(lease(&mut tenure, 100), Duration::from_secs(60));
         for (wall, left) in [(150, 10), (158, 3), (170, 3)] {
-            assert_eq!(lease(&tenure, wall), Duration::from_secs(left), "at {wall}");
+            assert_eq!(lease(&mut tenure, wall), Duration::from_secs(left), "at {wall}");
         }
+        tenure.forget_end_of_pause();
         tenure.note.paused = Some(Word::new("root", "", 100, Some(u64::MAX)));
-        assert_eq!(lease(&tenure, 100), LONGEST_PAUSE);
+        assert_eq!(lease(&mut tenure, 100), LONGEST_PAUSE);
         assert!(LONGEST_PAUSE < LONGEST_LEASE);
+    }
+
+    #[test]
+    fn a_pause_ends_by_the_clock_that_comes_to_it_first_and_no_small_step_of_the_wall_clock_makes_it_longer() {
+        let mut tenure = tenure();
+        tenure.note.paused = Some(Word::new("root", "", 100, Some(160)));
+        let lease = |tenure: &mut Tenure, boot, raw, wall| {
+            let now = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
+            tenure.lease(&timings(), now, Duration::from_secs(wall))
+        };
+        assert_eq!(lease(&mut tenure, 100, 100, 100), Duration::from_secs(60));
+        assert_eq!(lease(&mut tenure, 110, 110, 105), Duration::from_secs(50), "the wall clock was set back by 5 s");
+        assert_eq!(lease(&mut tenure, 130, 120, 125), Duration::from_secs(30));
+        // The clock that was ahead stands still: the other one does not get back what it had.
+        assert_eq!(lease(&mut tenure, 130, 140, 125), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_hold_passes_where_a_pause_or_what_a_claim_waits_for_makes_it_long() {
+        let short = timings();
+        let mut tenure = Tenure { asked: None, won_deadline: at(10), ..tenure() };
+        let publish = |tenure: &mut Tenure, lease: u64, standing, write| {
+            tenure.published_hold(at(10), Duration::from_secs(lease), &short, standing, WriteId(write))
+        };
+        let usual = short.hold();
+        assert_eq!(publish(&mut tenure, 3, Standing::Active, 2), (usual, None));
+        let id = WriteId(3);
+        let lasting = Some(Passing { lasting: usual, id });
+        let long = Duration::from_secs(58).saturating_sub(short.margin) + tenure.stop_budget;
+        assert_eq!(publish(&mut tenure, 58, Standing::Active, 3), (long, lasting));
+        assert_eq!(publish(&mut tenure, 58, Standing::Active, 4), (long, lasting), "it ends at the same time");
+        assert_eq!(publish(&mut tenure, 3, Standing::Proven, 5), (usual, None));
+        // A reload that shortens T: what is in force was not given for a pause, and may begin anew with another reload.
+        tenure.lasting = Duration::from_secs(30);
+        tenure.asked = Some(at(35));
+        assert_eq!(publish(&mut tenure, 3, Standing::Active, 6), (Duration::from_secs(26), None));
+        tenure.asked = Some(at(50));
+        let passing = Some(Passing { lasting: Duration::from_secs(30), id });
+        assert_eq!(publish(&mut tenure, 3, Standing::Active, 7), (Duration::from_secs(41), passing));
+        // A claim tells what is left of what it waits for.
+        let waits = Some(at(100));
+        let mut claim = Tenure {
+            asked: None,
+            passing: None,
+            lasting: usual,
+            inherited_until: waits,
+            won_deadline: at(10),
+            ..tenure
+        };
+        let passing = Some(Passing { lasting: usual, id: WriteId(8) });
+        assert_eq!(publish(&mut claim, 3, Standing::Confirming, 8), (Duration::from_secs(90), passing));
+        assert_eq!(publish(&mut claim, 3, Standing::Active, 9), (usual, None));
     }
 }

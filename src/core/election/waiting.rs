@@ -56,6 +56,8 @@ pub enum Longest {
     Configured,
     /// The hold of an earlier record that this host remembers.
     Remembered,
+    /// A lease that lasts until a point in time, as that of a pause does, and that this host has seen.
+    Passing,
 }
 
 /// Everything that explains why a claim has to wait.
@@ -96,6 +98,8 @@ pub enum Stage {
     Claims,
     /// It has claimed the lock, and given up before it started anything.
     GaveUp,
+    /// It has claimed the lock, and the service is stopped everywhere: it starts nothing, and stops what it may have started.
+    Stopped,
 }
 
 /// What a service waits for on this host. It has points in time and not spans, so that the rest is computed when the text is
@@ -190,6 +194,8 @@ pub enum Waiting {
     OwnRecord {
         /// Whether the store still shows that record.
         shown: bool,
+        /// How far this host had come with it.
+        stage: Stage,
         /// When this host may take the lock. `None`: it does not contend.
         take_at: Option<Time>,
     },
@@ -323,6 +329,7 @@ impl fmt::Display for Why {
                 "; it may live for {hold}, the longest hold of any record of this lock that this host remembers, see \
                  putexd-operations(7)"
             ),
+            Longest::Passing => f.write_str("; it may live until the end of a pause that this host has seen"),
         }
     }
 }
@@ -440,10 +447,14 @@ impl Waiting {
                     (Stage::GaveUp, _) => {
                         format!("{holder} had claimed the lock, and gave up before it started anything")
                     }
+                    (Stage::Stopped, _) => format!(
+                        "{holder} had claimed the lock, and starts nothing because the service is stopped everywhere; its record has \
+                         to age"
+                    ),
                 };
                 let heard = match stage {
                     Stage::Runs | Stage::Claims => format!("{holds}{}", heard.in_words(now)),
-                    Stage::GaveUp => holds,
+                    Stage::GaveUp | Stage::Stopped => holds,
                 };
                 match take_at {
                     Some(at) if *stage == Stage::GaveUp => {
@@ -460,7 +471,7 @@ impl Waiting {
                  host's own; its unit is stopped here; who holds the lock now is not known"
                     .to_owned()
             }
-            Self::OwnRecord { shown: true, take_at } => {
+            Self::OwnRecord { shown: true, take_at, .. } => {
                 let aging =
                     "the last record seen is this host's own; its unit is stopped here; the record is left to age";
                 match take_at {
@@ -536,7 +547,7 @@ mod tests {
             Waiting::Renewal { since: at(1000), deadline: at(16_200) }.in_words(at(12_700)),
             "last renewed 11.7s ago; stops in 3.5s unless the store takes a renewal before"
         );
-        let own = |shown| Waiting::OwnRecord { shown, take_at: Some(at(4000)) }.in_words(at(1400));
+        let own = |shown| Waiting::OwnRecord { shown, stage: Stage::Runs, take_at: Some(at(4000)) }.in_words(at(1400));
         let stopped = "the last record seen is this host's own; its unit is stopped here";
         let waits = "waits for the store to answer; nothing is started on this host before it does";
         assert_eq!(own(false), format!("{waits}; {stopped}; who holds the lock now is not known"));

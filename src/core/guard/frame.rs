@@ -1,8 +1,7 @@
 //! The frames between putexd and the guard: one JSON object in each line.
 //!
-//! Both ends import this. Replacing the guard ends every lease, so after an upgrade a new putexd may talk to an old guard for
-//! months: a field is never reused with another meaning, and unknown fields are ignored. A new *command* ends the connection to
-//! an old guard.
+//! Both ends import this. After an upgrade without a reload of the guard, a new putexd may talk to an old guard for months: a field
+//! is never reused with another meaning, and unknown fields are ignored. A new *command* ends the connection to an old guard.
 
 use std::io;
 use std::path::PathBuf;
@@ -262,6 +261,9 @@ pub enum Outcome {
         /// old guard never sends this.
         #[serde(default)]
         trouble: Option<String>,
+        /// The version of the guard. An old guard never sends this.
+        #[serde(default)]
+        version: Option<String>,
     },
 }
 
@@ -374,10 +376,12 @@ mod tests {
                 leases: vec![ListedLease { lease: lease(), lapsed: true, stopped: true }],
                 watchdog: None,
                 trouble: None,
+                version: None,
             },
             Outcome::Leases {
                 leases: Vec::new(),
                 trouble: Some("free space in /run".to_owned()),
+                version: Some("0.1.0".to_owned()),
                 watchdog: Some(Watchdog {
                     device: "/dev/watchdog".into(),
                     timeout: Duration::from_secs(3),
@@ -447,9 +451,9 @@ mod tests {
     }
 
     #[test]
-    fn an_old_guard_serves_no_watchdog() {
+    fn an_old_guard_serves_no_watchdog_and_does_not_say_its_version() {
         let reply: Reply = serde_json::from_str(r#"{"id":7,"result":{"leases":{"leases":[]}}}"#).expect("decodes");
-        assert_eq!(reply.result, Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None });
+        assert_eq!(reply.result, Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None, version: None });
     }
 
     #[test]
@@ -479,6 +483,7 @@ mod tests {
                 trouble: Some("x".repeat(4096)),
             }),
             trouble: Some(longest + &"x".repeat(4096)),
+            version: Some("x".repeat(256)),
         };
         let text = serde_json::to_vec(&Reply { id: u64::MAX, result: rest }).expect("encodes");
         assert!(text.len() < REPLY_LIMIT_BYTES - LEASES_LIMIT_BYTES, "{}", text.len());

@@ -185,14 +185,15 @@ impl Table {
     }
 
     /// The table of a guard that goes on in the same process with another program. Nothing has ended meanwhile, so every lease is
-    /// as it was. The leases that are returned are to be enforced again, because the threads of the program before are gone.
+    /// as it was. The leases that are returned are to be enforced again, because the threads of the program before are gone; each
+    /// comes with whether its units were seen dead already.
     #[must_use]
-    pub fn go_on(entries: Vec<Entry>) -> (Self, Vec<Lease>) {
+    pub fn go_on(entries: Vec<Entry>) -> (Self, Vec<(Lease, bool)>) {
         let mut table = Self::default();
         let mut enforced = Vec::new();
         for entry in entries {
             if !matches!(entry.phase, Phase::Open | Phase::Closing) {
-                enforced.push(entry.lease.clone());
+                enforced.push((entry.lease.clone(), entry.phase == Phase::Stopped));
             }
             table.put(&entry.lease.service.clone(), Some(entry));
         }
@@ -351,7 +352,7 @@ impl Table {
             Command::Disarm { service, instance } => self.disarm(service, instance),
             Command::List => {
                 let leases = self.list(&Of::All);
-                return (Outcome::Leases { leases, watchdog: None, trouble: None }, Vec::new());
+                return (Outcome::Leases { leases, watchdog: None, trouble: None, version: None }, Vec::new());
             }
         };
         match result {
@@ -676,7 +677,7 @@ mod tests {
 
     fn listed(table: &mut Table) -> Vec<ListedLease> {
         match table.handle(at(0), Command::List).0 {
-            Outcome::Leases { leases, watchdog: None, trouble: None } => leases,
+            Outcome::Leases { leases, watchdog: None, trouble: None, version: None } => leases,
             other @ (Outcome::Done | Outcome::Refused { .. } | Outcome::Leases { .. }) => {
                 panic!("not a list: {other:?}")
             }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::BootId;
+use super::format::Format;
 
 /// The directory of these texts: `NAME.json` for a service, [`HOST`] for `putexd.toml`. Only root may read it, because that may
 /// be so for a file of the configuration.
@@ -43,6 +44,9 @@ pub struct Made {
 /// The content of a file in [`DIR`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
+    /// The number of the file's format.
+    #[serde(default)]
+    pub format: Format<1>,
     /// The boot in which it was written. A lease is of one boot, and so are the settings that it was armed with.
     pub boot: BootId,
     /// The texts that were in force.

@@ -2,6 +2,7 @@
 //!
 //! Lowest layer: it imports nothing of this crate.
 
+pub mod format;
 pub mod holder;
 pub mod kept;
 mod lease;
@@ -30,6 +31,9 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The directory of the grants: one file for each service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
+
+/// The directory in which the guard keeps the deadlines over its restart: one file for each lease that is armed.
+pub const GUARDED_LEASES_DIR: &str = "/run/putex/guard/leases";
 
 /// Where putexd keeps what has to outlive a boot.
 pub const STATE_DIR: &str = "/var/lib/putex";

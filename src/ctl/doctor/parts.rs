@@ -48,9 +48,13 @@ fn of_part(name: &str, without: &str, facts: &UnitFacts, program: Option<PathBuf
         found.push(format!("run \"systemctl enable {name}\": it is not started at the next boot, so {without} then"));
     }
     if program.is_some_and(|program| program.to_string_lossy().ends_with(REPLACED)) {
-        let when = if name == "putex-guard.service" { "when this host holds no lease, " } else { "" };
+        let (verb, harmless) = match name {
+            "putex-guard.service" => ("reload", "; no lease ends"),
+            DAEMON_UNIT => ("restart", "; the units continue to run"),
+            _ => ("restart", ""),
+        };
         found.push(format!(
-            "{when}run \"systemctl restart {name}\": its program was replaced after it was started, so the former version runs"
+            "run \"systemctl {verb} {name}\": its program was replaced after it was started, so the former version runs{harmless}"
         ));
     }
     found
@@ -88,6 +92,8 @@ mod tests {
         );
         let guard = of("putex-guard.service", &facts("loaded", "active", "disabled"), "/usr/bin/putex-guard (deleted)");
         let [replaced] = &guard[..] else { panic!("{guard:?}") };
-        assert!(replaced.starts_with("when this host holds no lease, run \"systemctl restart putex-guard.service\""));
+        assert!(replaced.starts_with("run \"systemctl reload putex-guard.service\""), "{replaced}");
+        let daemon = of(DAEMON_UNIT, &good, "/usr/bin/putexd (deleted)");
+        assert!(daemon[0].starts_with("run \"systemctl restart putexd.service\""), "{daemon:?}");
     }
 }

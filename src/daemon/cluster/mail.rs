@@ -84,7 +84,7 @@ pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String
     });
     let waited = PATIENCE.as_secs();
     match (withdrawn.await, last) {
-        (Ok(()), None) => Err(Unmet::Refused(format!(
+        (Ok(()), None) => Err(Unmet::Unheard(format!(
             "say it on {node}: {node} has not answered within {waited} s, and the request is withdrawn"
         ))),
         (Ok(()), Some(outcome)) if outcome.is_done => told(&outcome),
@@ -124,7 +124,7 @@ async fn leave(site: &Site, node: &NodeId, key: &Key, request: &Request) -> Resu
         Err(Trouble::Away(error)) if is_tried => Err(Unmet::Open(format!(
             "the store has not said whether it has the request for {node}, which may do it within {OLD} s: {error}"
         ))),
-        Err(Trouble::Away(error) | Trouble::Refused(error)) => {
+        Err(Trouble::Away(error) | Trouble::Refused(error) | Trouble::Unfit(error)) => {
             Err(Unmet::Refused(format!("say it on {node}: the request cannot be left for it: {error}")))
         }
     }
@@ -138,6 +138,7 @@ fn outcome_of(mailbox: Mailbox, id: &str) -> Option<Outcome> {
 fn told(outcome: &Outcome) -> Result<String, Unmet> {
     let text = shortened(&outcome.text, TEXT_LIMIT);
     match (outcome.is_ok, outcome.is_open) {
+        (true, _) if outcome.is_needless => Err(Unmet::Needless(text)),
         (true, _) => Ok(text),
         (false, true) => Err(Unmet::Open(text)),
         (false, false) => Err(Unmet::Refused(text)),
@@ -219,11 +220,16 @@ impl Porter {
                 self.taken.pop_front();
             }
             let result = self.carry_out(site, request).await;
-            let (is_ok, is_open) = (result.is_ok(), matches!(result, Err(Unmet::Open(_))));
+            let (is_open, is_needless) =
+                (matches!(result, Err(Unmet::Open(_))), matches!(result, Err(Unmet::Needless(_))));
+            let is_ok = result.is_ok() || is_needless;
             let text = match result {
-                Ok(text) | Err(Unmet::Refused(text) | Unmet::Open(text)) => shortened(&text, TEXT_LIMIT),
+                Ok(text)
+                | Err(Unmet::Refused(text) | Unmet::Unheard(text) | Unmet::Open(text) | Unmet::Needless(text)) => {
+                    shortened(&text, TEXT_LIMIT)
+                }
             };
-            outcomes.push(Outcome { id, is_done: true, is_ok, is_open, text });
+            outcomes.push(Outcome { id, is_done: true, is_ok, is_open, is_needless, text });
         }
         update(site, key, |value| {
             let mut mailbox = opened(value);

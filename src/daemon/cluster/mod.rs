@@ -19,7 +19,7 @@ pub(super) mod tests;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
@@ -40,7 +40,7 @@ use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
 use crate::config::ServiceSettings;
 use crate::store::{Link, Store};
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 use crate::types::{ClusterName, Key, NodeId, shortened};
 
 /// Time between two reports of this host while nothing changes.
@@ -146,6 +146,8 @@ struct Shared {
     changed: Notify,
     /// Somebody looks at the cluster.
     looked_at: Notify,
+    /// The list of hosts lacks this host.
+    unlisted: Notify,
     services: watch::Sender<Services>,
     asked: mpsc::Sender<Asked>,
     fresh: mpsc::Sender<Fresh>,
@@ -179,6 +181,15 @@ impl Part {
             }
         }
     }
+
+    /// What does not work meanwhile.
+    fn lack(self) -> &'static str {
+        match self {
+            Self::Report => "other hosts do not see how this one is",
+            Self::Requests => "this host does not do what is asked for elsewhere",
+            Self::View => "this host does not see how others are",
+        }
+    }
 }
 
 /// The tasks that report and look. They end when this is dropped.
@@ -199,6 +210,7 @@ impl Cluster {
             troubles: Mutex::default(),
             changed: Notify::new(),
             looked_at: Notify::new(),
+            unlisted: Notify::new(),
             services,
             asked,
             fresh,
@@ -242,16 +254,27 @@ impl Cluster {
         self.0.looked_at.notify_one();
     }
 
+    /// Says that this host has taken a lock from `node`, whose last renewal was seen at `heard` by `CLOCK_BOOTTIME`: nothing is
+    /// expected of that host until it reports again.
+    pub(super) fn lose(&self, node: &str, heard: Duration) {
+        lock(&self.0.view).lose(node, heard, self.0.site.clock.boot());
+        self.changed();
+    }
+
     /// The cluster as it is known now.
     pub(super) fn status(&self) -> ClusterStatus {
         let own = lock(&self.0.own).clone();
-        let mut hosts = lock(&self.0.view).hosts(self.0.site.clock.boot());
+        let mut hosts = lock(&self.0.view).hosts(&self.0.site.node, self.0.site.clock.boot());
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
         let troubles = lock(&self.0.troubles);
-        // That the store is away is told once.
-        let mut is_away = false;
-        let mut is_told = |trouble: &Trouble| trouble.is_refusal() || !std::mem::replace(&mut is_away, true);
+        // That the store is away is told once, and so is what has to be mended for several parts.
+        let (mut is_away, mut unfit) = (false, BTreeSet::new());
+        let mut is_told = |trouble: &Trouble| match trouble {
+            Trouble::Away(_) => !std::mem::replace(&mut is_away, true),
+            Trouble::Refused(_) => true,
+            Trouble::Unfit(why) => unfit.insert(why.clone()),
+        };
         let told = troubles.iter().filter(|(_, trouble)| is_told(trouble));
         let trouble: Vec<String> = told.map(|(part, trouble)| trouble.in_words(*part)).collect();
         ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
@@ -345,10 +368,7 @@ impl Trouble {
                 format!("see that the store can be reached: {}", shortened(error, ERROR_LIMIT))
             }
             Self::Refused(error) => format!("{}: {}", part.remedy(), shortened(error, ERROR_LIMIT)),
+            Self::Unfit(why) => format!("{}, and until then {}", shortened(why, ERROR_LIMIT), part.lack()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

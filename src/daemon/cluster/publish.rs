@@ -7,12 +7,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::slot::{Replaced, Slot, Trouble, update};
-use super::{Asked, Cluster, PACE, Part, REFUSED, REPORT, Services, Watched, lock};
+use super::{Asked, Cluster, PACE, Part, REFUSED, REPORT, Services, Watched};
+use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire::{self, HOSTS_LIMIT, HostList, Listed};
 use crate::daemon::service::Status;
 use crate::election::{Hindrance, State, Waiting};
+use crate::task::lock;
+use crate::types::span::milliseconds;
 use crate::types::{Key, ServiceName, Value};
 
 /// Time between two looks at the services, unless one of them enters another state.
@@ -23,6 +26,8 @@ const LIST: Duration = Duration::from_secs(60);
 const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
+/// Another host of the same name is told of for so long after its last report. It reports six times as often.
+const NAMESAKE_SHOWN: Duration = Duration::from_secs(60);
 /// So many writes may follow each other at once, so that a change of state, which takes two, is seen at once.
 pub(super) const BURST: u32 = 4;
 /// After so many writes in a row that the store has not taken while it answered reads, it counts as refusing them: a store may
@@ -53,8 +58,8 @@ pub(super) struct Publisher {
     next: Instant,
     /// When the list is looked at again.
     list_at: Instant,
-    /// What a host wrote that has this host's name.
-    namesake: Option<String>,
+    /// When a host that has this host's name has last written a report, and what is told of it.
+    namesake: Option<(Instant, String)>,
     untaken: u32,
     /// When this host has last reported before its present boot. `None`: not looked yet.
     before: Option<u64>,
@@ -116,6 +121,10 @@ impl Publisher {
             asked = match pause {
                 None => tokio::select! {
                     asked = self.asked.recv() => asked,
+                    () = self.cluster.0.unlisted.notified() => {
+                        self.list_at = Instant::now();
+                        None
+                    }
                     _ = timeout(LOOK, self.cluster.0.changed.notified()) => None,
                 },
                 // A store that fails is not asked at each change.
@@ -154,6 +163,7 @@ impl Publisher {
         }
         if Instant::now() >= self.list_at {
             self.enlist().await?;
+            self.check_pages().await?;
             self.list_at = Instant::now() + LIST;
         }
         let is_due = at_once || self.wrote.is_none_or(|wrote| wrote.elapsed() >= REPORT);
@@ -186,6 +196,20 @@ impl Publisher {
         let report = found.entry.and_then(|entry| entry.value).and_then(|value| wire::report(&value, &site.node));
         let boot = (self.describe)().boot;
         Ok(report.map_or(0, |report| if report.boot == boot { report.before } else { report.at }))
+    }
+
+    /// Reads the pages as the store has them, so that those are written again that somebody else has written over.
+    async fn check_pages(&mut self) -> Result<(), Trouble> {
+        let site = &self.cluster.0.site;
+        for (number, (_, written)) in (1_u32..).zip(&mut self.written) {
+            let found = site.notes.read(&site.page(&site.node, number), None).await?;
+            let value = found.entry.and_then(|entry| entry.value);
+            if value.is_none_or(|value| wire::sum(&value.body) != *written) {
+                written.clear();
+                self.told = None;
+            }
+        }
+        Ok(())
     }
 
     async fn write_page(&mut self, index: usize, at_once: bool) -> Result<(), Trouble> {
@@ -226,7 +250,7 @@ impl Publisher {
         self.untaken = if is_up && trouble.is_no_answer() { self.untaken + 1 } else { 0 };
         match trouble {
             Trouble::Away(error) if self.untaken >= UNTAKEN => Trouble::Refused(error),
-            Trouble::Away(_) | Trouble::Refused(_) => trouble,
+            Trouble::Away(_) | Trouble::Refused(_) | Trouble::Unfit(_) => trouble,
         }
     }
 
@@ -235,6 +259,7 @@ impl Publisher {
         let site = self.cluster.0.site.clone();
         let now = site.clock.wall().as_secs();
         let mut is_full = false;
+        let cluster = self.cluster.clone();
         let key: Key = site.list();
         update(&site, &key, |value| {
             let mut hosts = value.map(wire::listed).unwrap_or_default();
@@ -242,7 +267,13 @@ impl Publisher {
             if known.is_some_and(|(_, at)| now.abs_diff(*at) < LISTED_ANEW) {
                 return None;
             }
-            hosts.retain(|(node, at)| *node != site.node && now.saturating_sub(*at) < FORGOTTEN);
+            // A time far ahead is no host's word either.
+            hosts.retain(|(node, at)| *node != site.node && now.abs_diff(*at) < FORGOTTEN);
+            if hosts.len() >= HOSTS_LIMIT {
+                // Names under which nobody reports make room.
+                let view = lock(&cluster.0.view);
+                hosts.retain(|(node, _)| !view.has_no_report(node));
+            }
             is_full = hosts.len() >= HOSTS_LIMIT;
             if is_full {
                 return None;
@@ -289,9 +320,12 @@ impl Publisher {
         report.node = self.cluster.0.site.node.to_string();
         report.at = wall;
         report.before = self.before.unwrap_or_default();
-        report.alarms.extend(self.namesake.clone());
+        report.lost = lock(&self.cluster.0.view).lost();
+        self.namesake.take_if(|(met, _)| met.elapsed() >= NAMESAKE_SHOWN);
+        report.alarms.extend(self.namesake.as_ref().map(|(_, words)| AlarmStatus::sentence(words.clone())));
         if self.left_out > 0 {
-            report.alarms.push(format!("{} of its services have no room in its report", self.left_out));
+            let words = format!("{} of its services have no room in its report", self.left_out);
+            report.alarms.push(AlarmStatus::sentence(words));
         }
         report.sums = self.pages.iter().map(|(sum, _)| sum.clone()).collect();
         wire::bounded_report(report)
@@ -304,7 +338,13 @@ impl Publisher {
         let is_same = own.as_ref().is_some_and(|own| own.report.sums == report.sums);
         let services =
             if is_same { own.take().map(|own| own.services).unwrap_or_default() } else { services.collect() };
-        *own = Some(HostStatus { report: report.clone(), silent_ms: Some(0), found_ms: 0, services });
+        *own = Some(HostStatus {
+            report: report.clone(),
+            silent_ms: Some(0),
+            found_ms: 0,
+            services,
+            ..HostStatus::default()
+        });
     }
 
     /// Notices that another host has written this host's report.
@@ -315,10 +355,10 @@ impl Publisher {
             if other.machine.is_empty() { "which names no id" } else { &other.machine },
             own.node
         );
-        if self.namesake.as_ref() != Some(&words) {
+        if self.namesake.as_ref().is_none_or(|(_, before)| *before != words) {
             tracing::warn!("{words}");
-            self.namesake = Some(words);
         }
+        self.namesake = Some((Instant::now(), words));
     }
 }
 
@@ -347,6 +387,10 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceRe
         hindrance: hindrance(&status).filter(|_| !is_held).unwrap_or_default(),
         since: if is_standby { 0 } else { status.since },
         token: if is_held { status.token.0 } else { 0 },
+        starts: status.starts.as_ref().map_or(0, |(at, _)| *at),
+        waits: status.starts.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
+        remembered_ms: milliseconds(status.remembered),
+        remembered_until: status.remembered_until.unwrap_or_default(),
         alarms: status.alarms.clone(),
         state,
     }

@@ -20,11 +20,14 @@ pub(super) enum Trouble {
     Away(String),
     /// Somebody has to allow it first.
     Refused(String),
+    /// Somebody has to mend first what is there; the remedy comes first.
+    Unfit(String),
 }
 
 impl Trouble {
+    /// Whether it stays so until somebody does something about it.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_))
+        matches!(self, Self::Refused(_) | Self::Unfit(_))
     }
 
     /// Whether nothing was heard of the call, so that the reason is not known.
@@ -38,9 +41,8 @@ impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Denied(_) => Self::Refused(error.to_string()),
-            StoreError::Unreachable(_) | StoreError::Missing(_) | StoreError::Unfit(_) | StoreError::Garbled(_) => {
-                Self::Away(error.to_string())
-            }
+            StoreError::Unfit(why) | StoreError::Garbled(why) => Self::Unfit(why),
+            StoreError::Unreachable(_) | StoreError::Missing(_) => Self::Away(error.to_string()),
         }
     }
 }

@@ -302,6 +302,24 @@ async fn a_store_that_does_not_exist_is_not_told_of_as_a_missing_right() {
     assert!(!journal.take().iter().any(|line| line.contains("allow putexd")));
 }
 
+/// As a folder that others may change, which no right and no waiting helps against.
+#[tokio::test(start_paused = true)]
+async fn what_has_to_be_mended_is_told_once_with_its_remedy() {
+    let (journal, _guard) = written();
+    let store = MemoryStore::new(LIMIT);
+    store.refuse_reads(Some(StoreError::Unfit("run \"chmod go-w /x\": others may change it".to_owned())));
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    sleep(Duration::from_secs(600)).await;
+    let trouble = one.cluster.status().trouble;
+    assert!(trouble.starts_with("run \"chmod go-w /x\"") && trouble.matches("chmod").count() == 1, "{trouble}");
+    assert!(!trouble.contains("can be reached") && !trouble.contains("allow putexd"), "{trouble}");
+    let told = journal.take();
+    assert_eq!(told.iter().filter(|line| line.contains("chmod")).count(), 3, "once for each part: {told:?}");
+    store.refuse_reads(None);
+    sleep(Duration::from_secs(90)).await;
+    assert_eq!(one.cluster.status().trouble, "");
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_hosts_with_one_name_are_told_of() {
     let store = MemoryStore::new(LIMIT);
@@ -309,7 +327,7 @@ async fn two_hosts_with_one_name_are_told_of() {
     let _two = Member::new(&store, "h1", "m2", 0, 2);
     sleep(SEEN * 2).await;
     let alarms = one.sees("h1").report.alarms;
-    assert!(alarms.iter().any(|alarm| alarm.contains("m2, reports as h1 too")), "{alarms:?}");
+    assert!(alarms.iter().any(|alarm| alarm.reason.contains("m2, reports as h1 too")), "{alarms:?}");
 }
 
 fn step_down() -> Verb {
@@ -357,7 +375,7 @@ async fn a_request_is_carried_out_once_and_answered() {
 async fn a_request_to_a_host_that_does_not_answer_is_withdrawn() {
     let store = MemoryStore::new(LIMIT);
     let one = Member::new(&store, "h1", "m1", 0, 1);
-    let Err(Unmet::Refused(refused)) = ask(&one, "h2", step_down()).await else { panic!("nobody answers") };
+    let Err(Unmet::Unheard(refused)) = ask(&one, "h2", step_down()).await else { panic!("nobody answers") };
     assert!(refused.contains("h2 has not answered") && refused.contains("the request is withdrawn"), "{refused}");
     let mut two = Member::new(&store, "h2", "m2", 0, 2);
     sleep(SEEN).await;
@@ -457,4 +475,84 @@ async fn whoever_looks_sees_changes_soon_although_the_store_gives_no_hints() {
         assert_eq!(two.sees("h1").services[0].state, state.to_string());
     }
     assert!(two.reads() - reads < 60, "the looks are paced: {}", two.reads() - reads);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_silent_because_the_store_was_away() {
+    let store = MemoryStore::new(LIMIT);
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    store.go_down("it is away");
+    sleep(Duration::from_secs(90)).await;
+    assert_eq!((one.sees("h2").life(), two.sees("h1").life()), (Life::Reports, Life::Reports));
+    store.go_up();
+    for _ in 0..300 {
+        sleep(Duration::from_millis(100)).await;
+        let seen = one.sees("h2");
+        assert_eq!(seen.life(), Life::Reports, "{:?}", seen.silent_ms);
+    }
+    // One that died meanwhile is found out once the store has answered for as long.
+    drop(two);
+    sleep(Duration::from_secs(45)).await;
+    assert_eq!(one.sees("h2").life(), Life::Silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_lost_a_lock_is_lost_everywhere_until_it_reports() {
+    let store = MemoryStore::new(LIMIT);
+    let [one, three] = [1, 3].map(|seed| Member::new(&store, &format!("h{seed}"), "m", 1, seed));
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    drop(two);
+    sleep(Duration::from_secs(2)).await;
+    let now = || one.cluster.0.site.clock.boot();
+    one.cluster.lose("h3", now().saturating_sub(Duration::from_secs(20)));
+    assert_eq!(one.sees("h3").life(), Life::Reports, "it has reported since, and has lost one lock alone");
+    one.cluster.lose("h2", now());
+    assert_eq!(one.sees("h2").life(), Life::Lost);
+    sleep(Duration::from_secs(4)).await;
+    let seen = three.sees("h2");
+    assert_eq!((seen.life(), &*seen.lost_to), (Life::Lost, "h1"));
+    let _two = Member::new(&store, "h2", "m4", 1, 4);
+    sleep(SEEN * 2).await;
+    assert_eq!((one.sees("h2").life(), three.sees("h2").life()), (Life::Reports, Life::Reports));
+}
+
+/// Somebody writes a list of hosts, a report and a page of his own over those that are there, for as long as he likes.
+#[tokio::test(start_paused = true)]
+async fn what_was_forged_is_put_right_soon_after() {
+    let store = MemoryStore::new(LIMIT);
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    let h2 = NodeId::new("h2").expect("a name");
+    let names = (0..wire::HOSTS_LIMIT).map(|n| wire::Listed { node: format!("x{n}"), at: NOW + 60 });
+    let full = wire::encode(&wire::HostList { hosts: names.collect() });
+    let forged =
+        wire::encode(&HostReport { node: "h2".to_owned(), boot: "forged".to_owned(), ..HostReport::default() });
+    for round in 0..40 {
+        let list = if round % 2 == 0 { wire::encode(&wire::HostList::default()) } else { full.clone() };
+        store.put(&Key::of_hosts(None), list);
+        store.put(&Key::of_host(None, &h2, 0), forged.clone());
+        store.put(&Key::of_host(None, &h2, 1), wire::encode(&wire::Page::default()));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(one.cluster.status().hosts.iter().filter(|host| host.report.node == "h2").count(), 1);
+    }
+    sleep(Duration::from_secs(30)).await;
+    for (sees, of) in [(&one, "h2"), (&two, "h1")] {
+        let seen = sees.sees(of);
+        assert_eq!((seen.life(), seen.services.len()), (Life::Reports, 1), "{of}");
+    }
+    // A page alone that was written over is written again within a minute, and what was known stays meanwhile.
+    store.put(&Key::of_host(None, &h2, 1), wire::encode(&wire::Page::default()));
+    for _ in 0..75 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(one.sees("h2").services.len(), 1);
+    }
+    let page = store.read(&Key::of_host(None, &h2, 1), None).await.expect("it answers");
+    let page = page.entry.and_then(|entry| entry.value).expect("a value");
+    assert_eq!(wire::services(&page).len(), 1, "the host has put its page right");
+    sleep(Duration::from_secs(20)).await;
+    assert!(one.sees("h2").report.alarms.is_empty(), "another host of the same name is told of for a minute");
 }

@@ -9,11 +9,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Trouble, position};
-use super::{Cluster, Fresh, Part, REFUSED, lock};
+use super::{Cluster, Fresh, Part, REFUSED};
 use crate::cluster::report::{HostReport, ServiceReport};
-use crate::cluster::view::HostStatus;
-use crate::cluster::wire;
+use crate::cluster::view::{HostStatus, SILENT};
+use crate::cluster::wire::{self, HOSTS_LIMIT};
 use crate::daemon::hints::{Bell, rung};
+use crate::task::lock;
 use crate::types::span::milliseconds;
 use crate::types::{Incarnation, Key, NodeId, Revision};
 
@@ -33,10 +34,24 @@ const AWAY: Duration = Duration::from_secs(2);
 /// How many services are kept of all other hosts together.
 const SERVICES_LIMIT: usize = 32_768;
 
+/// A host that is missing in the list of hosts is looked at for so long after its last report: the list may be written by somebody
+/// who knows nothing of the host, which then puts itself there again.
+const UNLISTED: Duration = SILENT;
+
+/// A host may report so long before it dies, after its last renewal; and the report of a host that dies may be read so late.
+const LAST_WORD: Duration = Duration::from_secs(3);
+
+/// The most hosts that are looked at, with those that the list lacks.
+const LOOKED_AT_LIMIT: usize = 2 * HOSTS_LIMIT;
+
 /// What is known of the other hosts.
 #[derive(Default)]
 pub(super) struct View {
     hosts: BTreeMap<NodeId, Seen>,
+    /// When the store has last answered a look, by `CLOCK_BOOTTIME`.
+    answered: Option<Duration>,
+    /// Whether it has failed since.
+    is_away: bool,
 }
 
 /// What is known of a host.
@@ -48,6 +63,8 @@ struct Seen {
     /// Where the report was when it was last read.
     position: Option<(Incarnation, Revision)>,
     report: Option<HostReport>,
+    /// When this host has taken a lock from it because it fell silent.
+    lost: Option<Duration>,
     /// The sum and the services of each page as read last.
     pages: Vec<(String, Vec<ServiceReport>)>,
 }
@@ -57,23 +74,88 @@ impl Seen {
     fn is_read(&self) -> bool {
         self.report.is_some() && self.pages.iter().all(|(sum, _)| !sum.is_empty())
     }
+
+    /// Whether nothing was heard of it since this host has taken a lock from it.
+    fn is_lost(&self) -> bool {
+        self.lost.is_some_and(|lost| self.changed.is_none_or(|changed| changed <= lost))
+    }
 }
 
 impl View {
-    pub(super) fn hosts(&self, now: Duration) -> Vec<HostStatus> {
+    /// The hosts as they are known at `now`. While the store does not answer, no host is any longer silent than it was before: it
+    /// may not reach the store either.
+    pub(super) fn hosts(&self, node: &NodeId, now: Duration) -> Vec<HostStatus> {
+        let now = self.answered.filter(|_| self.is_away).unwrap_or(now);
         let ms = |since: Duration| milliseconds(now.saturating_sub(since));
-        let status = |(node, seen): (&NodeId, &Seen)| {
-            let unread = || HostReport { node: node.to_string(), ..HostReport::default() };
+        let status = |(name, seen): (&NodeId, &Seen)| {
+            let unread = || HostReport { node: name.to_string(), ..HostReport::default() };
             let services = seen.pages.iter().flat_map(|(_, services)| services.iter().cloned());
             HostStatus {
                 report: seen.report.clone().unwrap_or_else(unread),
                 // A host of which not everything was read yet is not known.
                 silent_ms: seen.changed.filter(|_| seen.is_read()).map(ms),
                 found_ms: ms(seen.found),
+                lost_to: if seen.is_lost() { node.to_string() } else { self.lost_to_another(name, seen) },
                 services: services.collect(),
             }
         };
         self.hosts.iter().map(status).collect()
+    }
+
+    /// The host that says that it has taken a lock from this one, and has reported later than it.
+    fn lost_to_another(&self, name: &NodeId, seen: &Seen) -> String {
+        let says = |(other, by): &(&NodeId, &Seen)| {
+            *other != name
+                && by.changed > seen.changed
+                && by.report.as_ref().is_some_and(|report| report.lost.iter().any(|lost| lost == name.as_str()))
+        };
+        self.hosts.iter().find(says).map(|(other, _)| other.to_string()).unwrap_or_default()
+    }
+
+    /// Notes that this host has taken a lock from another one that fell silent after `heard`. One that has reported since then is up,
+    /// and has lost that lock alone.
+    pub(super) fn lose(&mut self, node: &str, heard: Duration, now: Duration) {
+        let known = self.hosts.iter_mut().find(|(name, _)| name.as_str() == node);
+        if let Some((_, seen)) = known
+            && seen.changed.is_none_or(|changed| changed <= heard + LAST_WORD)
+        {
+            seen.lost = Some(now);
+        }
+    }
+
+    /// The hosts that are lost by what this one has seen itself.
+    pub(super) fn lost(&self) -> Vec<String> {
+        self.hosts.iter().filter(|(_, seen)| seen.is_lost()).map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// Notes whether the store has answered a look. The time in which it did not says nothing of the other hosts, and is not
+    /// counted as their silence.
+    fn hear(&mut self, is_answered: bool, now: Duration) {
+        if !is_answered {
+            self.is_away = true;
+            return;
+        }
+        let away = now.saturating_sub(self.answered.unwrap_or(now));
+        // A host that has not asked for so long stood still itself.
+        if std::mem::take(&mut self.is_away) || away > SILENT {
+            for seen in self.hosts.values_mut() {
+                seen.found = (seen.found + away).min(now);
+                seen.changed = seen.changed.map(|changed| (changed + away).min(now));
+                seen.lost = seen.lost.map(|lost| lost + away);
+            }
+        }
+        self.answered = Some(now);
+    }
+
+    /// Whether a host that the list of hosts lacks reports all the same.
+    fn reports_unlisted(seen: &Seen, now: Duration) -> bool {
+        let is_heard = seen.changed.is_some_and(|changed| now.saturating_sub(changed) <= UNLISTED);
+        seen.report.is_some() && is_heard
+    }
+
+    /// Whether the report of a listed host was looked for, and there is none.
+    pub(super) fn has_no_report(&self, node: &NodeId) -> bool {
+        self.hosts.get(node).is_some_and(|seen| seen.position.is_some() && seen.report.is_none())
     }
 
     /// The report of a host, and what it has reported of the service whose lock has this key.
@@ -145,6 +227,7 @@ impl Viewer {
 
     /// Notes what came of a look. A store that fails is left alone for a while.
     fn heed(&mut self, result: Result<(), Trouble>) {
+        lock(&self.cluster.0.view).hear(result.is_ok(), self.cluster.0.site.clock.boot());
         if let Err(trouble) = &result {
             self.rests_until = Instant::now() + if trouble.is_refusal() { REFUSED } else { AWAY };
         }
@@ -217,9 +300,17 @@ impl Viewer {
         let value = snapshot.entry.and_then(|entry| entry.value);
         let mut listed: Vec<NodeId> =
             value.map(|value| wire::listed(&value)).unwrap_or_default().into_iter().map(|(node, _)| node).collect();
+        if !listed.contains(&site.node) {
+            self.cluster.0.unlisted.notify_one();
+        }
         listed.retain(|node| *node != site.node);
         let (boot, now) = (site.clock.boot(), Instant::now());
         let mut view = lock(&self.cluster.0.view);
+        let room = LOOKED_AT_LIMIT.saturating_sub(listed.len());
+        let unlisted =
+            view.hosts.iter().filter(|(node, seen)| !listed.contains(node) && View::reports_unlisted(seen, boot));
+        let unlisted: Vec<NodeId> = unlisted.map(|(node, _)| node.clone()).take(room).collect();
+        listed.extend(unlisted);
         view.hosts.retain(|node, _| listed.contains(node));
         self.due.retain(|node, _| listed.contains(node));
         let mut first = now;
@@ -230,6 +321,7 @@ impl Viewer {
                 changed: is_new.then_some(boot),
                 position: None,
                 report: None,
+                lost: None,
                 pages: Vec::new(),
             });
             self.due.entry(node).or_insert_with(|| {
@@ -283,6 +375,11 @@ impl Viewer {
         let value = snapshot.entry.and_then(|entry| entry.value).unwrap_or_default();
         let (sum, services) = (wire::sum(&value.body), wire::services(&value));
         let mut view = lock(&self.cluster.0.view);
+        // A page that the report does not tell of is about to be told of, or is not that host's own. What was known stays.
+        let told = view.hosts.get(node).and_then(|seen| seen.report.as_ref()?.sums.get(index));
+        if told != Some(&sum) {
+            return Ok(());
+        }
         let room = SERVICES_LIMIT.saturating_sub(view.services());
         if let Some(page) = view.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)) {
             *page = (sum, services.into_iter().take(room).collect());

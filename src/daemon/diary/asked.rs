@@ -1,5 +1,6 @@
 //! What an operator has asked for, as the history tells it.
 
+use crate::cluster::history::{ASKED_START, ASKED_STOP};
 use crate::cluster::request::{NO_REASON, Verb};
 
 /// What is asked for in a few words.
@@ -10,8 +11,8 @@ pub(in crate::daemon) fn in_words(verb: &Verb) -> String {
     match verb {
         Verb::StepDown { to: None, reason, .. } => because("step down", reason),
         Verb::StepDown { to: Some(to), reason, .. } => because(&format!("move to {to}"), reason),
-        Verb::Stop { reason, .. } => because("stop everywhere", reason),
-        Verb::Start { .. } => "start again".to_owned(),
+        Verb::Stop { reason, .. } => because(ASKED_STOP, reason),
+        Verb::Start { .. } => ASKED_START.to_owned(),
         Verb::Pause { reason, seconds, .. } => because(&format!("pause for {seconds} s"), reason),
         Verb::Resume { .. } => "resume".to_owned(),
         Verb::Adopt { .. } => "run it under the key of this host's configuration".to_owned(),

@@ -94,7 +94,7 @@ impl Service {
                 self.start = Some(self.answer(start).into());
             }
             Action::Stop { kill_at } => self.stop(kill_at),
-            Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
+            Action::Persist(memory) => self.host.machine.keep(&self.settings, self.without_left_store(memory)),
             Action::Report(transition) => self.report(&transition),
             Action::Alarm(alarm) => self.alarm(&alarm),
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Service, Standpoint};
+use crate::cluster::alarm::AlarmStatus;
 use crate::election::{Heard, Hindrance, Stage, State, Waiting};
 use crate::journal::{self, Alarm};
 use crate::types::{FencingToken, Time, span};
@@ -23,6 +24,8 @@ enum Runs {
     Here,
     Elsewhere,
     Nowhere,
+    /// The store does not answer this host, so that nothing is judged.
+    Unknown,
 }
 
 /// Whether the service fails on this host for as long as to be an alarm. Where each host starts a unit that crashes, and lets the
@@ -40,6 +43,16 @@ pub(super) struct Failing {
 }
 
 impl Failing {
+    /// Whether the alarm stands.
+    pub(super) fn stands(&self) -> bool {
+        self.stands
+    }
+
+    /// Whether the service has failed here since it has last run well.
+    pub(super) fn is_counting(&self) -> bool {
+        self.failures > 0
+    }
+
     fn fail(&mut self) {
         self.failures += 1;
         self.since = None;
@@ -56,6 +69,9 @@ impl Failing {
             self.tenures += 1;
             self.since = None;
         }
+        if runs == Runs::Unknown {
+            return self.stands;
+        }
         if self.since.is_none_or(|(before, _)| before != runs) {
             self.since = Some((runs, now));
         }
@@ -64,7 +80,7 @@ impl Failing {
             Runs::Here if lasts >= lease => *self = Self { token, ..Self::default() },
             Runs::Elsewhere if lasts >= WELL_ELSEWHERE => *self = Self { token, ..Self::default() },
             Runs::Nowhere if lasts >= ALONE => self.stands = true,
-            Runs::Here | Runs::Elsewhere | Runs::Nowhere => {}
+            Runs::Here | Runs::Elsewhere | Runs::Nowhere | Runs::Unknown => {}
         }
         self.stands |= self.failures.max(self.tenures) >= FAILURES;
         self.stands
@@ -97,7 +113,9 @@ impl Service {
             && self.host.fencings.see(&holder, at)
         {
             tracing::warn!("{holder} is seen again, and is fenced again where that is necessary");
-            self.host.tidings.end(Alarm::ConfirmedDead);
+            if !self.host.fencings.has_word_now(now) {
+                self.host.tidings.end(Alarm::ConfirmedDead);
+            }
         }
         self.judge_failures(now);
         for kind in self.alarms.kinds(now) {
@@ -110,12 +128,16 @@ impl Service {
     fn judge_failures(&mut self, now: Time) {
         let runs = if self.failing.failures == 0 { Runs::Nowhere } else { self.runs(now) };
         let (token, lease) = (self.election.token(), self.settings.timings.lease());
-        let stood = self.failing.stands;
+        let (stood, has_failed) = (self.failing.stands, self.failing.is_counting());
         if self.failing.look(runs, token, lease, now)
             && !stood
             && let Some((_, why)) = &self.failure
         {
             self.raise(Alarm::ServiceFails, why);
+        }
+        if has_failed && !self.failing.is_counting() {
+            // It runs well, here or elsewhere, so that the failure is history.
+            self.failure = None;
         }
     }
 
@@ -123,6 +145,7 @@ impl Service {
         match (self.election.state(), self.election.waiting(now)) {
             (State::Active, _) => Runs::Here,
             (_, Some(Waiting::Holder { stage: Stage::Runs, .. })) => Runs::Elsewhere,
+            (_, Some(Waiting::Store { .. })) => Runs::Unknown,
             _ => Runs::Nowhere,
         }
     }
@@ -138,6 +161,7 @@ impl Service {
             Alarm::LeftControlGroup => self.strayed.is_none() && self.outside.is_empty(),
             Alarm::StopFailed => may_run || (is_dead && !matches!(state, State::Releasing | State::Lapsing)),
             Alarm::OddRecord => self.election.revision() != self.odd_at,
+            Alarm::NewerRecord => !self.election.shows_newer_record(),
             // The fence has succeeded, or another host runs the unit by now.
             Alarm::FenceFailed => may_run || self.runs(now) == Runs::Elsewhere,
             Alarm::CheckFailed => self.checker.is_none() || self.healthy,
@@ -164,19 +188,19 @@ impl Service {
     }
 
     /// The alarms that stand, for the status.
-    pub(super) fn alarms_in_words(&self, now: Time) -> Vec<String> {
-        let mut words = self.alarms.in_words();
-        let fails = Alarm::ServiceFails.name();
+    pub(super) fn told_alarms(&self, now: Time) -> Vec<AlarmStatus> {
+        let mut told = self.alarms.told();
+        let fails = Alarm::ServiceFails.kind();
         if self.failing.stands
             && let Some(Hindrance::BackOff(Waiting::BackOff { until, .. })) = self.election.hindrance(now)
-            && let Some(alarm) = words.iter_mut().find(|alarm| alarm.contains(fails))
+            && let Some(alarm) = told.iter_mut().find(|alarm| alarm.kind == fails)
         {
             // A point in time stays the same, so that the status does not change with every look.
             let at = self.host.machine.wall() + now.until_waited(until);
-            alarm.push_str("; next try at ");
-            alarm.push_str(&span::date(at.as_secs()));
+            alarm.reason.push_str("; next try at ");
+            alarm.reason.push_str(&span::date(at.as_secs()));
         }
-        words
+        told
     }
 }
 
@@ -215,6 +239,17 @@ mod tests {
         assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(20)));
         assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(22)));
         assert!(!failing.look(Runs::Here, FencingToken(5), LEASE, at(23)));
+    }
+
+    /// A look at which the store had not answered in time, as on a host with many services.
+    #[test]
+    fn a_run_elsewhere_goes_on_over_a_moment_without_the_store() {
+        let mut failing = Failing { failures: FAILURES, stands: true, ..Failing::default() };
+        for second in 0..=70 {
+            let runs = if second % 10 == 5 { Runs::Unknown } else { Runs::Elsewhere };
+            failing.look(runs, FencingToken(0), LEASE, at(second));
+        }
+        assert!(!failing.stands && !failing.is_counting());
     }
 
     #[test]

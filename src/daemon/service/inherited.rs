@@ -1,7 +1,11 @@
 //! What a former putexd has left to this one: a lease that the guard remembers (adoption, K8).
 
+use std::sync::Arc;
+
+use super::Host;
 use crate::config::ServiceSettings;
 use crate::daemon::guard_queue;
+use crate::daemon::unit_control::UnitControl;
 use crate::election::{Remembered, Timings};
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::types::Key;
@@ -36,6 +40,20 @@ impl From<&ListedLease> for InheritedLease {
         };
         Self { remembered, lease: guard_queue::armed(listed), broken: None }
     }
+}
+
+/// What controls the units of a service: also those that only a lease of a former putexd covers, with the control groups that its
+/// units have left. And whether that lease covers other units than the settings name.
+pub(super) fn control(host: &Host, settings: &ServiceSettings, armed: Option<&Lease>) -> (UnitControl, bool) {
+    let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
+    let is_changed = armed.is_some_and(|lease| {
+        lease.units.len() != settings.units().count() || settings.units().any(|unit| !lease.units.contains(unit))
+    });
+    let mut former = armed.map(|lease| lease.units.clone()).unwrap_or_default();
+    former.retain(|unit| !settings.units().any(|other| other == unit));
+    let units = UnitControl::new(settings, former, groups, Arc::clone(&host.systemd), Arc::clone(&host.machine));
+    units.take_over(armed.map_or(&[], |lease| &lease.begun));
+    (units, is_changed)
 }
 
 /// Settings for a lease whose service has no file any more. `None`: the lease names no unit. The lease does not name the

@@ -12,10 +12,10 @@ use crate::daemon::diary::Teller;
 use crate::daemon::machine::Machine;
 use crate::daemon::tidings::{Change, NewHolder};
 use crate::dbus::TransitionStatus;
-use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
+use crate::election::{Alarm, FORMAT, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
 use crate::journal;
-use crate::types::{FencingToken, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName};
+use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, UnitName};
 
 /// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
@@ -142,12 +142,9 @@ impl Service {
     }
 
     /// The answer to an operator who has this host let its lock go. `Err`: it does not hold the lock, or its lease is over.
-    pub(super) fn told_to_step_down(&self, to: Option<&NodeId>) -> Result<String, String> {
+    pub(super) fn told_to_step_down(&self) -> Result<String, String> {
         let unit = &self.settings.unit;
         let again = rounded(self.settings.timings.renew_interval * 2);
-        if to == Some(&self.host.node) && self.may_run() {
-            return Err(format!("name another host: {} is the one that runs {unit}", self.host.node));
-        }
         match self.election.state() {
             State::Starting | State::Active if self.broken.is_some() => Ok(format!(
                 "begun to stop {unit}; its lock is let go when it is proven dead, and this host does not take it again before \
@@ -164,7 +161,7 @@ impl Service {
             State::Releasing => Ok(format!("{unit} is being stopped already, in order to let the lock go")),
             State::Lapsing => Err(format!("the lease is over, and {unit} is being stopped already")),
             State::NoStore | State::Standby | State::Retired => {
-                Err(format!("{} does not run on this host: {}", self.settings.name, self.held_elsewhere()))
+                Err(format!("it does not run on {}: {}", self.host.node, self.held_elsewhere()))
             }
         }
     }
@@ -177,11 +174,17 @@ impl Service {
     pub(super) fn report(&mut self, transition: &Transition) {
         self.metrics.entered(transition.to);
         if matches!(transition.to, State::Releasing | State::Lapsing) {
-            self.metrics.stopped(self.election.stop_kind(&transition.reason));
+            self.metrics.stopped(self.election.stop_kind());
         }
         let now = self.host.machine.now();
         let teller = self.teller();
-        self.diary.note(transition, now, &teller);
+        if matches!(transition.to, State::Releasing | State::Lapsing)
+            && let Some(word) = self.status.borrow().paused.as_ref().filter(|word| word.holds(self.host.machine.wall()))
+        {
+            // A long lease belongs to the tenure that ends here.
+            teller.pause_ends(&word.in_words("paused"));
+        }
+        self.diary.note(transition, self.election.lapse_bounds(), now, &teller);
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         let mut told = transition.clone();
@@ -192,6 +195,11 @@ impl Service {
             // The entry of this change tells of it in the journal.
             let machine = &self.host.machine;
             self.alarms.raise(journal::Alarm::Lapsed, &transition.reason, machine.now(), machine.wall());
+            // A lapse that is found when putexd starts is told then.
+            if transition.from != State::NoStore {
+                journal::count(journal::Alarm::Lapsed);
+                teller.alarm(journal::Alarm::Lapsed, self.diary.token_of_lapse(), &transition.reason);
+            }
         }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
         self.host.tidings.bulletin().transition(TransitionStatus {
@@ -237,6 +245,10 @@ impl Service {
     pub(super) fn alarm(&mut self, alarm: &Alarm) {
         if let Alarm::OddRecord { .. } = alarm {
             self.odd_at = self.election.revision();
+        }
+        if let Alarm::NewIncarnation = alarm {
+            self.left_store = self.election.memory().position.as_ref().map(|(store, _)| store.clone());
+            self.forget_store();
         }
         let settings = &self.settings;
         let (kind, reason) = match alarm {
@@ -303,6 +315,9 @@ impl Service {
                     format!("it is said to be {whose}'s, and {what}; it counts as that of an unknown holder"),
                 )
             }
+            Alarm::NewerRecord { holder, format, lease } => {
+                (journal::Alarm::NewerRecord, newer_record_in_words(holder, *format, *lease))
+            }
             Alarm::NotToBeFenced { hosts } => (
                 journal::Alarm::NotToBeFenced,
                 format!(
@@ -368,6 +383,22 @@ impl Service {
             teller: self.teller(),
         }
     }
+}
+
+/// Who holds the lock and until when, by a record of a later format, and what this host does not know of it.
+fn newer_record_in_words(holder: &str, format: u32, lease: Option<Duration>) -> String {
+    let whose = match (holder, lease) {
+        ("", _) => "nobody holds the lock, and this host waits as for an unknown holder".to_owned(),
+        (_, Some(lease)) => format!(
+            "{holder} holds the lock until the record has stood unchanged for {}, which this host waits for",
+            rounded(lease)
+        ),
+        (_, None) => format!("{holder} holds the lock, and this host waits as for an unknown holder"),
+    };
+    format!(
+        "it has format {format}, and this putexd knows formats up to {FORMAT}: {whose}; what else it says is not known, so give \
+         orders about the service on a host with the later version"
+    )
 }
 
 /// What the journal adds to the reason of a change of state after which nothing of the unit runs on this host. It may be
@@ -460,11 +491,24 @@ mod tests {
                 None if of != Of::None => continue,
                 listed => listed.clone().unwrap_or_default(),
             };
-            let result = Outcome::Leases { leases, watchdog: None, trouble: None };
+            let result = Outcome::Leases { leases, watchdog: None, trouble: None, version: None };
             let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
             reply.push(b'\n');
             stream.write_all(&reply).await.expect("putexd reads");
         }
+    }
+
+    #[test]
+    fn a_record_of_a_later_version_is_told_with_its_holder_and_how_long_that_is_waited_for() {
+        let said = newer_record_in_words("h2", 2, Some(Duration::from_secs(20)));
+        assert!(
+            said.starts_with(
+                "it has format 2, and this putexd knows formats up to 1: h2 holds the lock until the record"
+            )
+        );
+        assert!(said.contains("has stood unchanged for 20s, which this host waits for;"), "{said}");
+        assert!(newer_record_in_words("h2", 2, None).contains("waits as for an unknown holder"));
+        assert!(newer_record_in_words("", 2, None).contains("nobody holds the lock"));
     }
 
     /// Whether `units` are dead by the word of a guard that lists `listed`.

@@ -1,8 +1,12 @@
 //! What a service answers to an operator who stops it everywhere, starts it again, or pauses it.
 
 use super::Service;
-use crate::election::{State, Word, rounded};
+use crate::cluster::request::Unmet;
+use crate::election::{State, Unsaid, Word, rounded};
 use crate::types::span;
+
+/// What to do where a word can be written from nowhere at the moment.
+const SEE_THE_STORE: &str = "see that the store answers, and say it again";
 
 impl Service {
     /// Who holds the lock, for an operator who says on this host what has to be said on the holder.
@@ -11,20 +15,71 @@ impl Service {
             let name = &self.settings.name;
             return format!("it is {}; \"putexctl start {name}\" ends that", word.in_words("stopped everywhere"));
         }
+        let is_blind = self.election.state() == State::NoStore;
         match self.election.holder() {
-            "" => "nobody is known to hold it".to_owned(),
+            "" if is_blind => "the store does not answer this host, so that it is not known who holds it".to_owned(),
             holder if holder == self.host.node.as_str() => {
-                "its last record is this host's own, and nothing runs under it".to_owned()
+                let store = if is_blind { "the store does not answer this host; " } else { "" };
+                format!("{store}its last record is this host's own, and nothing runs under it")
             }
+            holder if is_blind => format!(
+                "the store does not answer this host; by the last record that was seen {holder} held it, so wait for the store, or \
+                 say it there"
+            ),
+            "" => "nobody is known to hold it".to_owned(),
             holder => format!("{holder} holds it, so say it there"),
         }
     }
 
-    /// What was said of a stop on this host and is not in the lock's record yet, in words.
+    /// What was said on this host and is not in the lock's record yet, in words.
     pub(super) fn unsaid(&self) -> Option<String> {
-        Some(match self.election.unsaid()? {
-            Some(word) => word.in_words("stopped everywhere"),
-            None => "started again".to_owned(),
+        Some(match self.election.unsaid(self.host.machine.now())? {
+            Unsaid::Stopped(word) => word.in_words("stopped everywhere"),
+            Unsaid::Started => "started again".to_owned(),
+            Unsaid::Paused(word) => word.in_words("paused"),
+            Unsaid::Resumed => format!("resume asked for by {}", self.resumed_by),
+        })
+    }
+
+    /// Tells the journal of an operator's word that this host has given up, because the store did not take it in time.
+    pub(super) fn tell_of_unheard(&mut self) {
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        let (again, word) = match self.election.take_unheard() {
+            None => return,
+            Some(Ok(word)) => ("say it again if it is still meant", word.in_words("stopped everywhere")),
+            Some(Err(word)) => (
+                "say \"start\" again if it is still meant",
+                format!("the end of what was said before ({})", word.in_words("stopped everywhere")),
+            ),
+        };
+        tracing::warn!(
+            OBJECT_SYSTEMD_UNIT = unit.as_str(),
+            "{name}: {again}: {word}: the store has not taken that in time, and this host does not try any more"
+        );
+    }
+
+    /// What the operator should know of words that were said on this host and are not in force yet.
+    pub(super) fn remark_on_words(&self) -> Option<String> {
+        let now = self.host.machine.now();
+        if let Some(word) = self.unsaid() {
+            return Some(format!(
+                "{word}: that is not in the lock's record yet, and this host goes on trying; it is dropped if putexd is restarted \
+                 here before"
+            ));
+        }
+        if self.election.has_unknown_pause(now) {
+            return Some(
+                "the lease of this host is a long one, because it was paused before putexd was restarted here; by whom and until \
+                 when is shown once the store answers"
+                    .to_owned(),
+            );
+        }
+        let is_paused = self.election.pause_word(now).is_some();
+        (is_paused && self.election.is_shortening()).then(|| {
+            format!(
+                "resume asked for by {}: the store has it, and putex-guard has not acknowledged the shorter lease yet",
+                self.resumed_by
+            )
         })
     }
 
@@ -63,11 +118,10 @@ impl Service {
                 }
                 None => format!("the lock is taken, is told so and left again; no host starts {unit} {until}"),
             },
-            State::NoStore => {
-                return Err(
-                    "see that the store answers, and say it again: this host cannot tell the lock now".to_owned()
-                );
-            }
+            State::NoStore => format!(
+                "{before}the store does not answer, and this host goes on trying for an hour to tell the lock; no host starts \
+                 {unit} after that {until}"
+            ),
             State::Retired => return Err("say it on another host: this one does not take part any more".to_owned()),
         };
         tracing::info!("{name}: {}", word.in_words("stopped everywhere"));
@@ -75,22 +129,39 @@ impl Service {
     }
 
     /// `Err`: it is not stopped, or the word cannot be taken back from this host.
-    pub(super) fn told_to_start(&self, by: &str) -> Result<String, String> {
+    pub(super) fn told_to_start(&self, by: &str) -> Result<String, Unmet> {
         let now = self.host.machine.now();
         let name = &self.settings.name;
-        if self.election.state() == State::NoStore {
-            return Err("see that the store answers, and say it again: this host cannot tell the lock now".to_owned());
-        }
+        let is_blind = self.election.state() == State::NoStore;
         let Some(word) = self.election.stop_word(now) else {
+            if let Some(Unsaid::Stopped(word)) = self.election.unsaid(now) {
+                tracing::info!("{name}: {by} takes back: {}", word.in_words("stopped everywhere"));
+                return Ok(
+                    "the stop is not in the lock's record, as far as this host knows, and is not written any more"
+                        .to_owned(),
+                );
+            }
+            if is_blind {
+                return Err(Unmet::Refused(format!(
+                    "{SEE_THE_STORE}: this host does not know of a word that keeps {name} stopped"
+                )));
+            }
             let where_it_is = match (self.election.state(), self.election.holder()) {
                 (State::Starting | State::Active, _) => "this host runs it".to_owned(),
                 (_, "") => "a host that may run it takes it; \"putexctl status\" says what each waits for".to_owned(),
-                (_, holder) => format!("{holder} holds it"),
+                (_, holder) => format!("{holder} has its lock"),
             };
-            return Err(format!("{name} is not stopped everywhere: {where_it_is}"));
+            return Err(Unmet::Needless(format!(
+                "nothing was to be done, because no operator keeps it stopped: {where_it_is}"
+            )));
         };
         tracing::info!("{name}: {by} takes back: {}", word.in_words("stopped everywhere"));
-        Ok(format!("the hosts that may run it contend for it again; it was {}", word.in_words("stopped everywhere")))
+        let was = word.in_words("stopped everywhere");
+        Ok(if is_blind {
+            format!("the store does not answer, and this host goes on trying for an hour to tell the lock; it is {was}")
+        } else {
+            format!("the hosts that may run it contend for it again; it was {was}")
+        })
     }
 
     /// `Err`: this host has no lease that could be prolonged.
@@ -117,19 +188,30 @@ impl Service {
     }
 
     /// `Err`: there is no pause, or this host has none.
-    pub(super) fn told_to_resume(&self, by: &str) -> Result<String, String> {
+    pub(super) fn told_to_resume(&mut self, by: &str) -> Result<String, Unmet> {
         let now = self.host.machine.now();
         let name = &self.settings.name;
-        let Some(word) = self.election.pause_word(now) else { return Err(format!("{name} is not paused")) };
+        let Some(word) = self.election.pause_word(now).or_else(|| self.election.pause_to_be(now)) else {
+            if self.election.has_unknown_pause(now) {
+                return Err(Unmet::Refused(format!(
+                    "{SEE_THE_STORE}: putexd was restarted here in a pause, and does not know yet what is to be ended"
+                )));
+            }
+            if self.election.state() == State::NoStore {
+                return Err(Unmet::Refused(format!("{SEE_THE_STORE}: this host does not know of a pause of {name}")));
+            }
+            return Err(Unmet::Needless("nothing was to be done, because it is not paused".to_owned()));
+        };
         if !matches!(self.election.state(), State::Starting | State::Active) {
             let until = word.until.map_or_else(String::new, |until| format!(" before {}", span::date(until)));
-            return Err(format!(
+            return Err(Unmet::Refused(format!(
                 "see that {} is up, and that putexd runs there: only the host that has the long lease can end it, and no other \
                  host takes the lock{until}",
                 self.election.holder()
-            ));
+            )));
         }
         tracing::info!("{name}: {by} takes back: {}", word.in_words("paused"));
+        by.clone_into(&mut self.resumed_by);
         let lease = rounded(self.settings.timings.lease());
         Ok(format!(
             "the lease lasts {lease} again, as soon as the store has taken a renewal and putex-guard knows of it"

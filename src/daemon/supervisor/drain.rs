@@ -174,7 +174,8 @@ fn is_held(status: &Status) -> bool {
 /// Whether a service needs another host than this one: this host holds it, or would be the one to take it from a host that is
 /// drained, or from nobody.
 fn needs_another(status: &Status, cluster: &ClusterStatus) -> bool {
-    if status.stopped.is_some() {
+    // What fails here again and again is lost by nobody when this host takes it no more.
+    if status.stopped.is_some() || status.is_failing {
         return false;
     }
     if is_held(status) {
@@ -336,6 +337,15 @@ mod tests {
             status.stopped = Some(crate::election::Word::new("root", "", 1, None));
         });
         scene.drain(0, false).await.expect("it is to be stopped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_fails_again_and_again_does_not_keep_its_host_from_being_drained() {
+        let scene = Scene::new(2).await;
+        scene.drain(1, false).await.expect("h1 runs it");
+        assert!(scene.drain(0, false).await.is_err(), "nobody is left");
+        scene.members[0].statuses[0].send_modify(|status| status.is_failing = true);
+        scene.drain(0, false).await.expect("nobody loses it");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Supervisor;
+use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
 use crate::daemon::guard_news::GuardNews;
@@ -43,7 +44,10 @@ pub(super) fn describe(host: &Host, guard_news: GuardNews) -> impl Fn() -> HostR
         guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
         watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
         drained: drain.told(),
-        alarms: tidings.alarms().in_words().into_iter().chain(guard_news.in_words()).chain(machine.trouble()).collect(),
+        alarms: {
+            let sentences = guard_news.in_words().into_iter().chain(machine.trouble());
+            tidings.alarms().told().into_iter().chain(sentences.map(AlarmStatus::sentence)).collect()
+        },
         ..HostReport::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -15,11 +16,14 @@ use crate::config::ServiceSettings;
 use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
-use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word};
+use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus, Unread};
+use crate::election::{Cause, Heard, Hindrance, Stage, State, Waiting, Word};
 use crate::journal;
 use crate::types::span::milliseconds;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
+
+/// A report may be read so long after it was written: one that a host wrote before it died says nothing of its life.
+const READ_LATE: Duration = Duration::from_secs(15);
 
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
@@ -95,6 +99,7 @@ impl Supervisor {
         let reason = format!("{by} says that {node} is off, so that its fencing is not waited for by {names}");
         let subject = journal::Subject { holder: Some(node.as_str()), ..journal::Subject::default() };
         journal::alarm(journal::Alarm::ConfirmedDead, &subject, &reason);
+        let reason = format!("keep {node} off until it was looked at: {reason}");
         self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
         for handle in services.iter().filter_map(|service| self.services.get(service)) {
             Teller::of(&self.host, &handle.settings.key).asked(&Verb::ConfirmDead { node: node.clone() }, by);
@@ -107,17 +112,37 @@ impl Supervisor {
         ))
     }
 
+    /// Ends an operator's word that a host is off once that host reports again. A host that holds no lock is seen in no other way.
+    pub(super) fn end_words_on_the_dead(&self) {
+        let (fencings, now) = (&self.host.fencings, self.host.machine.now());
+        if !fencings.has_word_now(now) {
+            return;
+        }
+        for host in self.cluster.status().hosts {
+            let Some(silent) = host.silent_ms.map(Duration::from_millis) else { continue };
+            let node = host.report.node;
+            if fencings.see(&node, now.minus(silent.saturating_add(READ_LATE))) {
+                tracing::warn!("{node} reports again, and is fenced again where that is necessary");
+            }
+        }
+        if !fencings.has_word_now(now) {
+            self.host.tidings.end(journal::Alarm::ConfirmedDead);
+        }
+    }
+
     /// Reads what the store has of the history of the service's lock, beside all else.
-    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, String>>) {
+    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, Unread>>) {
         let run = self.services.get(service).map(|handle| handle.settings.key.clone());
         let Some(lock) = run.or_else(|| self.observers.key(service)) else {
-            let _ = answer.send(Err(format!("putexd has no lock for {service}: it has no file, or a broken one")));
+            let why = format!("look at \"putexctl status {service}\": it has no file on this host, or a broken one");
+            let _ = answer.send(Err(Unread::Unknown(why)));
             return;
         };
         let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
         let now = self.host.machine.wall();
         tokio::spawn(async move {
-            let _ = answer.send(history.read(&*notes, &lock, now).await);
+            let read = history.read(&*notes, &lock, now).await;
+            let _ = answer.send(read.map_err(|why| Unread::Store(format!("see that the store can be reached: {why}"))));
         });
     }
 
@@ -231,13 +256,31 @@ impl Supervisor {
             service: service.name.to_string(),
             unit: service.unit.to_string(),
             key: service.key.to_string(),
-            state: State::Standby.to_string(),
+            // It has not read the lock yet.
+            state: State::NoStore.to_string(),
             waits,
             ..ServiceStatus::default()
         }
     }
 
+    /// Notes which hosts have lost a lock to this one because they fell silent.
+    fn see_losses(&mut self) {
+        for (name, handle) in &self.services {
+            let status = handle.status.borrow();
+            let Some(Waiting::Entitlement { why, .. } | Waiting::Unproven { why, .. }) = &status.waiting else {
+                continue;
+            };
+            let Cause::Silent { holder, heard } = &why.cause else { continue };
+            if status.state == State::Confirming && self.taken.insert(name.clone(), *heard) != Some(*heard) {
+                let (Heard::Renewed(at) | Heard::Found(at)) = heard;
+                self.cluster.lose(holder, at.boot);
+            }
+        }
+        self.taken.retain(|name, _| self.services.contains_key(name));
+    }
+
     pub(super) fn show(&mut self) {
+        self.see_losses();
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
         let drained = if self.host.drain.word().is_some() { " (this host is drained)" } else { "" };
         let count = format!("{}{drained}", self.count());
@@ -301,6 +344,7 @@ fn status_of(
         since: Some(status.since),
         holder: status.holder.clone(),
         held_since: status.held_since,
+        held_longer: status.held_longer,
         silent_ms: spans.silent,
         lease_left_ms: status.deadline.map(|deadline| milliseconds(now.until_passed(deadline))),
         stopped: status.stopped.as_ref().map(word_of),
@@ -309,6 +353,10 @@ fn status_of(
         starts_ms: spans.starts,
         revision: status.revision.0,
         token: status.token.0,
+        ran_until: status.ran_until,
+        ran_on: status.ran_on.clone(),
+        remembered_ms: milliseconds(status.remembered),
+        remembered_until: status.remembered_until,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
         alarms: status.alarms.clone(),

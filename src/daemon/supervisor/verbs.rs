@@ -9,10 +9,11 @@ use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
 use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, Life};
-use crate::daemon::cluster::Errand;
+use crate::daemon::cluster::{Cluster, Errand};
 use crate::daemon::service::{Answer, Status};
+use crate::daemon::silence::Silences;
 use crate::dbus::Ask;
-use crate::election::State;
+use crate::election::{Heard, State, Waiting, rounded};
 use crate::journal;
 use crate::types::{NodeId, ServiceName};
 
@@ -22,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const HOLDER: Duration = Duration::from_secs(10);
 /// Time between two looks for such a host.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// A renewal may come so much later than its interval.
+const RENEWED_LATE: Duration = Duration::from_millis(500);
 
 /// Where a verb is carried out.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,9 +52,30 @@ impl Supervisor {
         }
         match self.place(&errand.verb) {
             Ok(Place::Here) => self.carry_out(Errand { is_placed: true, ..errand }),
-            Ok(Place::On(node)) => self.cluster.hand_over(node, errand.verb, errand.by, errand.answer),
+            Ok(Place::On(node)) => self.have_done(node, errand),
             Err(reason) => drop(errand.answer.send(Err(reason.into()))),
         }
+    }
+
+    /// Has `node` do it. Any host may write a stop into the lock's record, so that this one does where that host does not answer.
+    fn have_done(&self, node: NodeId, errand: Errand) {
+        let Errand { verb, by, answer, .. } = errand;
+        if !matches!(verb, Verb::Stop { .. }) {
+            return self.cluster.hand_over(node, verb, by, answer);
+        }
+        let (told, hears) = oneshot::channel();
+        self.cluster.hand_over(node, verb.clone(), by.clone(), told);
+        let errands = self.errand.clone();
+        tokio::spawn(async move {
+            match hears.await {
+                // A client whose errand has no room is told that nobody answers.
+                Ok(Err(Unmet::Unheard(_))) => {
+                    let _ = errands.try_send(Errand { verb, by, answer, is_patient: true, is_placed: true });
+                }
+                Ok(told) => drop(answer.send(told)),
+                Err(_) => {}
+            }
+        });
     }
 
     /// The status of the service where only a holder can do what is asked for, and there is none at the moment.
@@ -78,17 +103,22 @@ impl Supervisor {
         let Some((service, reason, to)) = self.handed_over(&verb) else {
             return self.answer_here(Ask::Do { verb, by, answer });
         };
-        match successors(&self.cluster.status(), self.cluster.is_blind(), service, to) {
+        match self.grounds().successors(service, to) {
             Ok(words) => {
                 tracing::info!("{service}: {by} has this host step down{}", said(reason));
                 let answer = with_words(answer, words);
                 self.answer_here(Ask::Do { verb, by, answer });
             }
-            Err(_) if is_patient => {
+            Err(Objection::Passing(_)) if is_patient => {
                 self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
             }
-            Err(reason) => drop(answer.send(Err(reason.into()))),
+            Err(objection) => drop(answer.send(Err(objection.into()))),
         }
+    }
+
+    /// What is known of who could take a service over from this host.
+    fn grounds(&self) -> Grounds {
+        Grounds { cluster: self.cluster.clone(), silences: self.silences.clone() }
     }
 
     /// The service that is held here and is to be handed over, why, and to whom.
@@ -100,12 +130,12 @@ impl Supervisor {
     /// Waits for a moment whether another host can take over, and then has the errand carried out or refused. What a host
     /// reports is a few seconds old, and a host that was started just now takes nothing at first.
     fn wait_for_successor(&self, errand: Errand) {
-        let (cluster, errands) = (self.cluster.clone(), self.errand.clone());
+        let (grounds, errands) = (self.grounds(), self.errand.clone());
         tokio::spawn(async move {
             if let Verb::StepDown { service, to, .. } = &errand.verb {
                 let end = Instant::now() + PATIENCE;
                 while Instant::now() < end
-                    && successors(&cluster.status(), cluster.is_blind(), service, to.as_ref()).is_err()
+                    && matches!(grounds.successors(service, to.as_ref()), Err(Objection::Passing(_)))
                 {
                     sleep(LOOK).await;
                 }
@@ -118,7 +148,8 @@ impl Supervisor {
     /// Ends the drain. `by`: who asks for it.
     pub(super) fn undrain(&self, by: &str, answer: Answer) {
         if self.host.drain.word().is_none() {
-            let _ = answer.send(Err("this host is not drained".to_owned().into()));
+            let needless = "nothing was to be done, because this host is not drained".to_owned();
+            let _ = answer.send(Err(Unmet::Needless(needless)));
             return;
         }
         let (drain, hints, cluster) = (self.host.drain.clone(), self.host.hints.clone(), self.cluster.clone());
@@ -150,13 +181,39 @@ impl Supervisor {
     /// Where `verb` is carried out. `Err`: why nowhere.
     fn place(&self, verb: &Verb) -> Result<Place, String> {
         match verb {
+            // Without the store no other host can be asked, and the word is kept here until the store is back.
+            Verb::Stop { service, .. } | Verb::Start { service } if self.is_blind(service) => Ok(Place::Here),
             Verb::StepDown { service, .. } => self.place_of_holder(service, true),
-            Verb::Stop { service, .. } | Verb::Pause { service, .. } | Verb::Resume { service } => {
-                self.place_of_holder(service, false)
-            }
+            Verb::Resume { service } => match self.silent_holder(service) {
+                // It would be asked in vain, and only it can do that.
+                Some(why) => Err(why),
+                None => self.place_of_holder(service, false),
+            },
+            Verb::Stop { service, .. } | Verb::Pause { service, .. } => self.place_of_holder(service, false),
             Verb::Start { service } => Ok(self.place_of_start(service)),
             Verb::Adopt { .. } | Verb::Drain { .. } | Verb::Undrain | Verb::ConfirmDead { .. } => Ok(Place::Here),
         }
+    }
+
+    /// Why nobody can end a pause of `service` now: its holder has the long lease, and has not renewed the lock for a while.
+    fn silent_holder(&self, service: &ServiceName) -> Option<String> {
+        let handle = self.services.get(service)?;
+        let status = handle.status.borrow();
+        let Some(Waiting::Holder { holder, heard: Heard::Renewed(at), .. }) = &status.waiting else { return None };
+        let silent = self.host.machine.now().since_at_least(*at);
+        let is_silent = silent > handle.settings.timings.renew_interval * 2 + RENEWED_LATE;
+        (is_silent && status.paused.is_some()).then(|| {
+            format!(
+                "see that {holder} is up, and that putexd runs there: only {holder}, which has the long lease, can end it, and it has \
+                 not renewed the lock for {}",
+                rounded(silent)
+            )
+        })
+    }
+
+    /// Whether the store does not answer this host, which has the service.
+    fn is_blind(&self, service: &ServiceName) -> bool {
+        self.services.get(service).is_some_and(|handle| handle.status.borrow().state == State::NoStore)
     }
 
     /// `holder_only`: nobody else can do it.
@@ -174,11 +231,11 @@ impl Supervisor {
         let Ok(node) = NodeId::new(&host.report.node) else { return Ok(Place::Here) };
         match host.life() {
             Life::Reports | Life::Unknown => Ok(Place::On(node)),
-            Life::Silent if holder_only => {
+            Life::Silent | Life::Lost if holder_only => {
                 let ago = host.silent_ms.unwrap_or(host.found_ms) / 1000;
                 Err(format!("see what is wrong with {node}, which holds {service}: it has not reported for {ago} s"))
             }
-            Life::Silent => Ok(Place::Here),
+            Life::Silent | Life::Lost => Ok(Place::Here),
         }
     }
 
@@ -206,26 +263,72 @@ fn said(reason: &str) -> String {
     if reason.is_empty() { String::new() } else { format!(": {reason}") }
 }
 
+/// What speaks against a hand-over.
+#[derive(Debug, PartialEq, Eq)]
+enum Objection {
+    /// It may be over in a moment.
+    Passing(String),
+    /// No waiting helps.
+    Lasting(String),
+    /// The host that is named has the service already.
+    Needless(String),
+}
+
+impl From<Objection> for Unmet {
+    fn from(objection: Objection) -> Self {
+        match objection {
+            Objection::Passing(text) | Objection::Lasting(text) => Self::Refused(text),
+            Objection::Needless(text) => Self::Needless(text),
+        }
+    }
+}
+
+/// What is known of who could take a service over.
+struct Grounds {
+    cluster: Cluster,
+    silences: Silences,
+}
+
+impl Grounds {
+    fn successors(&self, service: &ServiceName, to: Option<&NodeId>) -> Result<String, Objection> {
+        let store = self.silences.status(String::new()).trouble_in_short();
+        successors(&self.cluster.status(), self.cluster.is_blind(), store.as_deref(), (service, to))
+    }
+}
+
 /// Who can take `service` over from this host, in words. `Err`: why nobody can, or why not `to`. Where nothing is known of the
-/// other hosts, nothing is held against them.
+/// other hosts, nothing is held against them. `store`: what is wrong with the store.
 fn successors(
     cluster: &ClusterStatus,
     is_blind: bool,
-    service: &ServiceName,
-    to: Option<&NodeId>,
-) -> Result<String, String> {
+    store: Option<&str>,
+    (service, to): (&ServiceName, Option<&NodeId>),
+) -> Result<String, Objection> {
+    if let Some(to) = to.filter(|to| to.as_str() == cluster.node) {
+        return Err(Objection::Needless(format!("nothing was to be done, because {to} has it already")));
+    }
+    // The unit would be stopped, and no host could write its name into the lock.
+    if let Some(store) = store {
+        return Err(Objection::Passing(format!(
+            "wait until the store takes writes, or say \"putexctl stop {service}\" if it is not to run: no other host can take the \
+             lock meanwhile ({store})"
+        )));
+    }
     let all = eligibility::eligibility(cluster, service.as_str());
     let others: Vec<&Candidate> = all.iter().filter(|candidate| candidate.node != cluster.node).collect();
+    // An operator who has drained a host does not end that within seconds.
+    let is_drained =
+        |node: &str| cluster.hosts.iter().any(|host| host.report.node == node && host.report.drained.is_some());
     if let Some(to) = to {
-        if to.as_str() == cluster.node {
-            return Err(format!("name another host: {to} holds {service} already"));
-        }
         let Some(candidate) = others.iter().find(|candidate| candidate.node == to.as_str()) else {
-            return Err(format!("name another host, or look at \"putexctl status\": {to} has never reported"));
+            return Err(Objection::Passing(format!(
+                "name another host, or look at \"putexctl status\": {to} has never reported"
+            )));
         };
         return match &candidate.verdict {
             Ok(()) => Ok(format!("{to} is to take over")),
-            Err(why) => Err(format!("name another host: {to} {why}")),
+            Err(why) if is_drained(to.as_str()) => Err(Objection::Lasting(format!("name another host: {to} {why}"))),
+            Err(why) => Err(Objection::Passing(format!("name another host: {to} {why}"))),
         };
     }
     let able: Vec<&str> =
@@ -238,9 +341,11 @@ fn successors(
     }
     let why =
         |other: &&Candidate| format!("{} {}", other.node, other.verdict.as_ref().err().map_or("", String::as_str));
-    let why: Vec<String> = others.iter().map(why).collect();
-    let why = if why.is_empty() { "no other host has reported".to_owned() } else { why.join(", ") };
-    Err(format!("no other host would take {service}: {why}"))
+    let told: Vec<String> = others.iter().map(why).collect();
+    let why = if told.is_empty() { "no other host has reported".to_owned() } else { told.join(", ") };
+    let text = format!("have another host be able to take it: no other host would take {service}: {why}");
+    let lasts = !others.is_empty() && others.iter().all(|other| is_drained(&other.node));
+    Err(if lasts { Objection::Lasting(text) } else { Objection::Passing(text) })
 }
 
 /// The channel for an answer to which `words` are added if something was begun.
@@ -252,4 +357,47 @@ fn with_words(answer: Answer, words: String) -> Answer {
         }
     });
     inner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::report::{HostReport, ServiceReport, Word};
+    use crate::cluster::view::HostStatus;
+
+    fn cluster(drained: &[&str]) -> ClusterStatus {
+        let host = |node: &str| HostStatus {
+            report: HostReport {
+                node: node.to_owned(),
+                drained: drained.contains(&node).then(Word::default),
+                ..HostReport::default()
+            },
+            silent_ms: Some(0),
+            services: vec![ServiceReport { service: "db".to_owned(), ..ServiceReport::default() }],
+            ..HostStatus::default()
+        };
+        ClusterStatus { node: "h1".to_owned(), hosts: ["h1", "h2", "h3"].map(host).into(), ..ClusterStatus::default() }
+    }
+
+    #[test]
+    fn nothing_is_handed_over_that_nobody_could_take_and_what_no_waiting_helps_is_told_at_once() {
+        let db = ServiceName::new("db").expect("a name");
+        let node = |name: &str| NodeId::new(name).expect("a node's name");
+        let judged = |drained: &[&str], store: Option<&str>, to: Option<&str>| {
+            successors(&cluster(drained), false, store, (&db, to.map(node).as_ref()))
+        };
+        assert_eq!(judged(&[], None, None).as_deref(), Ok("h2 or h3 can take over"));
+        let storeless = judged(&[], Some("the store has taken no write for 12s"), None);
+        assert!(
+            matches!(&storeless, Err(Objection::Passing(why)) if why.contains("(the store has taken no write for 12s)")),
+            "{storeless:?}"
+        );
+        assert!(matches!(judged(&[], None, Some("h1")), Err(Objection::Needless(_))));
+        assert!(matches!(judged(&["h2"], None, Some("h2")), Err(Objection::Lasting(why)) if why.contains("drained")));
+        assert!(matches!(judged(&["h2", "h3"], None, None), Err(Objection::Lasting(_))));
+        assert_eq!(judged(&["h2"], None, None).as_deref(), Ok("h3 can take over"));
+        assert!(
+            matches!(judged(&[], None, Some("h9")), Err(Objection::Passing(why)) if why.contains("never reported"))
+        );
+    }
 }

@@ -127,8 +127,8 @@ impl<'a> Shell<'a> {
             told,
         };
         shell.beat();
-        for lease in enforced {
-            let enforcement = shell.enforcer.begin(lease.clone());
+        for (lease, was_dead) in enforced {
+            let enforcement = shell.enforcer.go_on(lease.clone(), was_dead);
             shell.enforcements.insert(lease.service, enforcement);
         }
         shell.carry_out(effects)?;
@@ -149,8 +149,8 @@ impl<'a> Shell<'a> {
 struct Left {
     table: Table,
     effects: Vec<Effect>,
-    /// Leases whose units were being stopped, which the journal was told of.
-    enforced: Vec<Lease>,
+    /// Leases whose units were being stopped, and whether they were seen dead, which the journal was told of.
+    enforced: Vec<(Lease, bool)>,
 }
 
 impl Left {

@@ -17,9 +17,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::store::disconnect::Disconnect;
-use crate::store::reconnect::lock;
 use crate::store::secret::{Secret, unusable};
 use crate::store::{StoreError, with_sources};
+use crate::task::lock;
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// The interval between two requests of [`Connection::insist`].

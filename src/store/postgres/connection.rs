@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::hints::Watchers;
 use super::session::{Endpoint, Session};
 use super::table::Table;
-use crate::store::reconnect::lock;
 use crate::store::{Hints, StoreError};
+use crate::task::lock;
 use crate::types::Key;
 use crate::types::span::rounded;
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use crate::store::Hints;
-use crate::store::reconnect::lock;
+use crate::task::lock;
 use crate::types::Key;
 
 /// The most hints that wait for their reader; more are dropped.

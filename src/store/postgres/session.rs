@@ -19,8 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::hints::Watchers;
 use crate::store::StoreError;
-use crate::store::reconnect::lock;
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 use crate::types::Key;
 
 /// One server, and how to connect to it.

@@ -147,7 +147,11 @@ impl World {
                 }
                 stop_unit(node);
             }
-            Action::Persist(memory) => self.node(n).disk = memory,
+            Action::Persist(memory) => {
+                let node = self.node(n);
+                node.kept_at = memory.passing.and_then(|passing| passing.until).map(|_| node.clock);
+                node.disk = memory;
+            }
             Action::Report(transition) => self.note(n, transition.from, transition.to),
             Action::Alarm(_) => {}
         }

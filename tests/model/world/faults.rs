@@ -8,9 +8,9 @@ use super::network::Ask;
 use super::steps::Step;
 use super::{Both, Unit, World};
 use crate::check::Milestone;
-use crate::election::{Content, Event, Record, Standing, Word};
+use crate::election::{Content, Details, Event, Observation, Passing, Record, Standing, Word};
 use crate::plan::{Fault, PAUSE};
-use crate::types::Holder;
+use crate::types::{Holder, MachineId, WriteId};
 
 /// When a fault can happen.
 impl World {
@@ -24,6 +24,7 @@ impl World {
         let runs = node.runs();
         let serves = runs && node.daemon.is_some();
         offer(Fault::DaemonCrash, serves);
+        offer(Fault::ForgetPassing, runs && node.daemon.is_none() && node.disk.passing.is_some());
         offer(Fault::PowerLoss, node.powered);
         offer(Fault::Freeze, runs);
         offer(Fault::StoppedClock, runs);
@@ -72,6 +73,8 @@ impl World {
         let has_past = self.store.history.len() > 1;
         let applies = [
             (Fault::Wipe, there),
+            (Fault::WipeWhatIsKnown, there && self.is_passing_hold_known()),
+            (Fault::FalseResume, self.passing().is_some() && standing == Some(Standing::Active)),
             (Fault::SilentWipe, there),
             (Fault::Copy, there),
             (Fault::Restore, has_past || !self.store.copy.is_empty()),
@@ -86,6 +89,20 @@ impl World {
         ];
         let offered = applies.into_iter().filter(|(fault, applies)| *applies && self.may(*fault));
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
+    }
+
+    /// The passing hold of the latest record, and by whom it was written.
+    fn passing(&self) -> Option<(&Details, Passing)> {
+        let details = self.store.latest().content.record()?.details.as_ref()?;
+        Some((details, details.passing?))
+    }
+
+    /// Whether each host but its writer has seen the passing hold of the latest record, or another one under its id.
+    fn is_passing_hold_known(&self) -> bool {
+        let Some((details, passing)) = self.passing() else { return true };
+        self.nodes.iter().enumerate().all(|(n, node)| {
+            details.machine == MachineId(n as u128 + 1) || node.disk.passing.is_some_and(|known| known.id == passing.id)
+        })
     }
 
     /// Whether all that going back would lose, except renewals, is so old that a host that saw nothing of it had no answer for
@@ -117,6 +134,7 @@ impl World {
             }
             Fault::GuardDeath => self.kill_guard(n),
             Fault::UnitDeath => self.node(n).unit = Unit::Dead,
+            Fault::ForgetPassing => self.node(n).disk.passing = None,
             Fault::StartByHand | Fault::Stray => self.node(n).unit = Unit::Running,
             Fault::Disconnect => {
                 if let Some(daemon) = self.daemon(n) {
@@ -145,6 +163,7 @@ impl World {
             }
             Fault::Unkillable => self.node(n).unkillable = true,
             Fault::Wipe
+            | Fault::WipeWhatIsKnown
             | Fault::SilentWipe
             | Fault::Copy
             | Fault::Restore
@@ -154,6 +173,7 @@ impl World {
             | Fault::Purge
             | Fault::Delete
             | Fault::FalseGaveUp
+            | Fault::FalseResume
             | Fault::Clear => self.fault_of_the_store(fault),
             Fault::Loss
             | Fault::Orphan
@@ -182,13 +202,13 @@ impl World {
     }
 
     fn fault_of_the_store(&mut self, fault: Fault) {
-        if matches!(fault, Fault::Wipe | Fault::Restore) && self.plan.blind_writes {
+        if matches!(fault, Fault::Wipe | Fault::WipeWhatIsKnown | Fault::Restore) && self.plan.blind_writes {
             self.blindfold();
         }
         let store = Arc::make_mut(&mut self.store);
         match fault {
-            Fault::Wipe | Fault::SilentWipe => {
-                store.life += u64::from(fault == Fault::Wipe);
+            Fault::Wipe | Fault::WipeWhatIsKnown | Fault::SilentWipe => {
+                store.life += u64::from(fault != Fault::SilentWipe);
                 store.last_revision = 0;
                 store.history.clear();
                 store.remember(0, Content::Absent, 1);
@@ -238,9 +258,14 @@ impl World {
                 self.put(content);
                 return;
             }
+            Fault::FalseResume => {
+                self.resume_falsely();
+                return;
+            }
             Fault::Loss
             | Fault::Orphan
             | Fault::StaleRead
+            | Fault::ForgetPassing
             | Fault::DaemonCrash
             | Fault::PowerLoss
             | Fault::Freeze
@@ -267,6 +292,17 @@ impl World {
             | Fault::Stray => return,
         }
         self.store_changed();
+    }
+
+    fn resume_falsely(&mut self) {
+        self.draws += 1;
+        let Observation { revision, mut content, .. } = self.store.latest().clone();
+        if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+            (details.hold, details.lease) = (details.lasting_hold(), details.lease.min(details.lasting_hold()));
+            (details.passing, details.prev) = (None, Some((revision, Some(details.instance))));
+            details.write = WriteId(!self.draws);
+        }
+        self.put(content);
     }
 
     pub(super) fn power_off(&mut self, n: usize) {

@@ -47,6 +47,7 @@ impl Node {
         to.add(&self.timings);
         to.add(&self.unit);
         to.add(&self.disk);
+        to.add(&self.kept_at);
         to.add(&self.guard.table);
         to.add(&self.guard.grant);
         to.add(&self.guard.armed);

@@ -70,6 +70,8 @@ struct Node {
     unenforced: bool,
     unkillable: bool,
     disk: Memory,
+    /// When a passing hold was written there that is not over. A reboot counts what was left then from the boot on.
+    kept_at: Option<Time>,
     timings: Timings,
     guard: Guard,
     unit: Unit,
@@ -108,6 +110,7 @@ impl World {
                 unenforced: false,
                 unkillable: false,
                 disk: Memory { token: FencingToken(FIRST_TOKEN), ..Memory::default() },
+                kept_at: None,
                 timings: host.timings,
                 guard: Guard { up: true, ..Guard::default() },
                 unit: Unit::Dead,

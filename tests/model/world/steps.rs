@@ -329,6 +329,10 @@ impl World {
                 let node = self.node(n);
                 node.powered = true;
                 node.clock = Time::both(BOOT);
+                if let (Some(passing), Some(kept_at)) = (node.disk.passing, node.kept_at) {
+                    node.disk.passing = Some(passing.moved(kept_at, node.clock));
+                    node.kept_at = Some(node.clock);
+                }
                 node.guard.up = true;
             }
             Step::Thaw(n) => {

@@ -116,10 +116,17 @@ impl World {
     pub(super) fn store_changed(&mut self) {
         // A write that can never be applied any more counts as lost, and is dropped.
         let store = Arc::clone(&self.store);
-        let may_come_back =
-            [Fault::RollBack, Fault::Restore, Fault::GoBack, Fault::Wipe, Fault::SilentWipe, Fault::Purge]
-                .iter()
-                .any(|fault| self.may(*fault));
+        let may_come_back = [
+            Fault::RollBack,
+            Fault::Restore,
+            Fault::GoBack,
+            Fault::Wipe,
+            Fault::SilentWipe,
+            Fault::Purge,
+            Fault::WipeWhatIsKnown,
+        ]
+        .iter()
+        .any(|fault| self.may(*fault));
         if !may_come_back {
             let latest = store.latest().revision;
             self.orphans.retain(|orphan| {

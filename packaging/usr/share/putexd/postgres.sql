@@ -2,6 +2,7 @@
 --
 -- The user that putexd logs in as needs no more than:
 --     GRANT SELECT, INSERT, UPDATE ON putex_locks TO putex;
+-- permissions/postgres-role.sql grants still less, and makes that user and a database for it.
 --
 -- There is one row for each lock, and one for the store itself, named "(store)"; no lock can have this name. If the table is
 -- dropped and made anew, or emptied and this file executed again, the store has another incarnation: every host then waits for

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::super::record::OperatorNote;
+use super::super::record::{OperatorNote, Passing};
 use super::super::stagger::{PLACES, SHORTEST_TURN, TURNS_OF_NEW_NODES, place};
 use super::*;
 use crate::types::{FencingToken, Holder};
@@ -25,6 +25,7 @@ fn shows(revision: u64, instance: u128, standing: Standing, prev: u64) -> Observ
         standing,
         lease: Duration::from_secs(3),
         hold: HOLD,
+        passing: None,
         token: FencingToken(5),
         prev: Some((Revision(prev), Some(Instance(instance)))),
         unfenced: Vec::new(),
@@ -43,7 +44,7 @@ fn shows(revision: u64, instance: u128, standing: Standing, prev: u64) -> Observ
 /// A lock that was seen held, and that instance 7 let go at 10 s with a `proven` that says that it replaced that instance's
 /// revision 5.
 fn let_go() -> LockView {
-    let mut lock = LockView::new(Duration::ZERO);
+    let mut lock = LockView::new(Duration::ZERO, None);
     lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
     lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
     lock
@@ -101,6 +102,31 @@ fn who_took_the_lock_in_a_copied_store_is_believed() {
     assert_eq!(lock.question(), Some((Revision(7), at(2))));
 }
 
+/// Passing hold (H9): the answer to this host's own write may come after a read that has shown another store.
+#[test]
+fn a_write_to_another_store_does_not_end_what_passes_in_this_one() {
+    let in_store = |name: &str, observation| Observation { incarnation: Incarnation(name.to_owned()), ..observation };
+    let passes_after = |written: Observation| {
+        let mut lock = LockView::default();
+        for revision in [4, 5] {
+            let mut paused = in_store("b", shows(revision, 7, Standing::Active, revision - 1));
+            if let Content::Record(Record { details: Some(details), .. }) = &mut paused.content {
+                details.hold = Duration::from_secs(60);
+                details.passing = Some(Passing { lasting: HOLD, id: WriteId(4) });
+            }
+            lock.observe(paused, at(revision), at(revision), &timings(), None);
+        }
+        assert!(lock.passing_hold().is_some());
+        let Observation { incarnation, revision, content: Content::Record(record) } = written else {
+            panic!("a record")
+        };
+        lock.wrote(incarnation, revision, record, at(5), at(6), &timings());
+        lock.passing_hold().is_some()
+    };
+    assert!(!passes_after(in_store("b", shows(6, 7, Standing::Active, 5))), "its holder has an ordinary lease again");
+    assert!(passes_after(in_store("a", shows(6, 7, Standing::Active, 5))), "nobody has seen that holder let go of it");
+}
+
 #[test]
 fn the_absence_of_a_key_that_existed_counts_anew() {
     let mut lock = LockView::default();
@@ -131,7 +157,7 @@ fn node(name: &str) -> NodeId {
 
 /// A verified `proven` at this revision, shown by a read that took `round_trip`, of a lock that these nodes have held.
 fn handed_over(revision: u64, holders: &[&str], next: Option<&str>, round_trip: Duration) -> LockView {
-    let mut lock = LockView::new(Duration::ZERO);
+    let mut lock = LockView::new(Duration::ZERO, None);
     lock.observe(shows(revision - 2, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
     let mut proven = shows(revision, 7, Standing::Proven, revision - 1);
     if let Content::Record(Record { details: Some(details), .. }) = &mut proven.content {
@@ -216,7 +242,7 @@ fn an_unanswered_question_is_asked_again_and_does_not_hold_the_lock_up_for_ever(
 #[test]
 fn nodes_take_turns_and_other_turns_the_next_time() {
     let turns = |revision| -> Vec<Duration> {
-        let mut lock = LockView::new(Duration::ZERO);
+        let mut lock = LockView::new(Duration::ZERO, None);
         lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), at(9), &timings(), None);
         let nodes = (1..=8).map(|number| NodeId::new(&format!("h{number}")).expect("a node name"));
         nodes.map(|node| lock.claim(&key(), &node, &timings()).expect("a claim").take_at.boot).collect()
@@ -240,7 +266,7 @@ fn nodes_take_turns_and_other_turns_the_next_time() {
 fn a_turn_takes_at_most_half_of_the_wait_on_either_clock_and_at_most_half_of_r() {
     let node = node("h2");
     let seen = |revision| {
-        let mut lock = LockView::new(Duration::ZERO);
+        let mut lock = LockView::new(Duration::ZERO, None);
         lock.observe(shows(revision, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
         lock.seen().cloned().expect("a record")
     };
@@ -250,7 +276,7 @@ fn a_turn_takes_at_most_half_of_the_wait_on_either_clock_and_at_most_half_of_r()
     for (boot, raw, turns) in [(9000, 5000, 500), (600, 5000, 300), (9000, 400, 200), (1000, 1000, 500), (9000, 0, 150)]
     {
         let (take_at, entitled_at) = (time(10_000, 7000), time(10_000 + boot, 7000 + raw));
-        let claim = Claim { take_at, entitled_at, hold: HOLD, why: Why::nobody() };
+        let claim = Claim { take_at, entitled_at, hold: HOLD, until: None, why: Why::nobody() };
         for revision in 0..200 {
             let place = place(&key(), &node, Revision(revision));
             let own = Duration::from_millis(turns) / (TURNS_OF_NEW_NODES + 1) * TURNS_OF_NEW_NODES * place / PLACES;
@@ -269,17 +295,20 @@ fn after_a_conflict_a_lower_revision_is_a_regression_and_may_be_a_copy_from_the_
         shows(7, 9, Standing::Active, 6),
         Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 9, Standing::Active, 4) },
     ] {
-        assert_eq!(lock.regress(&other, at(11), at(11)), None, "{other:?}");
+        assert_eq!(lock.regress(&other, at(11), at(11), &timings()), None, "{other:?}");
         assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(6), at(10))));
     }
-    assert_eq!(LockView::new(Duration::ZERO).regress(&shows(5, 9, Standing::Active, 4), at(11), at(11)), None);
+    assert_eq!(
+        LockView::new(Duration::ZERO, None).regress(&shows(5, 9, Standing::Active, 4), at(11), at(11), &timings()),
+        None
+    );
     let short = |mut lower: Observation| {
         if let Content::Record(Record { details: Some(details), .. }) = &mut lower.content {
             details.hold = Duration::from_secs(1);
         }
         lower
     };
-    assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12), at(12)), Some(Revision(6)));
+    assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12), at(12), &timings()), Some(Revision(6)));
     assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(5), at(12))));
     // A host that held the lock in between may live for the longest hold of any record that was seen.
     assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(HOLD)));
@@ -299,7 +328,13 @@ fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
 fn the_first_answer_is_compared_with_what_is_known_from_before() {
     let first = |incarnation: &str, revision| {
         let known = (Incarnation(incarnation.to_owned()), Revision(revision));
-        LockView::new(Duration::ZERO).observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), Some(&known))
+        LockView::new(Duration::ZERO, None).observe(
+            shows(4, 7, Standing::Active, 3),
+            at(9),
+            at(9),
+            &timings(),
+            Some(&known),
+        )
     };
     assert_eq!(first("b", 4), News::OtherStore);
     assert_eq!(first("a", 5), News::Regressed { from: Revision(5) });
@@ -330,7 +365,7 @@ fn what_is_shown_again_ages_only_while_it_is_watched() {
     let absent = Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
     for shown in [absent, shows(5, 7, Standing::Active, 4), shows(5, 7, Standing::Proven, 4)] {
         for (gap, watched) in gaps() {
-            let mut lock = LockView::new(Duration::ZERO);
+            let mut lock = LockView::new(Duration::ZERO, None);
             lock.observe(shown.clone(), at(8), at(9), &timings(), None);
             // The time counts from when the last answered read was sent, not from when its answer came.
             let now = at(8).plus(gap);
@@ -365,7 +400,7 @@ fn what_is_newer_is_followed_only_while_it_is_watched() {
 fn a_proven_is_asked_about_only_while_it_is_watched_and_found_ones_leave_the_lock_to_others_for_t() {
     for (gap, watched) in gaps() {
         // One `proven` is first shown after a gap; another one is shown again after a gap, though it had been verified.
-        let mut first = LockView::new(Duration::ZERO);
+        let mut first = LockView::new(Duration::ZERO, None);
         first.observe(shows(5, 7, Standing::Active, 4), at(9), at(9), &timings(), None);
         first.observe(shows(6, 7, Standing::Active, 5), at(10), at(10), &timings(), None);
         let again = answered(Some(&shows(5, 7, Standing::Active, 4)));
@@ -458,18 +493,18 @@ fn after_a_look_away_whatever_is_shown_is_found() {
 
 #[test]
 fn the_longest_hold_of_all_records_is_remembered() {
-    let mut lock = LockView::new(Duration::from_secs(2));
+    let mut lock = LockView::new(Duration::from_secs(2), None);
     assert_eq!(lock.longest_hold(), Duration::from_secs(2));
     lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
     assert_eq!(lock.longest_hold(), HOLD);
-    assert_eq!(LockView::new(HOLD * 2).longest_hold(), HOLD * 2);
+    assert_eq!(LockView::new(HOLD * 2, None).longest_hold(), HOLD * 2);
 }
 
 /// A lock whose record, in the name of h1, changes every second; each change has the machine, instance and write given. The
 /// node is h1 and holds instance 7; its own writes are 1 to 4. Also returns for each change whether it showed a duplicate.
 fn changes(of: &[(u128, u128, u128)]) -> (LockView, Vec<bool>) {
     let node = NodeId::new("h1").expect("a node name");
-    let mut lock = LockView::new(Duration::ZERO);
+    let mut lock = LockView::new(Duration::ZERO, None);
     for write in 1..=4 {
         lock.sent(WriteId(write));
     }
@@ -510,7 +545,7 @@ fn two_machines_that_change_the_record_in_turn_are_not_counted_as_one() {
 
 #[test]
 fn nothing_is_asked_about_what_may_be_a_copy_from_the_past() {
-    let mut lock = LockView::new(Duration::ZERO);
+    let mut lock = LockView::new(Duration::ZERO, None);
     lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
     assert_eq!(lock.question(), None);
     assert_eq!(claim(&lock).entitled_at, at(10).plus(timings().wait(HOLD)));

@@ -51,6 +51,9 @@ impl Election {
             asked: None,
             shortening: false,
             pause_told: None,
+            pause_ends: None,
+            passing: None,
+            lasting: Duration::ZERO,
             guarded: Guarded::No,
             renewals: 0,
             attempts: Vec::new(),
@@ -64,8 +67,9 @@ impl Election {
             in_step: false,
             entitled_at,
             inherited_hold: claim.hold,
+            inherited_until: claim.until,
             why: claim.why,
-            inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
+            inherited_lease: details.map_or(Duration::ZERO, Details::lasting_lease),
             unfenced,
             is_suspect,
             units: self.settings.units.clone(),
@@ -93,6 +97,10 @@ impl Election {
             tenure.token = FencingToken(tenure.token.0.saturating_add(seconds_up(later)));
             tenure.entitled_at = tenure.entitled_at.latest(claim.entitled_at);
             tenure.inherited_hold = tenure.inherited_hold.max(claim.hold);
+            if let Some(until) = claim.until {
+                tenure.inherited_until = Some(tenure.inherited_until.map_or(until, |known| known.latest(until)));
+                tenure.passing = None;
+            }
             tenure.why = claim.why;
         }
     }
@@ -291,15 +299,16 @@ impl Election {
         self.back_off = BackOff { until: Some(now.plus(wait)), last, failures, told, reason: reason.to_owned() };
     }
 
-    /// Unknown holder (K5): keeps the longest hold on disk. It is written when a hold is seen that is longer than what is waited
-    /// for anyway, and when one is forgotten.
+    /// Unknown holder (K5): keeps the longest hold on disk, and the passing one. It is written when a hold is seen that is longer than
+    /// what is waited for anyway, when a pause is first seen, and when one is forgotten.
     pub(super) fn remember_longest_hold(&mut self, now: Time) {
         let timings = &self.settings.timings;
         let forgotten = self.lock.forget_longest_hold(now, timings);
-        let longest = self.lock.longest_hold();
+        let (longest, passing) = (self.lock.longest_hold(), self.lock.passing_hold());
         let has_grown = longest > self.memory.longest_hold && longest > timings.usual_hold();
-        self.memory.longest_hold = longest;
-        if forgotten || has_grown {
+        let is_another = passing != self.memory.passing;
+        (self.memory.longest_hold, self.memory.passing) = (longest, passing);
+        if forgotten || has_grown || is_another {
             self.actions.push(Action::Persist(self.memory.clone()));
         }
     }

@@ -129,7 +129,7 @@ impl Election {
             tenure.next_attempt = at.now;
             tenure.in_step = true;
             // The end of a pause is a time of day, so that the pause may be longer now than anybody was told.
-            tenure.pause_told = None;
+            tenure.forget_end_of_pause();
         }
     }
 

@@ -33,7 +33,10 @@ impl Election {
                 let answer = answer.map(|shown| self.believed(at, shown));
                 self.read(at.now, id, answer);
             }
-            Event::Replaced { id, answer } => self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace())),
+            Event::Replaced { id, answer } => {
+                self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace()));
+                self.remember_longest_hold(at.now);
+            }
             Event::Written { write, result } => self.written(at.now, write, result),
             Event::GuardUp => self.guard_is_up(),
             Event::GuardDown => self.guard_is_down(at.now),
@@ -168,6 +171,17 @@ impl Election {
         self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
     }
 
+    /// Tells the operator of a record of a later format, once for each holder.
+    fn tell_of_newer(&mut self) {
+        let of = |record: &Record| record.newer.map(|format| (record.holder.clone(), format));
+        let told = self.lock.record().and_then(of);
+        if let (Some((holder, format)), false) = (told.clone(), told == self.told_of_newer) {
+            let lease = self.lock.record().and_then(|record| record.details.as_ref()).map(|details| details.lease);
+            self.actions.push(Action::Alarm(Alarm::NewerRecord { holder: holder.to_string(), format, lease }));
+        }
+        self.told_of_newer = told;
+    }
+
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
@@ -194,6 +208,7 @@ impl Election {
         }
         if !matches!(news, News::Same | News::Stale) {
             self.tell_of_oddity(now);
+            self.tell_of_newer();
         }
         self.remember_suspects();
         self.remember_longest_hold(now);

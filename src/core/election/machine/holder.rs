@@ -65,7 +65,8 @@ impl Election {
             // The deadlines that the guard has been given give the stop its time, and the successor needs no pause.
             tenure.note.paused = None;
         }
-        let lease = tenure.lease(&timings, at.wall);
+        let lease = tenure.lease(&timings, at.now, at.wall);
+        let (hold, passing) = tenure.published_hold(at.now, lease, &timings, standing, write);
         let mut note = tenure.note.clone();
         if let Some((next, reason)) = release_note {
             note = OperatorNote { next, reason: Some(reason), ..note };
@@ -76,7 +77,8 @@ impl Election {
             write,
             standing,
             lease: tenure.published_lease(lease, confirming),
-            hold: tenure.published_hold(at.now, lease, timings.margin, confirming),
+            hold,
+            passing,
             token: tenure.token,
             prev: (tenure.base != Revision(0)).then_some((tenure.base, tenure.base_instance)),
             unfenced: if confirming { tenure.unfenced.clone() } else { Vec::new() },
@@ -150,7 +152,7 @@ impl Election {
 
     /// What a leader's read says of a write in doubt (doubt, H2; loss, H3).
     pub(super) fn resolve(&mut self, now: Time, observation: &Observation) {
-        let pace = self.pace();
+        let (pace, timings) = (self.pace(), self.settings.timings);
         let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.unresolved) else { return };
         match tenure.resolve(observation) {
             Resolution::Won => {
@@ -170,7 +172,7 @@ impl Election {
             Resolution::Stale => self.reads.due = now.plus(pace),
             Resolution::Lost => {
                 if tenure.conflicted
-                    && let Some(from) = self.lock.regress(observation, self.reads.sent, now)
+                    && let Some(from) = self.lock.regress(observation, self.reads.sent, now, &timings)
                 {
                     self.actions.push(Action::Alarm(Alarm::Regression { from, to: observation.revision }));
                 }
@@ -334,7 +336,8 @@ impl Election {
     /// of a release, this one does not wait until the gate is closed, so it is begun again when the gate is closed.
     pub(super) fn lapse(&mut self, now: Time, cause: &LapseCause) {
         let Some(tenure) = self.tenure() else { return };
-        let lapse = Lapse::begin(tenure.instance, tenure.deadline(), now, tenure.stop_budget, tenure.kill_reserve);
+        let lapse =
+            Lapse::begin(tenure.instance, tenure.deadline(), now, (tenure.stop_budget, tenure.kill_reserve), cause);
         if self.guard_up {
             self.actions.push(Action::Guard(GuardRequest::Close { instance: lapse.instance }));
         }
@@ -350,8 +353,9 @@ impl Election {
         let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
         let over = remembered.lapsed || now.has_passed(terms.deadline);
         let Some(incarnation) = incarnation.filter(|_| !over) else {
-            let lapse = Lapse::begin(terms.instance, terms.deadline, now, terms.stop_budget, terms.kill_reserve);
             let cause = if over { LapseCause::EndedWhileAway } else { LapseCause::StoreUnknown };
+            let budget = (terms.stop_budget, terms.kill_reserve);
+            let lapse = Lapse::begin(terms.instance, terms.deadline, now, budget, &cause);
             self.become_lapsing(lapse, &cause);
             return;
         };
@@ -368,7 +372,13 @@ impl Election {
 
 impl Lapse {
     /// The stop budget counts from now, or from the deadline where that has passed.
-    fn begin(instance: Instance, deadline: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
+    fn begin(
+        instance: Instance,
+        deadline: Time,
+        now: Time,
+        (stop_budget, kill_reserve): (Duration, Duration),
+        cause: &LapseCause,
+    ) -> Self {
         let from = if now.has_passed(deadline) { deadline } else { now };
         let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
         let step = LapseStep::Stopping;
@@ -381,6 +391,7 @@ impl Lapse {
             closed: false,
             unproven_at: kill_at,
             shouted: false,
+            kind: cause.kind(),
         };
         lapse.unproven_at = lapse.proof_due(now);
         lapse

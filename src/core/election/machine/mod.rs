@@ -12,9 +12,11 @@ use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
 use super::lock_view::LockView;
 use super::state::State;
 use super::tenure::Tenure;
-use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
+use crate::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
 use phase::{Phase, Release, ReleaseStep, Watch};
-use words::Errand;
+use words::{Errand, TakenBack};
+
+pub use words::Unsaid;
 
 mod contender;
 mod deadlines;
@@ -48,6 +50,12 @@ pub struct Election {
     barred: Option<String>,
     retiring: Option<String>,
     errand: Option<Errand>,
+    /// The pause that was last taken back here. Only what operators are shown uses it.
+    #[serde(skip)]
+    taken_back: Option<TakenBack>,
+    /// A word of an operator that was given up before the store had it, until the operator is told. Only the text for him uses it.
+    #[serde(skip)]
+    unheard: Option<Errand>,
     reads: Reads,
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
@@ -58,6 +66,8 @@ pub struct Election {
     /// When the operator was last told of a record that is not believed.
     #[serde(skip)]
     told_of_oddity: Option<Time>,
+    /// The holder and the format of the record of a later format that the operator was told of, while the lock has it.
+    told_of_newer: Option<(Holder, u32)>,
     /// The hosts that a successor would have had to fence by the last record that was believed. None where no host is ever fenced.
     overwritten: Vec<NodeId>,
     /// A process of the unit is, or was, where no stop reaches it.
@@ -124,7 +134,7 @@ impl Election {
     #[must_use]
     pub fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>, now: Time) -> Self {
         let mut election = Self {
-            lock: LockView::new(memory.longest_hold),
+            lock: LockView::new(memory.longest_hold, memory.passing),
             settings,
             memory,
             phase: Phase::Idle(Watch::Blind),
@@ -138,12 +148,15 @@ impl Election {
             barred: None,
             retiring: None,
             errand: None,
+            taken_back: None,
+            unheard: None,
             back_off: BackOff::default(),
             reads: Reads::default(),
             wall_offset_ns: None,
             last_now: now,
             aging: false,
             told_of_oddity: None,
+            told_of_newer: None,
             overwritten: Vec::new(),
             strayed: false,
             gave_up: None,
@@ -203,6 +216,13 @@ impl Election {
             Some(record) => record.holder.as_str(),
             None => "",
         }
+    }
+
+    /// The fencing token that the record of the lock's holder has; 0 if there is none.
+    #[must_use]
+    pub fn holder_token(&self) -> FencingToken {
+        let details = self.lock.record().and_then(|record| record.details.as_ref());
+        details.map(|details| details.token).unwrap_or_default()
     }
 
     /// The lock's revision as far as it is known; 0 if nothing was seen.

@@ -100,6 +100,9 @@ pub(super) struct Lapse {
     pub(super) closed: bool,
     pub(super) unproven_at: Time,
     pub(super) shouted: bool,
+    /// The place of its cause in [`STOP_KINDS`](crate::election::STOP_KINDS). Only what operators are shown uses it.
+    #[serde(skip)]
+    pub(super) kind: usize,
 }
 
 /// The steps are those of a release (H5), but the stop does not wait until the gate is closed.

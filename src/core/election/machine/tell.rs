@@ -4,7 +4,6 @@ use super::phase::{Phase, ReleaseStep, StartStep};
 use super::{BackOff, Election};
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
-use crate::election::stop_cause::LapseCause;
 use crate::election::tenure::Tenure;
 use crate::election::waiting::{Cause, Hindrance, Stage, Waiting};
 use crate::types::{NodeId, Time};
@@ -58,13 +57,13 @@ impl Election {
         self.back_off(now).map(Hindrance::BackOff)
     }
 
-    /// The place in [`STOP_KINDS`](crate::election::STOP_KINDS) of the cause for which the unit is stopped. `reason`: what the
-    /// change to this state has said. `None`: it is not being stopped.
+    /// The place in [`STOP_KINDS`](crate::election::STOP_KINDS) of the cause for which the unit is stopped. `None`: it is not being
+    /// stopped.
     #[must_use]
-    pub fn stop_kind(&self, reason: &str) -> Option<usize> {
+    pub fn stop_kind(&self) -> Option<usize> {
         match &self.phase {
             Phase::Releasing(release) => Some(release.cause.kind()),
-            Phase::Lapsing(_) => Some(LapseCause::kind_of(reason)),
+            Phase::Lapsing(lapse) => Some(lapse.kind),
             Phase::Idle(_)
             | Phase::Claiming(_)
             | Phase::Confirming(_)
@@ -79,6 +78,12 @@ impl Election {
     #[must_use]
     pub fn shares_its_name(&self, now: Time) -> bool {
         self.lock.duplicate(now, &self.settings.timings).is_some()
+    }
+
+    /// Whether the lock has a record of a later format, which this putexd does not know in full.
+    #[must_use]
+    pub fn shows_newer_record(&self) -> bool {
+        self.lock.record().is_some_and(|record| record.newer.is_some())
     }
 
     /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.
@@ -117,10 +122,41 @@ impl Election {
         })
     }
 
+    /// Whether the service is stopped everywhere, and nobody runs it any more by the record of a host that has not released the lock:
+    /// but for the word, this host could have taken the lock and started the unit by now (taking, K2; confirming, K3). Nobody
+    /// takes it meanwhile (words, H7), so that the record stays.
+    #[must_use]
+    pub fn is_stopped_by_age(&self, now: Time) -> bool {
+        let timings = &self.settings.timings;
+        let is_idle = matches!(self.phase, Phase::Idle(_) | Phase::Retired);
+        // What a newer version means by its record is not known here.
+        let is_held = self.lock.record().is_some_and(|record| record.is_held() && record.newer.is_none());
+        if !is_idle || !is_held || self.stop_word(now).is_none() {
+            return false;
+        }
+        let is_shown = self.connected && !self.lock.is_unwatched(now, timings);
+        let claim = self.lock.claim(&self.settings.key, &self.settings.node, timings).filter(|_| is_shown);
+        claim.is_some_and(|claim| now.has_waited_until(claim.entitled_at) && now.has_waited_until(claim.take_at))
+    }
+
+    /// Whether this host has not seen the lock change to its latest record, so that it does not know how old the record was then.
+    #[must_use]
+    pub fn has_found_record(&self) -> bool {
+        self.lock.seen().is_none() || self.lock.is_found()
+    }
+
     /// Whether the last tenure has ended without a release, so that its record is left to age.
     #[must_use]
     pub fn leaves_lock_to_age(&self) -> bool {
         self.aging
+    }
+
+    /// While the lease is lapsing: when it was over, and when the guard has killed the unit at the latest. `None`: it is not lapsing.
+    #[must_use]
+    pub fn lapse_bounds(&self) -> Option<(Time, Time)> {
+        let Phase::Lapsing(lapse) = &self.phase else { return None };
+        let dead_by = lapse.kill_at.plus(lapse.kill_reserve);
+        Some((lapse.kill_at.minus(lapse.stop_budget.saturating_sub(lapse.kill_reserve)), dead_by))
     }
 
     /// The wait for a renewal that is overdue. One that is sent in time is answered within one call limit, or has failed.
@@ -147,19 +183,24 @@ impl Election {
         if !is_over && (!self.connected || self.lock.is_unwatched(now, timings)) {
             return Some(Waiting::Store { holder: other });
         }
+        if self.is_stopped_by_age(now) {
+            return None;
+        }
         let claim = self.lock.claim(&self.settings.key, &self.settings.node, timings)?;
         let contends = self.hindrance(now).is_none();
         if let (Some(record), Some(heard)) = (held, heard) {
             let take_at = contends.then_some(claim.take_at);
-            if is_over {
-                let shown = self.connected && self.lock.is_up_to_date(now, timings);
-                return Some(Waiting::OwnRecord { shown, take_at });
-            }
-            let stage = match record.details.as_ref().map(|details| details.standing) {
+            let known = record.details.as_ref().filter(|_| record.newer.is_none());
+            let stage = match known.map(|details| details.standing) {
+                Some(Standing::Confirming) if self.stop_word(now).is_some() => Stage::Stopped,
                 Some(Standing::Confirming) => Stage::Claims,
                 Some(Standing::GaveUp) => Stage::GaveUp,
                 Some(Standing::Active | Standing::Proven) | None => Stage::Runs,
             };
+            if is_over {
+                let shown = self.connected && self.lock.is_up_to_date(now, timings);
+                return Some(Waiting::OwnRecord { shown, stage, take_at });
+            }
             return Some(Waiting::Holder { holder: record.holder.to_string(), stage, heard, take_at });
         }
         if !contends {

@@ -10,7 +10,8 @@ use super::phase::Phase;
 use crate::election::event::{Action, Content, Moment, WriteRequest, WriteResult};
 use crate::election::record::{Details, OperatorNote, Record, Word};
 use crate::election::stop_cause::ReleaseCause;
-use crate::types::{Time, WriteId};
+use crate::election::tenure::Tenure;
+use crate::types::{Instance, Time, WriteId};
 
 /// For how long a host tries to write a word that was said on it. After so long the operator has given up or said it elsewhere, and a
 /// stop that came later would surprise him.
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 pub(super) struct Errand {
     /// What the record is to say of a stop; `None`: nothing.
     stopped: Option<Word>,
+    /// The word that is taken back. One that somebody has said since stays.
+    instead_of: Option<Word>,
     attempt: Option<Attempt>,
     /// It is not tried before this.
     next: Time,
@@ -36,9 +39,42 @@ struct Attempt {
     request: WriteRequest,
 }
 
+/// What an operator has said on this host and the store has not taken yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsaid<'a> {
+    /// The service is to be stopped everywhere.
+    Stopped(&'a Word),
+    /// It may be started again.
+    Started,
+    /// The lease is to be a long one.
+    Paused(&'a Word),
+    /// The lease is to be an ordinary one again.
+    Resumed,
+}
+
+/// A pause that an operator has taken back on this host.
+#[derive(Debug, Clone)]
+pub(super) struct TakenBack {
+    /// The tenure that it was said to.
+    instance: Instance,
+    word: Word,
+}
+
 impl Errand {
-    fn new(stopped: Option<Word>, now: Time) -> Self {
-        Self { stopped, attempt: None, next: now, until: now.plus(PATIENCE) }
+    fn stop(word: Word, now: Time) -> Self {
+        Self { stopped: Some(word), instead_of: None, attempt: None, next: now, until: now.plus(PATIENCE) }
+    }
+
+    fn start(instead_of: Word, now: Time) -> Self {
+        Self { stopped: None, instead_of: Some(instead_of), attempt: None, next: now, until: now.plus(PATIENCE) }
+    }
+
+    /// Whether the lock, whose record says `said` of a stop, is to be told nothing more.
+    fn is_done(&self, said: Option<&Word>) -> bool {
+        match (&self.stopped, &self.instead_of) {
+            (None, Some(word)) => said != Some(word),
+            (stopped, _) => said == stopped.as_ref(),
+        }
     }
 }
 
@@ -49,10 +85,42 @@ impl Election {
         self.note()?.stopped.as_ref().filter(|word| word.holds(self.wall(now)))
     }
 
-    /// The word for a long lease of the present holder, as far as this host knows, if it is not over.
+    /// The word for a long lease that is in force: the lock's record has it, as far as this host knows, or this host's guard has the
+    /// late deadline still. A pause that was said here counts once the store has it, and one that was taken back here until the
+    /// store has a record without it and the guard has acknowledged the earlier deadline.
     #[must_use]
     pub fn pause_word(&self, now: Time) -> Option<&Word> {
-        self.note()?.paused.as_ref().filter(|word| word.holds(self.wall(now)))
+        let recorded = || self.recorded_note()?.paused.as_ref();
+        let shortened = || self.taken_back().map(|(word, _)| word).filter(|_| self.is_shortening());
+        let word = recorded().or_else(shortened);
+        word.filter(|word| word.holds(self.wall(now)))
+    }
+
+    /// The word for a long lease that is to be published with the next write of this host's own tenure.
+    #[must_use]
+    pub fn pause_to_be(&self, now: Time) -> Option<&Word> {
+        self.tenure()?.note.paused.as_ref().filter(|word| word.holds(self.wall(now)))
+    }
+
+    /// Whether this host's lease lasts longer than an ordinary one by a pause that it does not know: putexd was restarted since,
+    /// and the store has not answered yet.
+    #[must_use]
+    pub fn has_unknown_pause(&self, now: Time) -> bool {
+        let adopted = self.tenure().filter(|tenure| tenure.adopted && tenure.note.paused.is_none());
+        adopted.is_some_and(|tenure| now.until_passed(tenure.deadline()) > self.settings.timings.lease())
+    }
+
+    /// Whether a pause was taken back here, and the guard has not acknowledged the earlier deadline.
+    #[must_use]
+    pub fn is_shortening(&self) -> bool {
+        self.taken_back().is_some_and(|(_, tenure)| tenure.is_too_long(&self.settings.timings))
+    }
+
+    /// The pause that was taken back on this host in its present tenure.
+    fn taken_back(&self) -> Option<(&Word, &Tenure)> {
+        let TakenBack { instance, word } = self.taken_back.as_ref()?;
+        let tenure = self.tenure().filter(|tenure| tenure.instance == *instance && tenure.note.paused.is_none())?;
+        Some((word, tenure))
     }
 
     /// Whether the lock has a record into which a word can be written.
@@ -61,16 +129,34 @@ impl Election {
         self.recorded_note().is_some()
     }
 
-    /// The word of a stop that was said on this host and is not in the lock's record yet; `Some(None)`: one that is to be taken back
-    /// there.
+    /// What was said on this host and is not in the lock's record yet.
     #[must_use]
-    pub fn unsaid(&self) -> Option<Option<&Word>> {
-        if let Some(errand) = &self.errand {
-            return Some(errand.stopped.as_ref());
+    pub fn unsaid(&self, now: Time) -> Option<Unsaid<'_>> {
+        let recorded = self.recorded_note();
+        let errand = self.errand.as_ref();
+        if let Some(errand) = errand.filter(|errand| !errand.is_done(recorded.and_then(|note| note.stopped.as_ref()))) {
+            return Some(errand.stopped.as_ref().map_or(Unsaid::Started, Unsaid::Stopped));
         }
-        let word = self.tenure()?.note.stopped.as_ref()?;
-        let is_said = self.recorded_note().is_some_and(|note| note.stopped.as_ref() == Some(word));
-        (!is_said).then_some(Some(word))
+        let tenure = self.tenure()?;
+        let stopped = tenure.note.stopped.as_ref().map(Unsaid::Stopped);
+        let stopped = stopped.filter(|_| recorded.is_none_or(|note| note.stopped != tenure.note.stopped));
+        let paused = || {
+            let word = self.pause_to_be(now)?;
+            recorded.is_none_or(|note| note.paused.as_ref() != Some(word)).then_some(Unsaid::Paused(word))
+        };
+        let resumed = || {
+            self.taken_back()?;
+            let recorded = recorded?.paused.as_ref();
+            recorded.is_some_and(|word| word.holds(self.wall(now))).then_some(Unsaid::Resumed)
+        };
+        stopped.or_else(paused).or_else(resumed)
+    }
+
+    /// The word that this host has given up because the store has not taken it in time, once: `Ok` of a stop, `Err` of the stop that
+    /// was to be taken back.
+    pub fn take_unheard(&mut self) -> Option<Result<Word, Word>> {
+        let Errand { stopped, instead_of, .. } = self.unheard.take()?;
+        stopped.map(Ok).or_else(|| instead_of.map(Err))
     }
 
     /// What is said in the name of the holder: by this host if it has a tenure, else by the record.
@@ -104,34 +190,43 @@ impl Election {
     pub(super) fn stop_everywhere(&mut self, now: Time, word: Word) {
         if let Some(tenure) = self.tenure_mut() {
             tenure.say(now, |note| note.stopped = Some(word));
+            self.errand = None;
         } else {
-            self.errand = Some(Errand::new(Some(word), now));
+            self.errand = Some(Errand::stop(word, now));
             self.reads.due = now;
         }
     }
 
     pub(super) fn start_again(&mut self, now: Time) {
         self.back_off = super::BackOff::default();
+        let recorded = self.recorded_note().and_then(|note| note.stopped.clone());
+        // A tenure may end before the store has taken a write of it.
+        self.errand = recorded.filter(|word| word.holds(self.wall(now))).map(|word| Errand::start(word, now));
         if let Some(tenure) = self.tenure_mut() {
             tenure.say(now, |note| note.stopped = None);
-            self.errand = None;
         } else {
-            let is_stopped = self.stop_word(now).is_some();
-            self.errand = is_stopped.then(|| Errand::new(None, now));
             self.reads.due = now;
         }
     }
 
     /// Pause (H8), or its end: only a host that may run the unit has a lease to be prolonged.
     pub(super) fn pause(&mut self, now: Time, word: Option<Word>) {
-        if let Phase::Starting(tenure, _) | Phase::Active(tenure, _) = &mut self.phase {
-            tenure.say(now, |note| note.paused = word);
+        let recorded = self.recorded_note().and_then(|note| note.paused.clone());
+        let (Phase::Starting(tenure, _) | Phase::Active(tenure, _)) = &mut self.phase else { return };
+        let before = tenure.note.paused.clone().or(recorded).filter(|_| word.is_none());
+        if word.is_some() || before.is_some() {
+            self.taken_back = before.map(|word| TakenBack { instance: tenure.instance, word });
         }
+        tenure.say(now, |note| note.paused = word);
     }
 
     /// Words (H7): a holder lets the lock go once it is said that the service is stopped. A claim, before a start, is given up when
     /// the store has the word.
     pub(super) fn heed_words(&mut self, at: &Moment) {
+        if self.tenure().is_some() {
+            let said = self.recorded_note().and_then(|note| note.stopped.clone());
+            self.errand.take_if(|errand| errand.is_done(said.as_ref()));
+        }
         let Some(tenure) = self.tenure() else { return };
         let Some(word) = tenure.note.stopped.as_ref().filter(|word| word.holds(at.wall)) else { return };
         let words = word.in_words("stopped everywhere");
@@ -155,7 +250,7 @@ impl Election {
         let word = self.tenure().and_then(|tenure| tenure.note.stopped.clone()).filter(|word| word.holds(wall));
         let is_said = self.recorded_note().is_some_and(|note| note.stopped == word);
         if word.is_some() && !is_said {
-            self.errand = Some(Errand::new(word, now));
+            self.errand = word.map(|word| Errand::stop(word, now));
         }
     }
 
@@ -168,13 +263,17 @@ impl Election {
         let Some(errand) = &self.errand else { return };
         let is_over = errand.stopped.as_ref().is_some_and(|word| !word.holds(at.wall));
         if is_over || at.now.has_waited_until(errand.until) {
-            self.errand = None;
+            let is_heard = errand.is_done(self.recorded_note().and_then(|note| note.stopped.as_ref()));
+            self.unheard = self.errand.take().filter(|_| !is_heard);
             return;
         }
         let said = self.recorded_note().map(|note| note.in_force(at.wall).stopped);
-        if errand.attempt.is_none()
-            && (said.as_ref() == Some(&errand.stopped) || said.is_none() && errand.stopped.is_none())
-        {
+        // Of a lock without a record that is believed, a claim says the word.
+        let is_done = match said {
+            Some(said) => errand.is_done(said.as_ref()),
+            None => errand.stopped.is_none(),
+        };
+        if errand.attempt.is_none() && is_done {
             self.errand = None;
             return;
         }
@@ -185,7 +284,8 @@ impl Election {
             return;
         }
         let Some(seen) = self.lock.seen() else { return };
-        let Content::Record(Record { holder, details: Some(details), .. }) = &seen.content else { return };
+        // A record of a later format says more than this host could write again.
+        let Content::Record(Record { holder, details: Some(details), newer: None, .. }) = &seen.content else { return };
         let write = WriteId(!at.random);
         let mut details: Details = details.clone();
         details.note.stopped.clone_from(&errand.stopped);

@@ -1,0 +1,87 @@
+//! Reads what each release has kept on the disk, in all samples under `tests/compat`.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::disk::{self, Disk};
+use super::drain::Drain;
+use crate::cluster::report::Word;
+use crate::election::{KeptPlace, Memory, PassingHold, Place, Timings};
+use crate::samples;
+use crate::types::store::StoreAddress;
+use crate::types::{BootId, FencingToken, Incarnation, Key, Revision, ServiceName, Time, UnitName, WriteId};
+
+const BOOT: Option<BootId> = Some(BootId(1));
+
+fn key(name: &str) -> Key {
+    Key::new(name).expect("a key")
+}
+
+fn service() -> ServiceName {
+    ServiceName::new("db").expect("a service's name")
+}
+
+fn unit() -> UnitName {
+    UnitName::new("database.service").expect("a unit's name")
+}
+
+fn at(seconds: u64) -> Time {
+    Time::both(Duration::from_secs(seconds))
+}
+
+fn of_service() -> Vec<u8> {
+    let memory = Memory {
+        position: Some((Incarnation("a".to_owned()), Revision(7))),
+        token: FencingToken(1_767_225_600),
+        longest_hold: Duration::from_secs(4),
+        passing: Some(PassingHold { id: WriteId(3), taken_from: at(130), until: Some(at(160)) }),
+    };
+    let timings = Timings::new(Duration::from_secs(1), 4, 2);
+    Disk::new("".as_ref(), &service(), &key("db")).file(&memory, timings, BOOT, at(100)).1
+}
+
+fn of_unit() -> Vec<u8> {
+    let store = StoreAddress { what: "nats, bucket locks".to_owned(), servers: vec!["nats://10.0.0.1".to_owned()] };
+    let kept = KeptPlace {
+        place: Place { store, key: key("db") },
+        former: vec![key("old")],
+        position: Some((Incarnation("a".to_owned()), Revision(10))),
+    };
+    disk::render_place(&unit(), &kept)
+}
+
+async fn of_drain() -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let word = Word { by: "root@h1".to_owned(), reason: "new disk".to_owned(), at: 1_767_225_600, until: Some(3600) };
+    Drain::read(folder.path()).begin(word).await.expect("it is written");
+    fs::read(folder.path().join("+drained.json")).expect("it is there")
+}
+
+#[tokio::test]
+async fn what_is_kept_in_var_lib() {
+    let written = vec![("service", of_service()), ("unit", of_unit()), ("drained", of_drain().await)];
+    samples::check("state", written, |name, content| {
+        let folder = tempfile::tempdir().expect("a folder");
+        match name {
+            "service" => {
+                fs::write(folder.path().join("db.json"), content).expect("written");
+                let Memory { position, token, longest_hold, passing } =
+                    Disk::new(folder.path(), &service(), &key("db")).load(BOOT, at(110));
+                let (key, timings) = disk::last_held(folder.path(), &service()).expect("it was held");
+                let longest_hold_ms = u64::try_from(longest_hold.as_millis()).expect("a short time");
+                json!({"position": position, "token": token, "longest_hold_ms": longest_hold_ms, "passing": passing,
+                    "key": key, "timings": timings})
+            }
+            "unit" => {
+                fs::write(disk::path_of_unit(folder.path(), &unit()), content).expect("written");
+                json!(disk::load_place(folder.path(), &unit()).expect("it is known"))
+            }
+            _ => {
+                fs::write(folder.path().join("+drained.json"), content).expect("written");
+                json!(Drain::read(folder.path()).word().expect("it is drained"))
+            }
+        }
+    });
+}

@@ -1,0 +1,452 @@
+//! The package, as an administrator installs, upgrades and removes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use putexd::guard_client::grant;
+use putexd::types::{LEASES_DIR, ServiceName};
+
+use crate::cluster::{Cluster, Host, Setup};
+use crate::command::{holds_for, lock, now, run, said, since, wait_until};
+use crate::environment::{Environment, environment, utf8, writable_root};
+use crate::fixture::{
+    ELECTED, Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_standby,
+};
+use crate::lockstore::{Locks, Lockstore};
+
+/// The version of the package that all tests install.
+const FIRST: &str = env!("CARGO_PKG_VERSION");
+/// The same programs in a package of a newer version.
+const NEXT: &str = "999.0.0";
+const PUTEXD: &str = "putexd.service";
+const GUARD: &str = "putex-guard.service";
+const WATCHER: &str = "putex-guard-watch.service";
+
+/// The Debian package of the programs under test, under a version of its own.
+fn package(version: &str) -> PathBuf {
+    if version == FIRST { environment().expect("there are hosts").package.clone() } else { built("build-deb", version) }
+}
+
+/// What a script makes of the programs under test, under a version of its own. It is built once.
+fn built(script: &'static str, version: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<(&str, String), PathBuf>> = Mutex::new(BTreeMap::new());
+    let Environment { dir, under_test, .. } = environment().expect("there are hosts");
+    let make = || build(script, &dir.join("package"), under_test, version);
+    lock(&BUILT).entry((script, version.to_owned())).or_insert_with(make).clone()
+}
+
+/// The programs of a debug build are large, and nobody keeps these packages, so they are not compressed well.
+pub fn build(script: &str, folder: &Path, programs: &Path, version: &str) -> PathBuf {
+    let chosen = ["--bin-dir", utf8(programs), "--version", version, "--output", utf8(folder)];
+    let quick: &[&str] = match script {
+        "build-deb" => &["--compress-system", "-Z", "gz", "--fast"],
+        _ => &["--payload-compress", "none"],
+    };
+    let told = run(packaging(script), &[&chosen, quick].concat());
+    PathBuf::from(told.lines().last().expect("it prints the path of the package"))
+}
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
+}
+
+/// Installs a version on a host, or replaces the one that is there, and returns what apt says.
+#[track_caller]
+fn install(host: &Host, version: &str) -> String {
+    let place = format!("/root/putexd_{version}.deb");
+    let path = host.root().join(place.trim_start_matches('/'));
+    fs::create_dir_all(path.parent().expect("a folder")).expect("the host's disk can be written to");
+    fs::copy(package(version), path).expect("the host's disk can be written to");
+    apt(host, &["install", "--allow-downgrades", &place])
+}
+
+#[track_caller]
+fn apt(host: &Host, arguments: &[&str]) -> String {
+    let apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--yes"];
+    let output = host.output(&[&apt[..], arguments].concat());
+    let told = said(&output);
+    assert!(output.status.success(), "{arguments:?} on {}: {told}", host.name);
+    for line in told.lines().filter(|line| line.starts_with("putexd: ")) {
+        println!("{}: {line}", host.name);
+    }
+    told
+}
+
+/// Installs a version on all hosts at once.
+pub fn install_everywhere(cluster: &Cluster, version: &str) {
+    package(version);
+    at_once(&cluster.hosts.iter().collect::<Vec<_>>(), |host| drop(install(host, version)));
+}
+
+fn at_once(hosts: &[&Host], work: impl Fn(&Host) + Sync) {
+    thread::scope(|scope| {
+        for host in hosts {
+            scope.spawn(|| work(host));
+        }
+    });
+}
+
+/// Everything that README's "Install" says, on three hosts, and what an administrator sees who does less; then a fourth host joins,
+/// and the one that runs the service leaves.
+#[test]
+fn from_nothing_to_a_failover_with_the_package() {
+    let Some(cluster) = Setup::hosts(4).share(true).bare().boot("package") else { return };
+    let locks = Locks::start(Lockstore::Directory, &cluster, false);
+    cluster.install_database(&[]);
+    package(FIRST);
+    let (three, fourth) = cluster.hosts.split_at(3);
+    let all: Vec<&Host> = cluster.hosts.iter().collect();
+
+    let began = now();
+    let shown = |step: &str| println!("{:5.1} s: {step}", since(began).as_secs_f64());
+    for host in three {
+        install(host, FIRST);
+    }
+    shown("the package is installed on three hosts");
+    let [one, ..] = three else { panic!("there are hosts") };
+    starts_nothing_without_a_store(one);
+    shown("without a store the unit is skipped");
+    let configure = |host: &Host| {
+        let store = locks.configuration(&cluster);
+        host.sh(&format!("cat >>/etc/putex/putexd.toml <<'END'\n{store}END"));
+        host.write_file("/etc/putex.d/db.toml", "unit = \"database.service\"\n");
+    };
+    three.iter().for_each(configure);
+    one.exec(&["putexctl", "init"]);
+    for host in three {
+        host.exec(&["putexd", "--check"]);
+        host.exec(&["systemctl", "enable", "--now", "putexd"]);
+        assert_eq!(host.property(GUARD, "ActiveState"), "active");
+    }
+    let units = "/usr/lib/systemd/system/putex*.service /usr/lib/systemd/system/putex*.target";
+    assert_eq!(one.sh(&format!("systemd-analyze verify --man=no {units} 2>&1")), "");
+    shown("putexd is enabled on three hosts");
+    let first = cluster.oracle.wait_for_start_on(&all, Duration::ZERO, ELECTED);
+    shown(&format!("{} runs the service", first.host));
+    let is_first = |host: &&&Host| host.name == first.host;
+    for host in all[..3].iter().filter(|host| !is_first(host)) {
+        wait_for_standby(host);
+    }
+    let lost = all.iter().find(is_first).expect("one of them").power_off_hard();
+    let others: Vec<&Host> = all.iter().copied().filter(|host| host.name != first.host).collect();
+    let second = cluster.oracle.wait_for_start_on(&others, lost, ELECTED);
+    shown(&format!(
+        "{} runs it, {:.1} s after the other has lost its power",
+        second.host,
+        second.after(lost).as_secs_f64()
+    ));
+
+    let [fourth] = fourth else { panic!("four hosts were asked for") };
+    install(fourth, FIRST);
+    configure(fourth);
+    fourth.exec(&["systemctl", "enable", "--now", "putexd"]);
+    wait_for_standby(fourth);
+    shown("a fourth host has joined");
+    assert_eq!(cluster.oracle.live(), std::slice::from_ref(&second));
+    let leaving = all.iter().find(|host| host.name == second.host).expect("one of them");
+    let asked = now();
+    let told = apt(leaving, &["purge", "putexd"]);
+    let rest: Vec<&Host> = others.iter().copied().filter(|host| host.name != leaving.name).collect();
+    let third = cluster.oracle.wait_for_start_on(&rest, asked, HAND_OVER);
+    shown(&format!("{} has left, and {} runs the service", leaving.name, third.host));
+    assert!(told.contains("other hosts run what ran here"), "{told}");
+    assert_eq!(cluster.oracle.live(), [third]);
+    cluster.assert_no_violation();
+}
+
+/// An administrator who enables putexd first is told what is missing, and one who has made a mistake is told where.
+fn starts_nothing_without_a_store(host: &Host) {
+    assert_eq!(host.property(PUTEXD, "UnitFileState"), "disabled", "the administrator enables it");
+    host.exec(&["systemctl", "enable", "--now", "putexd"]);
+    assert_eq!(host.property(PUTEXD, "ActiveState"), "inactive");
+    assert_eq!(host.property(PUTEXD, "Result"), "exec-condition");
+    assert_eq!(host.property(GUARD, "ActiveState"), "inactive", "it does not run for nothing");
+    println!("{}", wait_for_line(host, &["write a table [store] into /etc/putex/putexd.toml", "no file says yet"]));
+    let told = said(&host.output(&["systemctl", "status", "putexd"]));
+    assert!(told.contains("write a table [store]"), "{told}");
+
+    let path = "/etc/putex/putexd.toml";
+    let shipped = host.read_file(path).expect("the package brings it");
+    host.write_file(path, &format!("{shipped}\n[store]\ntype = \"directry\"\n"));
+    assert!(!host.output(&["systemctl", "start", "putexd"]).status.success());
+    assert_eq!(host.property(PUTEXD, "ActiveState"), "failed");
+    println!("{}", wait_for_line(host, &["putexd.toml", "directry"]));
+    host.write_file(path, &shipped);
+    host.exec(&["systemctl", "reset-failed", "putexd"]);
+}
+
+/// What runs through the exchange of the package: the unit, its lease, the guard's process.
+fn kept(fixture: &Fixture, host: &Host) -> String {
+    let lease = host.property("putex-lease@db.target", "ActiveEnterTimestampMonotonic");
+    let unit = host.exec(&["systemctl", "show", "--property=MainPID,InvocationID,ActiveState,NRestarts", UNIT]);
+    format!("{:?} {lease} {} {unit}", fixture.oracle.live(), main_pid(host, GUARD))
+}
+
+/// How long the lease of `host` lasts still, by the guard's grant.
+fn lease_left(host: &Host) -> Duration {
+    let directory = format!("/proc/{}/root{LEASES_DIR}", host.pid1());
+    let service = ServiceName::new("db").expect("a name");
+    grant::held(Path::new(&directory), &service).map_or(Duration::ZERO, |held| held.left)
+}
+
+/// Runs `work`, and returns how long the lease of `host` lasted still at its shortest meanwhile.
+fn shortest_lease(host: &Host, work: impl FnOnce()) -> Duration {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            let mut shortest = lease_left(host);
+            while !ended.load(Ordering::Relaxed) {
+                shortest = shortest.min(lease_left(host));
+                thread::sleep(Duration::from_millis(20));
+            }
+            shortest
+        });
+        work();
+        ended.store(true, Ordering::Relaxed);
+        watched.join().expect("the lease is watched")
+    })
+}
+
+/// Puts another version on a host, and checks that each of its programs is the new one, and that the guard is the same process.
+fn replace(host: &Host, version: &str) {
+    let (putexd, guard) = (main_pid(host, PUTEXD), main_pid(host, GUARD));
+    install(host, version);
+    assert_ne!(main_pid(host, PUTEXD), putexd, "{}: putexd was replaced", host.name);
+    assert_eq!(main_pid(host, GUARD), guard, "{}: the guard goes on as the same process", host.name);
+    for unit in [PUTEXD, GUARD, WATCHER] {
+        let path = host.exec(&["readlink", &format!("/proc/{}/exe", main_pid(host, unit))]);
+        assert!(!path.contains("deleted"), "{}: {unit} runs {path}", host.name);
+    }
+    let installed = host.exec(&["dpkg-query", "--show", "--showformat=${Version}", "putexd"]);
+    assert_eq!(installed, format!("{version}-1"));
+}
+
+#[test]
+fn an_upgrade_and_a_downgrade_interrupt_nothing() {
+    let Some((fixture, first)) = Plan::hosts("upgrade", 3, Lockstore::Nats).package(FIRST).run() else { return };
+    package(NEXT);
+    let holder = fixture.host_of(&first);
+    let hosts: Vec<&Host> = fixture.hosts.iter().collect();
+    let before = kept(&fixture, holder);
+    let uninterrupted = |what: &str, work: &dyn Fn()| {
+        let shortest = shortest_lease(holder, || fixture.uninterrupted(&first, WAIT, what, work));
+        println!("{what}: the lease lasted for {shortest:?} at least");
+        assert!(!shortest.is_zero(), "{what}: the lease ended");
+    };
+    uninterrupted("an upgrade of each host in turn", &|| hosts.iter().for_each(|host| replace(host, NEXT)));
+    uninterrupted("a downgrade of all hosts at once", &|| at_once(&hosts, |host| replace(host, FIRST)));
+    uninterrupted("an upgrade of all hosts at once", &|| at_once(&hosts, |host| replace(host, NEXT)));
+    assert_eq!(kept(&fixture, holder), before, "the same copy under the same lease and the same guard");
+    for host in fixture.others(&first) {
+        wait_for_standby(host);
+    }
+    for host in &hosts {
+        let journal = host.journal(&[PUTEXD, GUARD, WATCHER]);
+        for trouble in ["guard is gone", "was silent for", "has lapsed", "renewal without an answer"] {
+            assert!(!journal.contains(trouble), "{}: {trouble}: {journal}", host.name);
+        }
+    }
+
+    // A configuration that the new version refuses keeps the former one running.
+    holder.write_file("/etc/putex/putexd.toml", "[stroe]\n");
+    let told = fixture.uninterrupted(&first, WAIT, "an upgrade with a broken configuration", || install(holder, FIRST));
+    assert!(told.contains("the former putexd goes on"), "{told}");
+}
+
+/// What is used instead of a restart after an update of a library.
+#[test]
+fn needrestart_reloads_the_guard_and_ends_no_lease() {
+    let Some((fixture, first)) = Plan::hosts("library", 2, Lockstore::Nats).package(FIRST).run() else { return };
+    let host = fixture.host_of(&first);
+    let guard = main_pid(host, GUARD);
+    fixture.uninterrupted(&first, WAIT, "what needrestart runs", || {
+        host.exec(&["/etc/needrestart/restart.d/putex-guard.service"])
+    });
+    assert_eq!(main_pid(host, GUARD), guard);
+    let journal = host.journal(&[GUARD]);
+    assert!(journal.contains("the program was replaced in place"), "{journal}");
+}
+
+/// The names of all files of a host's disk, with what is in them; without what is written all the time, and without the logs and the
+/// archive of packages.
+fn files(host: &Host) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    collect(&host.root(), Path::new(""), &mut found);
+    found
+}
+
+fn collect(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
+    const PASSING: [&str; 14] = [
+        "proc",
+        "sys",
+        "dev",
+        "run",
+        "tmp",
+        "root",
+        "srv",
+        "var/log",
+        "var/cache",
+        "var/tmp",
+        "var/lib/dpkg",
+        "var/lib/apt",
+        "var/lib/systemd/catalog",
+        "etc/systemd/system/database.service",
+    ];
+    for entry in fs::read_dir(root.join(folder)).expect("the host's disk can be read").flatten() {
+        let path = folder.join(entry.file_name());
+        if PASSING.iter().any(|passing| path == Path::new(passing)) {
+            continue;
+        }
+        let about = entry.metadata().expect("the host's disk can be read");
+        // The backups of passwd(5) and of its like have what was there before.
+        let text = if about.is_file() && path.starts_with("etc") && !path.to_string_lossy().ends_with('-') {
+            fs::read_to_string(root.join(&path)).unwrap_or_default()
+        } else {
+            String::new()
+        };
+        found.insert(format!("{} {:o} {text}", path.display(), about.mode()));
+        if about.is_dir() {
+            collect(root, &path, found);
+        }
+    }
+}
+
+#[test]
+fn a_purge_leaves_nothing() {
+    let Some(cluster) = Setup::hosts(1).bare().boot("clean") else { return };
+    let [host] = &cluster.hosts[..] else { panic!("one host was asked for") };
+    let before = files(host);
+    install(host, FIRST);
+    host.exec(&["systemctl", "enable", "--now", "putexd"]);
+    // What an administrator writes goes as well.
+    host.write_file("/etc/putex.d/db.toml", SERVICE);
+    apt(host, &["purge", "putexd"]);
+    let after = files(host);
+    let (gone, left): (Vec<_>, Vec<_>) = (before.difference(&after).collect(), after.difference(&before).collect());
+    assert!(gone.is_empty() && left.is_empty(), "gone: {gone:#?}, left: {left:#?}");
+}
+
+#[test]
+fn a_removal_hands_over_and_leaves_ordinary_units() {
+    let Some((fixture, first)) = Plan::hosts("removal", 2, Lockstore::Nats).package(FIRST).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
+    let asked = now();
+    let told = apt(holder, &["remove", "putexd"]);
+    assert!(told.contains("other hosts run what ran here"), "{told}");
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "the package is removed");
+    is_ordinary(holder);
+
+    // On the last host nobody takes over.
+    let told = apt(other, &["remove", "putexd"]);
+    assert!(told.contains("what still runs here is stopped now"), "{told}");
+    fixture.oracle.wait_for_end(&second, SOON);
+    assert!(fixture.oracle.live().is_empty());
+    is_ordinary(other);
+    other.exec(&["systemctl", "start", UNIT]);
+    wait_until(SOON, "the unit starts without a lease", || fixture.oracle.live().len() == 1);
+    other.exec(&["systemctl", "stop", UNIT]);
+
+    // What was configured counts again, and the host is not drained.
+    for host in [holder, other] {
+        install(host, NEXT);
+        host.exec(&["systemctl", "enable", "--now", "putexd"]);
+    }
+    fixture.wait_for_one_active(ELECTED);
+}
+
+/// Nothing of putexd binds the unit any more.
+fn is_ordinary(host: &Host) {
+    for (property, wanted) in
+        [("DropInPaths", ""), ("NeedDaemonReload", "no"), ("BindsTo", ""), ("ActiveState", "inactive")]
+    {
+        assert_eq!(host.property(UNIT, property), wanted, "{property} on {}", host.name);
+    }
+    for unit in [PUTEXD, GUARD, WATCHER, "putex-lease@db.target"] {
+        assert_eq!(host.property(unit, "LoadState"), "not-found", "{unit} on {}", host.name);
+    }
+    let left = host.sh("ls -d /run/putex /run/systemd/system/*.d /var/lib/putex/+drained.json 2>/dev/null || true");
+    assert_eq!(left, "");
+}
+
+#[test]
+fn a_removal_without_the_store_ends_with_the_lease() {
+    let Some((fixture, first)) = Plan::hosts("alone", 2, Lockstore::Nats).package(FIRST).run() else { return };
+    let holder = fixture.host_of(&first);
+    fixture.locks.lose(&fixture);
+    let asked = now();
+    let told = apt(holder, &["remove", "putexd"]);
+    let took = since(asked);
+    println!("removed {took:?} after it was asked for");
+    let end = fixture.oracle.wait_for_end(&first, SOON);
+    println!("the unit ended {:?} after it was asked for", end.after(asked));
+    assert!(end.after(asked) < TAKE_OVER, "{told}");
+    is_ordinary(holder);
+    fixture.locks.regain(&fixture);
+    let other = fixture.other(&first);
+    fixture.wait_for_takeover(&first, asked, TAKE_OVER, "the store is back");
+    holds_for(WAIT, "one copy runs", || fixture.oracle.live().len() == 1);
+    wait_until(SOON, "the other host runs it", || other.property(UNIT, "ActiveState") == "active");
+}
+
+/// Both packages have the same files with the same modes, but for what one kind of distribution asks for, and run the same steps.
+/// lintian and rpmlint find nothing.
+#[test]
+fn the_packages_are_as_their_distributions_want_them() {
+    let Some(Environment { package: deb, .. }) = environment() else { return };
+    let rpm = built("build-rpm", FIRST);
+    run(packaging("check-packages"), &[utf8(deb), utf8(&rpm)]);
+    let in_deb = run("sh", &["-c", &format!("dpkg-deb --fsys-tarfile {} | tar --list --verbose", utf8(deb))]);
+    let in_deb = in_deb.lines().filter(|line| line.starts_with('-'));
+    let in_deb: BTreeSet<(&str, &str)> =
+        in_deb.filter_map(|line| Some((&line[..10], line.split_whitespace().last()?.strip_prefix('.')?))).collect();
+    let in_rpm =
+        run("rpm", &["--query", "--package", "--queryformat", "[%{FILEMODES:perms} %{FILENAMES}\n]", utf8(&rpm)]);
+    let in_rpm: BTreeSet<(&str, &str)> = in_rpm.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert!(in_deb.len() > 40, "{in_deb:?}");
+    let of_deb: Vec<&str> = in_deb.difference(&in_rpm).map(|(_, path)| *path).collect();
+    let of_rpm: Vec<&str> = in_rpm.difference(&in_deb).map(|(_, path)| *path).collect();
+    let doc = "/usr/share/doc/putexd";
+    let wanted = [
+        format!("{doc}/changelog.Debian.gz"),
+        format!("{doc}/copyright"),
+        "/usr/share/lintian/overrides/putexd".to_owned(),
+    ];
+    assert_eq!(of_deb, wanted);
+    assert_eq!(of_rpm, ["/usr/share/licenses/putexd/LICENSE"]);
+
+    let conffiles = run("dpkg-deb", &["--info", utf8(deb), "conffiles"]);
+    let mut conffiles: Vec<&str> = conffiles.lines().filter(|line| !line.is_empty()).collect();
+    conffiles.sort_unstable();
+    let configured = run("rpm", &["--query", "--package", "--configfiles", utf8(&rpm)]);
+    assert_eq!(conffiles, configured.lines().collect::<Vec<_>>());
+    assert!(conffiles.iter().all(|path| path.starts_with("/etc/")));
+    assert_eq!(in_deb.iter().filter(|(_, path)| path.starts_with("/etc/")).count(), conffiles.len());
+}
+
+/// rpm runs its steps as well. The root is one of Debian: no distribution with rpm can be reached from a machine that has only the
+/// toolchain and a mirror of Debian.
+#[test]
+fn the_rpm_can_be_installed_upgraded_and_removed() {
+    let Some(Environment { dir, .. }) = environment() else { return };
+    let [first, next] = [FIRST, NEXT].map(|version| built("build-rpm", version));
+    let (root, changed) = writable_root(&dir.join("rpm"));
+    let rpm = |arguments: &[&str]| run("rpm", &[&["--root", utf8(&root)], arguments].concat());
+    rpm(&["--nodeps", "--install", utf8(&first)]);
+    let users = fs::read_to_string(root.join("etc/passwd")).expect("there are users");
+    assert!(users.contains("putex-check:") && users.contains("putex-fence:"), "{users}");
+    let configuration = root.join("etc/putex/putexd.toml");
+    fs::write(&configuration, "# mine\n").expect("the root can be written to");
+    rpm(&["--nodeps", "--upgrade", utf8(&next)]);
+    assert_eq!(rpm(&["--query", "putexd", "--queryformat", "%{VERSION}"]), NEXT);
+    assert_eq!(fs::read_to_string(&configuration).expect("it is there"), "# mine\n");
+    rpm(&["--erase", "putexd"]);
+    let left = run("find", &[utf8(&changed), "-name", "*putex*", "-printf", "%P\n"]);
+    run("umount", &[utf8(&root)]);
+    assert_eq!(left, "etc/putex\netc/putex/putexd.toml.rpmsave\n");
+}
