@@ -256,7 +256,7 @@ impl Drop for Database {
 
 /// Starts the writer in the network of the switch, outside of the hosts.
 fn write_from_outside(fixture: &Fixture, folder: &str) -> Child {
-    let program = environment().expect("there are hosts").layer.join("usr/local/bin/writer");
+    let program = environment().expect("there are hosts").programs.join("usr/local/bin/writer");
     // A server that is cut off or has moved does not answer, so the connection has short timeouts.
     let patience = "connect_timeout=1 tcp_user_timeout=2 keepalives_idle=1 keepalives_interval=1 keepalives_retries=2";
     let connection = format!("host={ADDRESS} user=postgres dbname=postgres {patience}");
