@@ -158,7 +158,7 @@ pub(super) fn settle(all: &mut [Holding], service: &ServiceView, now_ms: u64) {
     let heard = here.filter(|here| here.ran_on == host && here.ran_on != service.node).and_then(|here| here.ran_until);
     let latest = if service.holder == host { now_ms } else { since };
     let heard = heard.map(|heard| heard.saturating_mul(1000)).filter(|heard| (last.from_ms..latest).contains(heard));
-    let state = if is_dark(service) { "dark" } else { &service.state };
+    let state = if is_dark(service, last) { "dark" } else { &service.state };
     match (state, heard) {
         ("unknown" | "broken", _) => {
             last.may_run = true;
@@ -191,16 +191,18 @@ pub(super) fn settle(all: &mut [Holding], service: &ServiceView, now_ms: u64) {
 }
 
 /// Whether the holder was not seen to renew the lock, and has not reported whether it runs the service, which somebody was seen to run
-/// before: nobody runs it as far as is known.
-fn is_dark(service: &ServiceView) -> bool {
+/// before: nobody runs it as far as is known. `last`: the last run that was told of, which goes on if it is of the holder's token.
+fn is_dark(service: &ServiceView, last: &Holding) -> bool {
     let is_dark = |here: &ServiceStatus| here.silent_ms.is_none() && here.ran_until.is_some();
-    service.state == "held" && service.here.as_ref().is_some_and(is_dark)
+    let is_told = service.token != 0 && service.token == last.token;
+    service.state == "held" && !is_told && service.here.as_ref().is_some_and(is_dark)
 }
 
 /// Since when nobody has run the service although no operator has it stopped, in milliseconds since 1970. `None`: somebody runs it,
 /// or may; or nobody knows. `all`: its [settled](settle) holdings.
 pub(super) fn nobody_since(all: &[Holding], events: &[Happened], service: &ServiceView, now_ms: u64) -> Option<u64> {
-    let is_idle = is_dark(service) || matches!(service.state.as_str(), "no-holder" | "starting" | "lapsed");
+    let is_dark = all.last().is_some_and(|last| is_dark(service, last));
+    let is_idle = is_dark || matches!(service.state.as_str(), "no-holder" | "starting" | "lapsed");
     let is_down = is_idle && service.stopped.is_none();
     let since = match all.last() {
         _ if !is_down => None,
@@ -286,6 +288,9 @@ mod tests {
         assert_eq!((lost.end, nobody), (End::LastHeard, Some(NOW_MS - 96_000)));
         told.service("db").silent_ms = Some(800);
         assert_eq!((end_on_h2(&told).0.end, end_on_h2(&told).1), (End::GoesOn, None), "it renews the lock");
+        told.service("db").silent_ms = None;
+        told.service("db").token = 7;
+        assert_eq!((end_on_h2(&told).0.end, end_on_h2(&told).1), (End::GoesOn, None), "it has told that it runs");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -24,13 +24,33 @@ use crate::lockstore::{Locks, Lockstore};
 const FIRST: &str = env!("CARGO_PKG_VERSION");
 /// The same programs in a package of a newer version.
 const NEXT: &str = "999.0.0";
+/// Environment variable: the path of a package that was released before, with which the test of upgrades begins. Without it, that
+/// test begins with the programs under test.
+const FORMER_PACKAGE: &str = "PUTEX_FORMER_PACKAGE";
 const PUTEXD: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 
-/// The Debian package of the programs under test, under a version of its own.
+/// The Debian package of a version: the one that was released before, or the programs under test, under a version of their own.
 fn package(version: &str) -> PathBuf {
-    if version == FIRST { environment().expect("there are hosts").package.clone() } else { built("build-deb", version) }
+    match former() {
+        Some((path, former)) if *former == version => path.clone(),
+        _ if version == FIRST => environment().expect("there are hosts").package.clone(),
+        _ => built("build-deb", version),
+    }
+}
+
+/// The package that was released before, and its version.
+fn former() -> Option<&'static (PathBuf, String)> {
+    static FORMER: OnceLock<Option<(PathBuf, String)>> = OnceLock::new();
+    let read = || {
+        let path = PathBuf::from(std::env::var_os(FORMER_PACKAGE)?);
+        let version = run("dpkg-deb", &["--field", utf8(&path), "Version"]);
+        let version = version.trim().trim_end_matches("-1").to_owned();
+        assert_ne!(version, FIRST, "{FORMER_PACKAGE}: give it a version of its own: packaging/build-deb --version");
+        Some((path, version))
+    };
+    FORMER.get_or_init(read).as_ref()
 }
 
 /// What a script makes of the programs under test, under a version of its own. It is built once.
@@ -229,7 +249,9 @@ fn replace(host: &Host, version: &str) {
 
 #[test]
 fn an_upgrade_and_a_downgrade_interrupt_nothing() {
-    let Some((fixture, first)) = Plan::hosts("upgrade", 3, Lockstore::Nats).package(FIRST).run() else { return };
+    let former = former().map_or(FIRST, |(_, version)| version);
+    let Some((fixture, first)) = Plan::hosts("upgrade", 3, Lockstore::Nats).package(former).run() else { return };
+    println!("from {former} to {NEXT} and back");
     package(NEXT);
     let holder = fixture.host_of(&first);
     let hosts: Vec<&Host> = fixture.hosts.iter().collect();
@@ -240,7 +262,7 @@ fn an_upgrade_and_a_downgrade_interrupt_nothing() {
         assert!(!shortest.is_zero(), "{what}: the lease ended");
     };
     uninterrupted("an upgrade of each host in turn", &|| hosts.iter().for_each(|host| replace(host, NEXT)));
-    uninterrupted("a downgrade of all hosts at once", &|| at_once(&hosts, |host| replace(host, FIRST)));
+    uninterrupted("a downgrade of all hosts at once", &|| at_once(&hosts, |host| replace(host, former)));
     uninterrupted("an upgrade of all hosts at once", &|| at_once(&hosts, |host| replace(host, NEXT)));
     assert_eq!(kept(&fixture, holder), before, "the same copy under the same lease and the same guard");
     for host in fixture.others(&first) {
@@ -255,7 +277,8 @@ fn an_upgrade_and_a_downgrade_interrupt_nothing() {
 
     // A configuration that the new version refuses keeps the former one running.
     holder.write_file("/etc/putex/putexd.toml", "[stroe]\n");
-    let told = fixture.uninterrupted(&first, WAIT, "an upgrade with a broken configuration", || install(holder, FIRST));
+    let told =
+        fixture.uninterrupted(&first, WAIT, "an upgrade with a broken configuration", || install(holder, former));
     assert!(told.contains("the former putexd goes on"), "{told}");
 }
 

@@ -173,13 +173,14 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
             };
             NAMES.into_iter().all(is_there)
         };
-        wait_until(SOON, "each service is found by its name", || {
+        // It is told when the store has answered for a while, because it may come and go.
+        wait_until(SOON * 2, "each service is found by its name", || {
             let entries = entries_of(host, "putexd.service");
             // The services were in standby before the loss as well, so only later entries count.
             let since = entries.iter().position(|entry| entry["MESSAGE_ID"] == lost).unwrap_or(entries.len());
             is_of_each(&entries, "no-store") && is_of_each(&entries[since..], "standby")
         });
-        wait_until(SOON, "the store is found", || !all("MESSAGE_ID", found).is_empty());
+        wait_until(SOON * 2, "the store is found", || !all("MESSAGE_ID", found).is_empty());
         for (id, what) in [(lost, "the store is lost: "), (found, "the store answers again: ")] {
             let [entry] = &all("MESSAGE_ID", id)[..] else { panic!("{}: {what}once", host.name) };
             let message = entry["MESSAGE"].as_str().unwrap_or_default();
