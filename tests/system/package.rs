@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -280,6 +280,31 @@ fn an_upgrade_and_a_downgrade_interrupt_nothing() {
     let told =
         fixture.uninterrupted(&first, WAIT, "an upgrade with a broken configuration", || install(holder, former));
     assert!(told.contains("the former putexd goes on"), "{told}");
+}
+
+/// The guard of the new version does not run on this host.
+#[test]
+fn a_guard_that_cannot_go_on_is_not_taken_by_an_upgrade() {
+    const BAD: &str = "998.0.0";
+    let Some((fixture, first)) = Plan::hosts("bad-guard", 2, Lockstore::Nats).package(FIRST).run() else { return };
+    let Environment { dir, under_test, .. } = environment().expect("there are hosts");
+    let programs = dir.join("bad-guard");
+    fs::create_dir_all(&programs).expect("the run's folder can be written to");
+    for program in ["putexd", "putexctl", "putex-generator"] {
+        symlink(under_test.join(program), programs.join(program)).expect("the run's folder can be written to");
+    }
+    fs::copy("/bin/false", programs.join("putex-guard")).expect("the run's folder can be written to");
+    let bad = build("build-deb", &dir.join("package"), &programs, BAD);
+    let host = fixture.host_of(&first);
+    fs::copy(bad, host.root().join("root/bad.deb")).expect("the host's disk can be written to");
+
+    let before = kept(&fixture, host);
+    let told = fixture.uninterrupted(&first, WAIT, "an upgrade whose guard does not run", || {
+        apt(host, &["install", "/root/bad.deb"])
+    });
+    assert!(told.contains("the former putex-guard goes on, and no lease has ended"), "{told}");
+    fixture.uninterrupted(&first, WAIT, "the version that runs is installed again", || replace(host, FIRST));
+    assert_eq!(kept(&fixture, host), before, "the same copy under the same lease and the same guard");
 }
 
 /// What is used instead of a restart after an update of a library.
