@@ -17,7 +17,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Cut, Host, Setup};
 use crate::command::{now, said, since, wait_until};
@@ -158,8 +158,28 @@ impl Many {
         self.figures.took("PID 1 alone: stop", all("stop"));
     }
 
+    /// Waits until the histories tell of every present run. They are written with little haste after so many starts, which is not rest.
+    fn wait_for_histories(&self) {
+        let host = self.idlest();
+        let end = now() + LIMIT;
+        loop {
+            std::thread::sleep(REST / 6);
+            let told = host.output(&["putexctl", "history", "--json"]).stdout;
+            let all: Vec<Value> = serde_json::from_slice(&told).unwrap_or_default();
+            let goes_on = |past: &&Value| {
+                past["holdings"].as_array().and_then(|all| all.last()).is_some_and(|last| last["end"] == "goes-on")
+            };
+            let told = all.iter().filter(goes_on).count();
+            if told == self.services {
+                return;
+            }
+            assert!(now() < end, "{told} of {} histories tell of the present run", self.services);
+        }
+    }
+
     /// Records what each program uses while nothing happens.
     fn rest(&self) {
+        self.wait_for_histories();
         let used = |host: &Host| -> Vec<Usage> { PROGRAMS.iter().map(|(name, _)| usage(host, name)).collect() };
         let before: Vec<_> = self.cluster.hosts.iter().map(used).collect();
         std::thread::sleep(REST);

@@ -190,9 +190,9 @@ impl Service {
     /// The alarms that stand, for the status.
     pub(super) fn told_alarms(&self, now: Time) -> Vec<AlarmStatus> {
         let mut told = self.alarms.told();
-        let fails = Alarm::ServiceFails.kind();
         if self.failing.stands
             && let Some(Hindrance::BackOff(Waiting::BackOff { until, .. })) = self.election.hindrance(now)
+            && let fails = Alarm::ServiceFails.kind()
             && let Some(alarm) = told.iter_mut().find(|alarm| alarm.kind == fails)
         {
             // A point in time stays the same, so that the status does not change with every look.

@@ -37,19 +37,19 @@ impl LastRun {
     /// Takes in where the unit runs now. Returns where it was last known to run, with an empty name for this host, and how long ago.
     /// A run that did not last for `lease` does not count while the service `fails` here: each host may start such a unit again
     /// and again.
-    fn see(&mut self, place: &Place<'_>, (lease, fails): (Duration, bool), now: Time) -> Option<(String, Duration)> {
+    fn see(&mut self, place: &Place<'_>, (lease, fails): (Duration, bool), now: Time) -> Option<(&str, Duration)> {
         let runs = match (place.state, place.waiting) {
-            (State::Active, _) => Some((String::new(), now)),
-            (State::Releasing | State::Lapsing, _) if place.has_run => Some((String::new(), now)),
+            (State::Active, _) => Some(("", now)),
+            (State::Releasing | State::Lapsing, _) if place.has_run => Some(("", now)),
             (_, Some(Waiting::Holder { holder, stage: Stage::Runs, heard: Heard::Renewed(at), .. })) => {
-                Some((holder.clone(), *at))
+                Some((holder.as_str(), *at))
             }
             _ => None,
         };
         match (&mut self.present, runs) {
             (Some((place, _, last)), Some((now_at, at))) if *place == now_at => *last = at,
             (present, runs) => {
-                let ended = std::mem::replace(present, runs.map(|(place, at)| (place, at, at)));
+                let ended = std::mem::replace(present, runs.map(|(place, at)| (place.to_owned(), at, at)));
                 if let Some((place, since, last)) = ended
                     && (!fails || self.before.is_none() || last.since_at_least(since) >= lease)
                 {
@@ -58,8 +58,9 @@ impl LastRun {
             }
         }
         let lasted = |(_, since, last): &(String, Time, Time)| !fails || last.since_at_least(*since) >= lease;
-        let present = self.present.as_ref().filter(|run| lasted(run)).map(|(place, _, last)| (place.clone(), *last));
-        present.or_else(|| self.before.clone()).map(|(place, last)| (place, now.since_at_least(last)))
+        let present = self.present.as_ref().filter(|run| lasted(run)).map(|(place, _, last)| (place, *last));
+        let known = present.or_else(|| self.before.as_ref().map(|(place, last)| (place, *last)));
+        known.map(|(place, last)| (place.as_str(), now.since_at_least(last)))
     }
 }
 
@@ -225,7 +226,7 @@ impl Service {
         let ran = self.last_run.see(&place, (lease, fails), now).filter(|_| place.state != State::Active);
         let ran_until = ran.as_ref().map(|(_, ago)| self.host.machine.wall().saturating_sub(*ago).as_secs());
         let own_name = || self.host.node.to_string();
-        let ran_on = ran.map_or_else(String::new, |(place, _)| if place.is_empty() { own_name() } else { place });
+        let ran_on = ran.map_or_else(String::new, |(on, _)| if on.is_empty() { own_name() } else { on.to_owned() });
         let mut status = Status {
             state: self.election.state(),
             since: wall,
@@ -307,7 +308,8 @@ impl Service {
 
     /// What keeps the end of the tenure from being proven, while it is releasing or lapsing.
     fn unproven(&self) -> Option<String> {
-        self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
+        let ends = matches!(self.election.state(), State::Releasing | State::Lapsing);
+        if ends { self.units.unproven() } else { None }
     }
 
     pub(super) fn stop_of_another(&self) -> String {
@@ -382,7 +384,7 @@ mod tests {
         let held_again = held("h2", Stage::Runs, 65);
         let ran_on = |last: &mut LastRun, waiting: Option<&Waiting>| {
             let place = Place { state: State::Standby, waiting, has_run: false };
-            last.see(&place, (LEASE, false), at(70)).map(|(on, _)| on)
+            last.see(&place, (LEASE, false), at(70)).map(|(on, _)| on.to_owned())
         };
         assert_eq!(ran_on(&mut last, None).as_deref(), Some(""), "this host was the last one");
         assert_eq!(ran_on(&mut last, Some(&held_again)).as_deref(), Some("h2"));
