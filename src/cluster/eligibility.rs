@@ -17,6 +17,9 @@ pub struct Candidate {
     /// Whether the verdict rests on a report that is fresh, or is known to be old. It does not in the first moments after
     /// this putexd was started.
     pub is_certain: bool,
+    /// The host whose settings of the service differ from its own although they must agree; empty = they agree, as far as is known. It
+    /// takes the lock all the same.
+    pub differs_from: String,
 }
 
 /// Whether the state of a service is one of a host that has the lock, or of one that ends its tenure.
@@ -33,8 +36,11 @@ pub fn eligibility(cluster: &ClusterStatus, service: &str) -> Vec<Candidate> {
         let life = host.life();
         let is_self = host.report.node == cluster.node;
         let verdict = if is_self { Ok(()) } else { alive(host, life) };
-        let verdict = verdict.and_then(|()| takes(host, service, reference));
-        Candidate { node: host.report.node.clone(), verdict, is_certain: is_self || life != Life::Unknown }
+        let verdict = verdict.and_then(|()| takes(host, service, reference.as_ref()));
+        // The clocks of two hosts may differ: a report that was found is not known to be fresh.
+        let is_certain = is_self || life != Life::Unknown && (life != Life::Reports || host.reported_ms.is_some());
+        let differs_from = differing(host, service, reference.as_ref()).unwrap_or_default();
+        Candidate { node: host.report.node.clone(), verdict, is_certain, differs_from }
     };
     cluster.hosts.iter().map(judge).collect()
 }
@@ -61,10 +67,24 @@ fn find<'a>(host: &'a HostStatus, service: &str) -> Option<&'a ServiceReport> {
 }
 
 /// The host whose settings the others should have: the holder, else the host that judges.
-fn reference<'a>(cluster: &'a ClusterStatus, service: &str) -> Option<(&'a str, &'a str)> {
+fn reference<'a>(cluster: &'a ClusterStatus, service: &str) -> Option<(&'a str, &'a ServiceReport)> {
     let here = || cluster.hosts.iter().find(|host| host.report.node == cluster.node);
-    let of = |host: &'a HostStatus| Some((host.report.node.as_str(), find(host, service)?.settings.as_str()));
+    let of = |host: &'a HostStatus| Some((host.report.node.as_str(), find(host, service)?));
     holder(cluster, service).and_then(of).or_else(|| here().and_then(of))
+}
+
+/// The host that `host` differs from in what must agree.
+fn differing(host: &HostStatus, service: &str, reference: Option<&(&str, &ServiceReport)>) -> Option<String> {
+    let (node, known) = reference.filter(|(node, _)| *node != host.report.node)?;
+    let settings = &find(host, service)?.settings;
+    let differs = *settings != known.settings && !settings.is_empty() && !known.settings.is_empty();
+    differs.then(|| (*node).to_owned())
+}
+
+/// The key of the service's lock.
+#[must_use]
+pub fn key_of(report: &ServiceReport) -> &str {
+    if report.key.is_empty() { &report.service } else { &report.key }
 }
 
 fn alive(host: &HostStatus, life: Life) -> Result<(), String> {
@@ -81,18 +101,15 @@ fn alive(host: &HostStatus, life: Life) -> Result<(), String> {
     }
 }
 
-fn takes(host: &HostStatus, service: &str, reference: Option<(&str, &str)>) -> Result<(), String> {
+fn takes(host: &HostStatus, service: &str, reference: Option<&(&str, &ServiceReport)>) -> Result<(), String> {
     if let Some(word) = &host.report.drained {
         return Err(format!("is {}", drained_in_words(word)));
     }
     let Some(found) = find(host, service) else { return Err(format!("has no service {service}")) };
-    if let Some((node, settings)) = reference
-        && node != host.report.node
-        && settings != found.settings
-        && !settings.is_empty()
-        && !found.settings.is_empty()
+    if let Some((node, known)) = reference
+        && key_of(known) != key_of(found)
     {
-        return Err(format!("has other settings for {service} than {node}"));
+        return Err(format!("has another key for {service} than {node}: {}", key_of(found)));
     }
     match (found.state.as_str(), found.hindrance.as_str()) {
         ("broken", _) => Err(format!("has a broken file for {service}")),
@@ -111,6 +128,7 @@ mod tests {
         HostStatus {
             report: HostReport { node: node.to_owned(), ..HostReport::default() },
             silent_ms,
+            reported_ms: silent_ms,
             found_ms: 5000,
             services: vec![service],
             ..HostStatus::default()
@@ -142,7 +160,7 @@ mod tests {
             host("h3", Some(31_000), db()),
             host("h4", None, db()),
             host("h5", Some(1), ServiceReport { hindrance: "the guard does not answer".to_owned(), ..db() }),
-            host("h6", Some(1), ServiceReport { settings: "b".to_owned(), ..db() }),
+            host("h6", Some(1), ServiceReport { settings: "b".to_owned(), key: "base".to_owned(), ..db() }),
             old,
             host("h8", Some(30_000), db()),
             HostStatus { lost_to: "h1".to_owned(), ..host("h9", Some(6000), db()) },
@@ -157,7 +175,7 @@ mod tests {
             ("h3", true, "has not reported for 31s"),
             ("h4", false, "has not been heard of since this putexd was started"),
             ("h5", true, "would not take it: the guard does not answer"),
-            ("h6", true, "has other settings for db than h1"),
+            ("h6", true, "has another key for db than h1: base"),
             ("h7", true, "has not reported for 60s or longer"),
             ("h8", true, ""),
             ("h9", true, "is lost: h1 has taken a lock from it, and has not reported for 6.0s"),
@@ -166,6 +184,14 @@ mod tests {
         assert_eq!(told, expected);
         let web = eligibility(&cluster(vec![]), "web");
         assert_eq!(web[0].verdict, Err("has no service web".to_owned()));
+    }
+
+    #[test]
+    fn a_host_with_other_settings_takes_the_lock_and_is_told_of() {
+        let other = host("h2", Some(1), ServiceReport { settings: "b".to_owned(), ..db() });
+        let all = eligibility(&cluster(vec![other, host("h3", Some(1), db())]), "db");
+        let told: Vec<_> = all.iter().map(|candidate| (&candidate.verdict, candidate.differs_from.as_str())).collect();
+        assert_eq!(told, [(&Ok(()), ""), (&Ok(()), "h1"), (&Ok(()), "")]);
     }
 
     #[test]

@@ -16,8 +16,12 @@ pub struct HostStatus {
     /// What the host has last reported.
     #[serde(flatten)]
     pub report: HostReport,
-    /// How long ago its last report was seen here to change, in milliseconds. `None`: it was found, and has not changed since.
+    /// How long ago its last report was seen here to change, in milliseconds, without the time in which the store did not answer. Of a
+    /// report that was found and has not changed since: how old it is by both hosts' clocks, if these seem to go alike. `None`: that
+    /// is not known.
     pub silent_ms: Option<u64>,
+    /// The same with the time in which the store did not answer. `None`: it was not seen to change.
+    pub reported_ms: Option<u64>,
     /// How long ago this host has found the report for the first time, in milliseconds.
     pub found_ms: u64,
     /// The host that has taken a lock from it because it fell silent, if nothing was heard of it since; empty = there is none.

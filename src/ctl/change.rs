@@ -550,7 +550,8 @@ fn price_of_a_pause(service: &ServiceName, length: Duration) -> String {
     format!(
         "{service}: for {} no host takes over, whatever happens to the holder: if it dies, or is rebooted while the store does not \
          answer, nobody runs the service until the pause is over. It does not take the service again before that either when it is \
-         back, and nothing makes this time shorter. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
+         back, and nothing makes this time shorter. It is the same if the store fails before this command is done. Nothing else is \
+         lost: the holder stops its unit before the long lease ends.\n",
         rounded(length)
     )
 }

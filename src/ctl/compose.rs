@@ -53,7 +53,7 @@ impl View {
         names.extend(services.iter().map(|status| (status.service.as_str(), Some(status))));
         let views: Vec<ServiceView> = names
             .into_iter()
-            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), (&node, store.silent_ms), now))
+            .map(|(name, here)| of_service(name, here, (&hosts, &verdicts(name)), (&node, &store), now))
             .collect();
         for host in &mut hosts {
             let runs = |view: &&ServiceView| matches!(view.state.as_str(), "running" | "paused");
@@ -77,9 +77,15 @@ impl View {
     }
 }
 
-/// Adds to this host's own report what it has not reported: what it took up a moment ago, and what it only observes.
+/// Adds to this host's own report what it has not reported: what it took up a moment ago, what it only observes, and whether it has
+/// the store by now.
 fn complete(cluster: &mut ClusterStatus, services: &[ServiceStatus]) {
     let Some(own) = cluster.hosts.iter_mut().find(|host| host.report.node == cluster.node) else { return };
+    for report in own.services.iter_mut().filter(|report| report.state == "no-store") {
+        if let Some(status) = services.iter().find(|status| status.service == report.service) {
+            (report.state, report.hindrance) = (status.state.clone(), status.hindrance.clone());
+        }
+    }
     let known: BTreeSet<String> = own.services.iter().map(|report| report.service.clone()).collect();
     let missing = services.iter().filter(|status| !known.contains(&status.service));
     own.services.extend(missing.map(|status| ServiceReport {
@@ -105,16 +111,16 @@ fn of_service(
     name: &str,
     here: Option<&ServiceStatus>,
     (hosts, verdicts): (&[HostView], &[eligibility::Candidate]),
-    (node, storeless_ms): (&str, u64),
+    (node, store): (&str, &StoreStatus),
     now: u64,
 ) -> ServiceView {
+    let (storeless_ms, returned_ms) = (store.silent_ms, store.returned_ms);
     let is_storeless = storeless_ms > 0;
-    let reported = || {
-        let host = hosts
-            .iter()
-            .find(|host| report_of(host, name).is_some_and(|report| eligibility::is_held_in(state_in(report))));
-        host.map(|host| host.node.clone()).unwrap_or_default()
-    };
+    let holds = |host: &&HostView| is_held_on(host, name);
+    let reported = || hosts.iter().find(holds).map(|host| host.node.clone()).unwrap_or_default();
+    let told = here;
+    // Where this host's file has another key, the lock that it sees is not the one of the service.
+    let here = here.filter(|status| !status.holder.is_empty() || !is_held_under_another_key(hosts, name, &status.key));
     let holder = match here {
         Some(status) if !status.holder.is_empty() => status.holder.clone(),
         Some(status) if eligibility::is_held_in(&status.state) => node.to_owned(),
@@ -131,9 +137,14 @@ fn of_service(
     let seen = here.and_then(|status| status.held_since);
     let reported_at = holders_host.and_then(|host| host.status.silent_ms).map(|ms| now.saturating_sub(ms / 1000));
     let is_of_tenure = seen.zip(reported_at).is_some_and(|(seen, reported)| reported > seen.saturating_add(REPORTED_S));
-    let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, (name, now));
+    let candidates: Vec<Candidate> = hosts_of(told, (hosts, verdicts), node, &holder, (name, now));
     let reported_ms = holders_host.and_then(|host| host.status.silent_ms);
-    let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone };
+    // What was reported before the store was away says nothing of what has become of the unit meanwhile.
+    let heard_ms = holders_host.and_then(|host| host.status.reported_ms);
+    let stale_ms = returned_ms.filter(|returned| heard_ms.is_none_or(|heard| heard > *returned));
+    let is_seen = here.is_none_or(|status| status.silent_ms.is_some()) || holder == node;
+    let is_stale = stale_ms.is_some() && !is_seen && !is_gone;
+    let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone, is_stale };
     let (state, since) = (state_of(here, &known, &holder, node), since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
     let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
@@ -151,7 +162,7 @@ fn of_service(
         let mut found = hosts.iter().filter_map(|host| report_of(host, name)).map(read);
         found.find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
-    let unit = here.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
+    let unit = told.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
     let starts = holders_report.filter(|report| holder != node && report.starts > now);
     let mut view = ServiceView {
         service: name.to_owned(),
@@ -170,9 +181,11 @@ fn of_service(
         stopped: here.and_then(|status| status.stopped.clone()),
         paused: here.and_then(|status| status.paused.clone()),
         hosts: candidates,
-        here: here.cloned(),
+        here: told.cloned(),
         node: node.to_owned(),
         is_storeless,
+        last_told_ms: heard_ms.filter(|_| is_stale),
+        is_stale,
         findings: Vec::new(),
         holder,
     };
@@ -180,6 +193,16 @@ fn of_service(
     let is_as_it_should_be = view.state == "running" || findings::is_only_observed(hosts, name);
     view.well = is_as_it_should_be && view.findings.iter().all(|found| found.rank == Rank::Past);
     view
+}
+
+fn is_held_on(host: &HostView, service: &str) -> bool {
+    report_of(host, service).is_some_and(|report| eligibility::is_held_in(state_in(report)))
+}
+
+/// Whether another host that reports holds the service under another key than this one.
+fn is_held_under_another_key(hosts: &[HostView], service: &str, key: &str) -> bool {
+    let others = hosts.iter().filter(|host| !host.here && !host.presence.is_gone() && is_held_on(host, service));
+    others.filter_map(|host| report_of(host, service)).any(|report| eligibility::key_of(report) != key)
 }
 
 /// The state of a service in the cluster, in one word.
@@ -221,6 +244,7 @@ fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node:
             Some(_) => "no-holder",
         },
         _ if silent => "silent",
+        _ if known.is_stale => "held",
         // Its own unit is stopped, and another host may run its own.
         (_, "standby" | "retired") if holder == node && known.storeless_ms > 0 => "unknown",
         // Its own word comes first; a report counts if it was made after the tenure was seen here.
@@ -244,6 +268,8 @@ struct Known<'a> {
     is_of_tenure: bool,
     /// Whether the holder does not report any more.
     is_gone: bool,
+    /// Whether its report was made before the store was away, and this host has not seen it renew its lease since.
+    is_stale: bool,
 }
 
 fn since_of(here: Option<&ServiceStatus>, report: Option<&ServiceReport>, holder: &str, node: &str) -> Option<u64> {
@@ -286,6 +312,7 @@ fn hosts_of(
             eligible: reason.is_empty(),
             reason,
             remembered_ms: lasting_ms.max(until.saturating_sub(now).saturating_mul(1000)),
+            differs_from: verdict.differs_from.clone(),
         }
     };
     let mut candidates: Vec<Candidate> = hosts.iter().zip(verdicts).map(judge).collect();
@@ -296,7 +323,8 @@ fn hosts_of(
             let reason = here.filter(|_| name == node && name != holder).map(|status| status.hindrance.clone());
             let reason = reason.unwrap_or_default();
             let (host, state) = (name.to_owned(), state.unwrap_or_default().to_owned());
-            candidates.push(Candidate { host, state, eligible: reason.is_empty(), reason, remembered_ms: 0 });
+            let (eligible, differs_from) = (reason.is_empty(), String::new());
+            candidates.push(Candidate { host, state, eligible, reason, remembered_ms: 0, differs_from });
         }
     }
     candidates.sort_by(|one, other| one.host.cmp(&other.host));

@@ -49,6 +49,7 @@ pub(super) fn idle_since(view: &ServiceView, hosts: &[HostView]) -> Option<(u64,
     }
     let shown = match view.state.as_str() {
         "no-holder" if is_only_observed(hosts, &view.service) => None,
+        "held" if view.is_stale => None,
         "no-holder" | "starting" | "held" => here.and_then(|here| here.held_since).or(view.since),
         "stopping" => return view.since.map(|since| (since, Bound::Exact)),
         "lapsed" => view.since,
@@ -88,6 +89,7 @@ pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], now: u64) -> Ve
     let is_down = idle.is_some();
     found.extend(idle);
     found.extend(silence(view));
+    found.extend(staleness(view));
     // Why nobody runs it is told with that.
     found.extend(prevents.clone().filter(|_| !is_down));
     found.extend(others);
@@ -104,17 +106,35 @@ pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], now: u64) -> Ve
                     "see that {holder} is up: nobody but {holder} can end this, and until then nobody takes the lock"
                 )
             }
+            "lapsed" => format!("{} does not run it any more, and nobody can end this before", view.holder),
             _ => "\"putexctl resume {service}\" ends this".to_owned(),
         };
         found.push(asked(view, word, "paused", &format!(": no host takes over meanwhile; {end}")));
     }
-    // With one host alone nothing is known of others: the cluster's report says so.
-    let is_lonely = hosts.len() > 1 && !view.is_storeless && view.others().all(|candidate| !candidate.eligible);
+    found.extend(disagreement(view));
+    // With one host alone nothing is known of others: the cluster's report says so. A host may not have been heard of yet.
+    let is_unknown = |host: &HostView| host.presence == Presence::Unknown;
+    let is_known = hosts.len() > 1 && !view.is_storeless && !hosts.iter().any(is_unknown);
+    let is_lonely = is_known && view.others().all(|candidate| !candidate.eligible);
     if is_lonely && matches!(view.state.as_str(), "running" | "held" | "silent") {
         let text = format!("no host could take over from {}: {}", view.holder, reasons(view));
         found.push(Found::new(Severity::Warning, Rank::Threat, text));
     }
     found
+}
+
+/// Hosts whose files say something else than the holder's one where they must agree.
+fn disagreement(view: &ServiceView) -> Option<Found> {
+    let other = view.hosts.iter().find(|candidate| !candidate.differs_from.is_empty())?;
+    let with = &other.differs_from;
+    let differ = view.hosts.iter().filter(|candidate| candidate.differs_from == *with);
+    let differ: Vec<String> = differ.map(|candidate| candidate.host.clone()).collect();
+    let text = format!(
+        "make its file on {} say the same as on {with}: what must agree differs, as the key, the unit or the timings, so that a \
+         failover may take another time than is told here",
+        enumerated(&differ, NAMED)
+    );
+    Some(Found::new(Severity::Warning, Rank::Threat, text))
 }
 
 /// What an operator has asked for.
@@ -147,7 +167,9 @@ fn of_this_host(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Fo
     } else {
         if !here.failure.is_empty() && !is_failure_told {
             let text = format!("failed on {}: {}", view.node, here.failure);
-            found.push(Found::new(Severity::Alarm, Rank::Broken, text));
+            // Another host runs it.
+            let severity = if view.state == "running" { Severity::Warning } else { Severity::Alarm };
+            found.push(Found::new(severity, Rank::Broken, text));
         }
         let remarks = here.remarks.iter().filter(|text| !is_failure(text));
         found.extend(remarks.map(|text| of_remark(view, text)));
@@ -197,6 +219,20 @@ fn silence(view: &ServiceView) -> Option<Found> {
     let when = taken.map_or_else(String::new, |_| format!("; {node} may take over in {{1}}"));
     let words = format!("{holder} has not renewed its lease for {{0}}{when}");
     down(Rank::Down, words, [silent].into_iter().chain(taken).collect())
+}
+
+/// A holder of which nothing was heard since the store answers again.
+fn staleness(view: &ServiceView) -> Option<Found> {
+    let words = match view.last_told_ms {
+        Some(_) => {
+            "{holder} had the lock when it last reported, {0} ago; its next report or renewal shows what its unit does"
+        }
+        None => "{holder} has the lock; its next report or renewal shows what its unit does",
+    };
+    let words = words.replace("{holder}", &view.holder);
+    let times = view.last_told_ms.into_iter().map(When::Lasts).collect();
+    let found = || Found::with((Severity::Progress, Rank::Down), &view.service, words, times, String::new());
+    view.is_stale.then(found)
 }
 
 /// A service that nobody is known to run: in progress at first, and wrong when a failover would have ended long ago, or when an alarm
@@ -274,6 +310,10 @@ fn idle_in_words(view: &ServiceView, lasts: &str, is_late: bool, now: u64, times
             took_words()
         ),
         "stopping" => format!("{holder} has been stopping it for {lasts}"),
+        // Its record says that it may run the unit by now.
+        "starting" if here.is_some_and(|here| here.ran_on == *holder && *holder != view.node) => {
+            format!("{holder} has the lock, and is starting it")
+        }
         "starting" => {
             let took = took_words();
             let mut place = |ms: u64| {
@@ -329,7 +369,7 @@ fn reasons(view: &ServiceView) -> String {
     let name = &view.service;
     let of = |text: &str| {
         text.replace(&format!("has no service {name}"), "does not have it")
-            .replace(&format!("has other settings for {name} than"), "has other settings for it than")
+            .replace(&format!("has another key for {name} than"), "has another key for it than")
             .replace(&format!("has a broken file for {name}"), "has a broken file for it")
     };
     let mut all: Vec<(String, Vec<String>)> = Vec::new();
@@ -538,6 +578,95 @@ mod tests {
         gone.report("h2", "db").state = "active".to_owned();
         (gone.host("h2").silent_ms, gone.host("h2").found_ms) = (None, 60_000);
         assert_eq!(service(&gone.view(), "db").state, "silent");
+    }
+
+    /// Until it has renewed its lease or reported again, nobody knows whether a holder has lived through the time in which the store did not
+    /// answer.
+    #[test]
+    fn a_holder_is_not_said_to_run_by_what_it_told_before_the_store_was_away() {
+        let mut told = small();
+        let web = told.service("web");
+        (web.silent_ms, web.takeable_ms) = (None, None);
+        told.store.returned_ms = Some(900);
+        (told.host("h3").reported_ms, told.host("h3").silent_ms) = (Some(31_000), Some(1000));
+        let view = told.view();
+        assert_eq!(service(&view, "web").state, "held");
+        assert_eq!(of(&view, Severity::Alarm), Vec::<String>::new());
+        assert_eq!(
+            of(&view, Severity::Progress),
+            [
+                "web: h3 had the lock when it last reported, 31s ago; its next report or renewal shows what its unit does"
+            ]
+        );
+        // It has reported since, or was seen to renew.
+        told.host("h3").reported_ms = Some(300);
+        assert_eq!(service(&told.view(), "web").state, "running");
+        (told.host("h3").reported_ms, told.service("web").silent_ms) = (Some(31_000), Some(200));
+        assert_eq!(service(&told.view(), "web").state, "running");
+    }
+
+    /// The lock that h1 looks at is not the one of the service.
+    #[test]
+    fn another_key_on_this_host_does_not_make_it_say_that_nobody_runs_the_service() {
+        let mut told = small();
+        let why = "web.service is run under the key \"web\" in this store";
+        let web = told.service("web");
+        (web.key, web.holder, web.token, web.held_since) = ("webx".to_owned(), String::new(), 0, Some(NOW - 49));
+        (web.silent_ms, web.takeable_ms, web.hindrance) = (None, None, why.to_owned());
+        let report = told.report("h1", "web");
+        (report.key, report.settings, report.hindrance) = ("webx".to_owned(), "0bad".to_owned(), why.to_owned());
+        let view = told.view();
+        let web = service(&view, "web");
+        assert_eq!((web.state.as_str(), web.holder.as_str()), ("running", "h3"));
+        let reasons: Vec<&str> = web.others().map(|candidate| candidate.reason.as_str()).collect();
+        assert_eq!(reasons, ["has another key for web than h3: webx", ""]);
+        assert_eq!(of(&view, Severity::Alarm), Vec::<String>::new());
+        // Where nobody holds it under the other key, either, it is free.
+        told.report("h3", "web").state = String::new();
+        assert_eq!(service(&told.view(), "web").state, "no-holder");
+    }
+
+    #[test]
+    fn other_settings_are_told_and_keep_no_host_from_taking_over() {
+        let mut told = small();
+        told.report("h2", "web").settings = "0bad".to_owned();
+        let view = told.view();
+        assert!(service(&view, "web").others().all(|candidate| candidate.eligible));
+        let warnings = of(&view, Severity::Warning);
+        assert!(warnings[0].starts_with("web: make its file on h2 say the same as on h3"), "{warnings:#?}");
+    }
+
+    #[test]
+    fn that_nobody_could_take_over_is_not_said_before_the_others_were_heard_of() {
+        let mut told = small();
+        for host in ["h1", "h2"] {
+            told.report(host, "web").hindrance = "the guard does not answer".to_owned();
+        }
+        let lonely =
+            |told: &Told| of(&told.view(), Severity::Warning).iter().any(|text| text.contains("no host could"));
+        assert!(lonely(&told));
+        let h2 = told.host("h2");
+        (h2.silent_ms, h2.reported_ms, h2.found_ms) = (None, None, 4000);
+        assert!(!lonely(&told));
+    }
+
+    /// What this host has last reported of itself may be of before it had the store.
+    #[test]
+    fn this_host_is_shown_as_it_is_and_not_as_it_has_reported() {
+        let mut told = small();
+        let report = told.report("h1", "web");
+        (report.state, report.hindrance) = ("no-store".to_owned(), "the store is not reachable".to_owned());
+        assert!(service(&told.view(), "web").others().all(|candidate| candidate.eligible));
+    }
+
+    #[test]
+    fn one_failure_on_this_host_is_no_alarm_while_another_host_runs_it() {
+        let mut told = small();
+        told.service("web").failure = "killed by signal 11".to_owned();
+        let view = told.view();
+        assert_eq!((of(&view, Severity::Alarm).len(), of(&view, Severity::Warning).len()), (0, 1));
+        told.service("web").holder = String::new();
+        assert!(of(&told.view(), Severity::Alarm).iter().any(|text| text.contains("killed by signal 11")));
     }
 
     /// h3 sees h1 renew no more: h1 may have run it until its lease was over, and has told meanwhile that it does not run it.

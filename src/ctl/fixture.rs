@@ -117,6 +117,7 @@ pub(super) fn cluster(names: &[&str]) -> Told {
         HostStatus {
             report: own,
             silent_ms: Some(4000),
+            reported_ms: Some(4000),
             services: names.iter().enumerate().map(report).collect(),
             ..HostStatus::default()
         }

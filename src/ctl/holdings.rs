@@ -167,6 +167,11 @@ pub(super) fn settle(all: &mut [Holding], service: &ServiceView, now_ms: u64) {
                 format!("nobody knows whether it has ended; {} cannot tell who has the lock", service.node),
             );
         }
+        ("held", _) if service.is_stale && service.holder == host => {
+            let why = format!("nobody knows yet whether it has ended; {host} has the lock, and the store was away");
+            last.end_unknown(now_ms, why);
+            last.may_run = true;
+        }
         ("no-holder" | "stopped" | "lapsed" | "starting" | "dark", Some(heard)) => {
             last.end_unheard(heard, "nobody has told when; its host was last heard of then".to_owned());
         }
@@ -195,7 +200,7 @@ pub(super) fn settle(all: &mut [Holding], service: &ServiceView, now_ms: u64) {
 fn is_dark(service: &ServiceView, last: &Holding) -> bool {
     let is_dark = |here: &ServiceStatus| here.silent_ms.is_none() && here.ran_until.is_some();
     let is_told = service.token != 0 && service.token == last.token;
-    service.state == "held" && !is_told && service.here.as_ref().is_some_and(is_dark)
+    service.state == "held" && !service.is_stale && !is_told && service.here.as_ref().is_some_and(is_dark)
 }
 
 /// Since when nobody has run the service although no operator has it stopped, in milliseconds since 1970. `None`: somebody runs it,

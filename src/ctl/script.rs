@@ -81,6 +81,7 @@ fn verdict(found: &ServiceView, node: &str, now: u64) -> u8 {
     match found.state.as_str() {
         "running" | "paused" if found.holder == node => 0,
         "running" | "paused" => exit::ELSEWHERE,
+        "held" if found.is_stale => exit::UNAVAILABLE,
         // A holder that does not renew its lease runs the unit until the lease ends, and nobody knows how far it is.
         "unknown" | "silent" => exit::UNAVAILABLE,
         // A host that never reports has the lock for longer than a start takes, and renews it: nobody will know more.

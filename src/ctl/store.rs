@@ -534,6 +534,7 @@ mod tests {
             silences: 1,
             longest_ms: seconds * 1000,
             longest_began: 1_763_787_182,
+            returned_ms: None,
         }
     }
 

@@ -83,6 +83,9 @@ pub(super) struct Candidate {
     /// For how long it waits for a holder that falls silent, if it remembers a longer lease than usual, in milliseconds; 0 = as usual.
     #[serde(skip)]
     pub(super) remembered_ms: u64,
+    /// The host whose settings differ from its own although they must agree; empty = none is known.
+    #[serde(skip)]
+    pub(super) differs_from: String,
 }
 
 /// One service, cluster-wide.
@@ -123,6 +126,12 @@ pub(super) struct ServiceView {
     /// Whether the store gives that host no answer.
     #[serde(skip)]
     pub(super) is_storeless: bool,
+    /// Whether what the holder has reported is of before the store was away, so that nobody knows yet what its unit does.
+    #[serde(skip)]
+    pub(super) is_stale: bool,
+    /// How old that report is, in milliseconds, where that is known.
+    #[serde(skip)]
+    pub(super) last_told_ms: Option<u64>,
     /// The findings that concern this service.
     #[serde(skip)]
     pub(super) findings: Vec<Found>,

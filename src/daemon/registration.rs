@@ -471,7 +471,7 @@ pub(super) enum NotOnDisk {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotVetted {
     /// The entry does not allow the start.
-    #[error("{unit} is no longer run under the key \"{key}\"")]
+    #[error("the store says no longer that {unit} is run under the key \"{key}\"")]
     NotCleared { unit: UnitName, key: Key },
     /// The entry cannot be read.
     #[error("whether {unit} is still run under the key \"{key}\" is not known: {source}")]
@@ -836,9 +836,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_known_of_an_entry_starts_nothing() {
         let bench = Bench::new();
-        assert!(
-            bench.vet().await.expect_err("there is none").to_string().contains("no longer run under the key \"db\"")
-        );
+        assert!(bench.vet().await.expect_err("there is none").to_string().contains("says no longer that"));
         bench.store.put(&entry(), Value::default());
         bench.vet().await.expect_err("it is not understood");
         for (name, former) in [("other", &[][..]), ("db", &["old"])] {

@@ -46,6 +46,8 @@ pub(super) struct Heard {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Silences {
     noted: Arc<Mutex<Noted>>,
+    /// Changes when the store answers again after a silence, or was made.
+    returns: watch::Sender<()>,
     tidings: Tidings,
     metrics: Metrics,
 }
@@ -63,9 +65,13 @@ struct Noted {
     error: String,
     /// The error that the last read was answered with, as by a store that does not exist. Empty: it was answered with a value.
     refusal: String,
+    /// Whether that error was that the store does not exist.
+    is_missing: bool,
     unwritten: Option<Unwritten>,
     longest: Option<(Silence, Duration)>,
     count: u64,
+    /// When the last noteworthy silence ended, or the store was made that did not exist.
+    returned: Option<Instant>,
 }
 
 /// A loss of the store, as the journal is told of it.
@@ -210,7 +216,7 @@ impl Call<'_> {
                 self.silences.answered(None);
                 self.silences.written();
             }
-            Ok(refusal) => self.silences.answered(Some(refusal.map_or_else(String::new, StoreError::to_string))),
+            Ok(refusal) => self.silences.answered(Some(refusal.map_or(Ok(()), Err))),
             Err(reason) => self.fails(reason),
         }
     }
@@ -235,7 +241,17 @@ impl Drop for Call<'_> {
 impl Silences {
     /// Uses `tidings` to tell the journal which services a silence concerns.
     pub(super) fn new(tidings: Tidings, metrics: Metrics) -> Self {
-        Self { noted: Arc::default(), tidings, metrics }
+        Self { tidings, metrics, ..Self::default() }
+    }
+
+    /// Changes each time that the store answers again after a silence, or was made.
+    pub(super) fn returns(&self) -> watch::Receiver<()> {
+        self.returns.subscribe()
+    }
+
+    /// How long ago the store answered again after a noteworthy silence, or was made. `None`: neither was seen.
+    pub(super) fn returned(&self) -> Option<Duration> {
+        self.noted().returned.map(|returned| returned.elapsed())
     }
 
     fn call(&self, is_write: bool) -> Call<'_> {
@@ -323,11 +339,22 @@ impl Silences {
         }
     }
 
-    /// `refusal`: what a read was answered with, empty if that was a value. `None`: it was no read that was answered.
-    fn answered(&self, refusal: Option<String>) {
+    /// `read`: what a read was answered with, a value or an error. `None`: it was no read that was answered.
+    fn answered(&self, read: Option<Result<(), &StoreError>>) {
         let mut noted = self.noted();
-        if let Some(refusal) = refusal {
-            noted.refusal = refusal;
+        let mut is_made = false;
+        if let Some(read) = read {
+            let is_missing = matches!(read, Err(StoreError::Missing(_)));
+            let was_missing = std::mem::replace(&mut noted.is_missing, is_missing);
+            is_made = was_missing && !is_missing;
+            match read {
+                Err(error) if is_missing && !was_missing => {
+                    tracing::warn!("{error}; no service starts here before that");
+                }
+                _ if is_made => tracing::info!("the store exists now"),
+                _ => {}
+            }
+            noted.refusal = read.err().map_or_else(String::new, StoreError::to_string);
         }
         let now = Moment::now();
         noted.answered = Some(now);
@@ -337,12 +364,18 @@ impl Silences {
             unwritten.heard.get_or_insert(now.at);
         }
         let silence = noted.present.take();
+        if silence.is_some() || is_made {
+            self.returns.send_replace(());
+        }
         let noteworthy = silence.filter(Silence::is_noteworthy).map(|silence| (silence, now.at - silence.began.at));
         if let Some((silence, span)) = noteworthy {
             noted.count += 1;
             if noted.longest.is_none_or(|(_, longest)| span > longest) {
                 noted.longest = Some((silence, span));
             }
+        }
+        if noteworthy.is_some() || is_made {
+            noted.returned = Some(now.at);
         }
         if let Some(loss) = &mut noted.loss {
             if loss.back.is_none() || silence.is_some() {
@@ -431,7 +464,9 @@ impl Silences {
         // A late call may still be answered, and its silence is counted only if it is not.
         let late = || noted.asked.map(|asked| noted.noticed(asked)).filter(Silence::is_noteworthy);
         let lasts = |silence: Silence| silence.began.at.elapsed();
-        let unwritten = noted.unwritten.as_ref().filter(|unwritten| unwritten.lasts(noted.answered));
+        // A store that answers with an error takes no writes because of that.
+        let is_read = noted.refusal.is_empty();
+        let unwritten = noted.unwritten.as_ref().filter(|unwritten| is_read && unwritten.lasts(noted.answered));
         let silence = noted.present.or_else(late).filter(|_| unwritten.is_none());
         let silent = silence.map_or(0, |silence| milliseconds(lasts(silence)).max(1));
         let error = unwritten.map_or(&noted.error, |unwritten| &unwritten.error);
@@ -446,6 +481,7 @@ impl Silences {
             silences: noted.count + u64::from(present.is_some()),
             longest_ms: longest.map_or(0, |(_, span)| milliseconds(span)),
             longest_began: began.map_or(0, |began| began.as_secs()),
+            returned_ms: noted.returned.map(|returned| milliseconds(returned.elapsed())),
         }
     }
 }
@@ -466,6 +502,37 @@ mod tests {
 
     async fn pass(milliseconds: u64) {
         tokio::time::advance(Duration::from_millis(milliseconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_answers_again_or_is_made_is_told_of() {
+        let silences = Silences::default();
+        let mut returns = silences.returns();
+        let call = || silences.call(false);
+        call().ends(Ok(None));
+        assert!(silences.returned().is_none() && !returns.has_changed().expect("it is there"));
+        pass(100).await;
+        drop(call());
+        pass(3000).await;
+        call().ends(Ok(None));
+        assert_eq!(silences.returned(), Some(Duration::ZERO));
+        assert!(returns.has_changed().expect("it is there"));
+        returns.mark_unchanged();
+        pass(2000).await;
+        assert_eq!(silences.status(String::new()).returned_ms, Some(2000));
+        // A store that was deleted, and refuses writes, is told of as that.
+        let missing = StoreError::Missing("the bucket is gone".to_owned());
+        call().ends(Ok(Some(&missing)));
+        silences.call(true).ends(Err(&"no such stream".to_owned()));
+        pass(3000).await;
+        call().ends(Ok(Some(&missing)));
+        silences.call(true).ends(Err(&"no such stream".to_owned()));
+        let status = silences.status(String::new());
+        assert_eq!((status.unwritten_ms, &status.error), (0, &missing.to_string()));
+        returns.mark_unchanged();
+        call().ends(Ok(None));
+        assert!(returns.has_changed().expect("it is there"));
+        assert_eq!(silences.returned(), Some(Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]

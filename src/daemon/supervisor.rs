@@ -296,7 +296,7 @@ impl Supervisor {
             watchdog: settings.watchdog.clone(),
             metrics,
         };
-        let cluster = report::cluster_of(&host);
+        let cluster = report::cluster_of(&host, silences.returns());
         let (errand, errands) = mpsc::channel(ASKS_LIMIT);
         let guard_news = GuardNews::default();
         tokio::spawn(guard_news.clone().follow(host.guard.clone()));

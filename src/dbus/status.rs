@@ -129,6 +129,8 @@ pub struct StoreStatus {
     pub longest_ms: u64,
     /// When the longest silence began, in seconds since 1970.
     pub longest_began: u64,
+    /// How many milliseconds ago it answered again after the last of these silences, or was made. `None`: neither was seen.
+    pub returned_ms: Option<u64>,
 }
 
 /// The answer to an operator who has asked for something.

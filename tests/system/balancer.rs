@@ -25,7 +25,7 @@ const BALANCED: u16 = 5000;
 
 /// S is 2 s, which has to be longer than an interval and the time limit of a check; the rest is for a machine that is busy.
 const SERVICE: &str =
-    "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 5\nconfirmations = 1\nstop-budget = \"2s\"\n";
+    "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 5\nconfirmations = 1\nstop-budget = \"1s\"\n";
 const HAPROXY: &str = "global
     log stdout format raw local0
 defaults

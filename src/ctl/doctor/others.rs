@@ -50,8 +50,8 @@ fn compare(files: &BTreeMap<String, String>, cluster: &ClusterStatus, host: &mut
         } else {
             let node = &other.report.node;
             format!(
-                "make the settings of {names} the same here and on {node}: what must agree differs, so that one of the two would \
-                 not take over"
+                "make the settings of {names} the same here and on {node}, and compare the files for that: what must agree differs, \
+                 as the key, the unit or the timings, so that a failover may take another time than is told"
             )
         });
     }

@@ -104,6 +104,8 @@ pub(super) struct Site {
     pub(super) notes: Arc<dyn Store>,
     pub(super) hints: Hints,
     pub(super) clock: Arc<dyn Clock>,
+    /// Changes when the store answers again after a silence.
+    pub(super) returns: watch::Receiver<()>,
 }
 
 impl Site {
@@ -264,7 +266,8 @@ impl Cluster {
     /// The cluster as it is known now.
     pub(super) fn status(&self) -> ClusterStatus {
         let own = lock(&self.0.own).clone();
-        let mut hosts = lock(&self.0.view).hosts(&self.0.site.node, self.0.site.clock.boot());
+        let clock = &self.0.site.clock;
+        let mut hosts = lock(&self.0.view).hosts(&self.0.site.node, clock.boot(), clock.wall());
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
         let troubles = lock(&self.0.troubles);

@@ -133,11 +133,15 @@ impl Publisher {
         }
     }
 
-    /// Waits until `end`, or until somebody asks for a report, and shows changes to this host's own clients meanwhile.
+    /// Waits until `end`, until the store answers again, or until somebody asks for a report, and shows changes to this host's own
+    /// clients meanwhile.
     async fn wait_and_compose(&mut self, end: Instant) -> Option<Asked> {
+        let mut returns = self.cluster.0.site.returns.clone();
+        returns.mark_unchanged();
         loop {
             tokio::select! {
                 () = self.cluster.0.changed.notified() => {}
+                Ok(()) = returns.changed() => return None,
                 asked = self.asked.recv() => return asked,
                 () = sleep_until(end) => return None,
             }
@@ -145,6 +149,7 @@ impl Publisher {
             self.show(&report);
             // However many changes there are, they are looked at once in a while.
             tokio::select! {
+                Ok(()) = returns.changed() => return None,
                 asked = self.asked.recv() => return asked,
                 () = sleep_until((Instant::now() + PACE).min(end)) => {}
             }
@@ -341,7 +346,7 @@ impl Publisher {
         *own = Some(HostStatus {
             report: report.clone(),
             silent_ms: Some(0),
-            found_ms: 0,
+            reported_ms: Some(0),
             services,
             ..HostStatus::default()
         });

@@ -90,6 +90,8 @@ pub(in crate::daemon) struct Member {
     store: Counted,
     pub(in crate::daemon) statuses: Vec<watch::Sender<Status>>,
     errands: mpsc::Receiver<Errand>,
+    /// Says that the store answers again.
+    returns: watch::Sender<()>,
     _guard: watch::Sender<GuardLink>,
     _tasks: (Tasks, OwnedTask),
 }
@@ -112,7 +114,9 @@ impl Member {
         let clock = PausedClock { began: Instant::now(), drawn: AtomicU64::new(seed << 32) };
         let notes = Arc::new(store.clone());
         let node = NodeId::new(name).expect("a node's name");
-        let cluster = Cluster::new(Site { node, cluster: None, notes, hints, clock: Arc::new(clock) });
+        let (returns, returned) = watch::channel(());
+        let clock = Arc::new(clock);
+        let cluster = Cluster::new(Site { node, cluster: None, notes, hints, clock, returns: returned });
         let (errand, errands) = mpsc::channel(4);
         let machine = machine.to_owned();
         let told = drain.clone();
@@ -125,7 +129,7 @@ impl Member {
         let tasks = cluster.run(describe, errand);
         let (statuses, reported) = (0..services).map(service).unzip();
         cluster.report(Services { watched: reported, resting: Vec::new() });
-        Self { cluster, drain, store, statuses, errands, _guard: guard, _tasks: (tasks, watches) }
+        Self { cluster, drain, store, statuses, errands, returns, _guard: guard, _tasks: (tasks, watches) }
     }
 
     /// Gives all services this state.
@@ -496,6 +500,55 @@ async fn nobody_is_silent_because_the_store_was_away() {
     drop(two);
     sleep(Duration::from_secs(45)).await;
     assert_eq!(one.sees("h2").life(), Life::Silent);
+}
+
+/// Nobody waits for the next report where it is known that the store answers again.
+#[tokio::test(start_paused = true)]
+async fn the_hosts_report_and_look_as_soon_as_the_store_answers_again() {
+    let store = MemoryStore::new(LIMIT);
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    store.go_down("it is away");
+    // The pauses after attempts that fail are at their longest.
+    sleep(Duration::from_secs(61)).await;
+    let seen = one.sees("h2");
+    assert!(
+        seen.reported_ms > Some(50_000) && seen.silent_ms < Some(15_000),
+        "{:?}",
+        (seen.reported_ms, seen.silent_ms)
+    );
+    store.go_up();
+    for member in [&one, &two] {
+        member.returns.send_replace(());
+    }
+    sleep(Duration::from_millis(1500)).await;
+    for (sees, of) in [(&one, "h2"), (&two, "h1")] {
+        assert_eq!(sees.cluster.status().trouble, "");
+        assert!(sees.sees(of).reported_ms <= Some(1500), "{:?}", sees.sees(of).reported_ms);
+    }
+}
+
+/// After a start of putexd the reports that are there tell how old they are, as far as the clocks go alike.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_is_found_counts_by_its_time() {
+    let store = MemoryStore::new(LIMIT);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    drop(two);
+    sleep(Duration::from_secs(2)).await;
+    // Its clock begins at the same time as that of h2 did, half a minute ago.
+    let late = Member::new(&store, "h3", "m3", 1, 3);
+    sleep(Duration::from_millis(900)).await;
+    let seen = late.sees("h2");
+    assert_eq!((seen.life(), seen.reported_ms, seen.services.len()), (Life::Reports, None, 1), "{:?}", seen.silent_ms);
+    // A clock that goes quite differently says nothing.
+    let head = Key::of_host(None, &NodeId::new("h2").expect("a name"), 0);
+    let report = HostReport { at: NOW + 900, ..late.sees("h2").report };
+    store.put(&head, wire::encode(&report));
+    let later = Member::new(&store, "h4", "m4", 1, 4);
+    sleep(Duration::from_millis(900)).await;
+    assert_eq!(later.sees("h2").life(), Life::Unknown);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Trouble, position};
@@ -58,8 +58,10 @@ pub(super) struct View {
 struct Seen {
     /// When it was found, by `CLOCK_BOOTTIME`.
     found: Duration,
-    /// When its report was last seen to change.
+    /// When its report was last seen to change, without the time in which the store did not answer.
     changed: Option<Duration>,
+    /// When its report was last seen to change.
+    reported: Option<Duration>,
     /// Where the report was when it was last read.
     position: Option<(Incarnation, Revision)>,
     report: Option<HostReport>,
@@ -75,6 +77,13 @@ impl Seen {
         self.report.is_some() && self.pages.iter().all(|(sum, _)| !sum.is_empty())
     }
 
+    /// How long ago its report was written by its own clock, in milliseconds, if that clock seems to go as this host's does. It
+    /// counts until the report is seen to change.
+    fn written_ms(&self, wall: Duration) -> Option<u64> {
+        let at = Duration::from_secs(self.report.as_ref()?.at);
+        (at.abs_diff(wall) <= SILENT).then(|| milliseconds(wall.saturating_sub(at)))
+    }
+
     /// Whether nothing was heard of it since this host has taken a lock from it.
     fn is_lost(&self) -> bool {
         self.lost.is_some_and(|lost| self.changed.is_none_or(|changed| changed <= lost))
@@ -84,7 +93,8 @@ impl Seen {
 impl View {
     /// The hosts as they are known at `now`. While the store does not answer, no host is any longer silent than it was before: it
     /// may not reach the store either.
-    pub(super) fn hosts(&self, node: &NodeId, now: Duration) -> Vec<HostStatus> {
+    pub(super) fn hosts(&self, node: &NodeId, now: Duration, wall: Duration) -> Vec<HostStatus> {
+        let age = |since: Duration| milliseconds(now.saturating_sub(since));
         let now = self.answered.filter(|_| self.is_away).unwrap_or(now);
         let ms = |since: Duration| milliseconds(now.saturating_sub(since));
         let status = |(name, seen): (&NodeId, &Seen)| {
@@ -93,7 +103,8 @@ impl View {
             HostStatus {
                 report: seen.report.clone().unwrap_or_else(unread),
                 // A host of which not everything was read yet is not known.
-                silent_ms: seen.changed.filter(|_| seen.is_read()).map(ms),
+                silent_ms: seen.changed.map(ms).or_else(|| seen.written_ms(wall)).filter(|_| seen.is_read()),
+                reported_ms: seen.reported.map(age),
                 found_ms: ms(seen.found),
                 lost_to: if seen.is_lost() { node.to_string() } else { self.lost_to_another(name, seen) },
                 services: services.collect(),
@@ -190,6 +201,8 @@ pub(super) struct Viewer {
     list_at: Instant,
     /// Nothing is read before that by itself: the store has failed.
     rests_until: Instant,
+    /// Changes when the store answers again after a silence.
+    returns: watch::Receiver<()>,
     /// When each host is looked at.
     due: BTreeMap<NodeId, Instant>,
     /// Whether the list was read before. A host that comes to it later is a new one.
@@ -199,8 +212,8 @@ pub(super) struct Viewer {
 impl Viewer {
     pub(super) fn new(cluster: Cluster, fresh: mpsc::Receiver<Fresh>) -> Self {
         let bells = vec![cluster.0.site.hints.of(&cluster.0.site.list())];
-        let now = Instant::now();
-        Self { cluster, bells, fresh, list_at: now, rests_until: now, due: BTreeMap::new(), knows_list: false }
+        let (now, returns) = (Instant::now(), cluster.0.site.returns.clone());
+        Self { cluster, bells, fresh, list_at: now, rests_until: now, returns, due: BTreeMap::new(), knows_list: false }
     }
 
     pub(super) async fn run(mut self) {
@@ -217,6 +230,10 @@ impl Viewer {
                 }
                 bells = rung(&self.bells) => self.hasten(&bells),
                 () = self.cluster.0.looked_at.notified() => self.hasten_all(),
+                Ok(()) = self.returns.changed() => {
+                    (self.rests_until, self.list_at) = (Instant::now(), Instant::now());
+                    self.hasten_all();
+                }
                 () = sleep_until(next) => {
                     let result = self.look().await;
                     self.heed(result);
@@ -319,6 +336,7 @@ impl Viewer {
             view.hosts.entry(node.clone()).or_insert_with(|| Seen {
                 found: boot,
                 changed: is_new.then_some(boot),
+                reported: is_new.then_some(boot),
                 position: None,
                 report: None,
                 lost: None,
@@ -350,6 +368,7 @@ impl Viewer {
             }
             if seen.position.as_ref().is_some_and(|position| *position != found) && report.is_some() {
                 seen.changed = Some(site.clock.boot());
+                seen.reported = seen.changed;
             }
             seen.position = Some(found);
             let Some(report) = report else { return Ok(()) };

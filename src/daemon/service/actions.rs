@@ -34,7 +34,10 @@ impl Unreadable {
                     tracing::info!("the lock {key} can be read again");
                 }
             }
-            Some(StoreError::Unreachable(why)) => tracing::debug!("failed to read the lock {key}: {why}"),
+            // Nor does each service tell that there is no store.
+            Some(StoreError::Unreachable(why) | StoreError::Missing(why)) => {
+                tracing::debug!("failed to read the lock {key}: {why}");
+            }
             Some(error) => {
                 let why = format!("failed to read the lock {key}: {error}; nothing starts here before it can be read");
                 if told.as_ref() != Some(&why) {

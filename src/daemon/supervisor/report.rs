@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::Supervisor;
 use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
@@ -12,14 +14,15 @@ use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
 
-/// The cluster of `host`, of which nothing is known yet.
-pub(super) fn cluster_of(host: &Host) -> Cluster {
+/// The cluster of `host`, of which nothing is known yet. `returns` changes when the store answers again after a silence.
+pub(super) fn cluster_of(host: &Host, returns: watch::Receiver<()>) -> Cluster {
     Cluster::new(Site {
         node: host.node.clone(),
         cluster: host.cluster.clone(),
         notes: Arc::clone(&host.notes),
         hints: host.hints.clone(),
         clock: Arc::new(MachineClock(Arc::clone(&host.machine))),
+        returns,
     })
 }
 

@@ -25,6 +25,9 @@ use crate::types::{NodeId, ServiceName, Time, UnitName};
 /// A report may be read so long after it was written: one that a host wrote before it died says nothing of its life.
 const READ_LATE: Duration = Duration::from_secs(15);
 
+/// A holder that the store's silence has kept from renewing has so long to do it again before its own silence is told of.
+const RECOVERY: Duration = Duration::from_secs(3);
+
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
     pub(super) fn answer_here(&mut self, ask: Ask) {
@@ -119,7 +122,7 @@ impl Supervisor {
             return;
         }
         for host in self.cluster.status().hosts {
-            let Some(silent) = host.silent_ms.map(Duration::from_millis) else { continue };
+            let Some(silent) = host.reported_ms.map(Duration::from_millis) else { continue };
             let node = host.report.node;
             if fencings.see(&node, now.minus(silent.saturating_add(READ_LATE))) {
                 tracing::warn!("{node} reports again, and is fenced again where that is necessary");
@@ -273,7 +276,11 @@ impl Supervisor {
             let Cause::Silent { holder, heard } = &why.cause else { continue };
             if status.state == State::Confirming && self.taken.insert(name.clone(), *heard) != Some(*heard) {
                 let (Heard::Renewed(at) | Heard::Found(at)) = heard;
-                self.cluster.lose(holder, at.boot);
+                // A host that was last heard of before the store was away had no store either, and its report tells whether it is up.
+                let returned = self.silences.returned().map(|ago| self.host.machine.now().minus(ago).plus(RECOVERY));
+                if returned.is_none_or(|returned| at.boot > returned.boot) {
+                    self.cluster.lose(holder, at.boot);
+                }
             }
         }
         self.taken.retain(|name, _| self.services.contains_key(name));

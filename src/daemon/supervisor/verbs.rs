@@ -373,6 +373,7 @@ mod tests {
                 ..HostReport::default()
             },
             silent_ms: Some(0),
+            reported_ms: Some(0),
             services: vec![ServiceReport { service: "db".to_owned(), ..ServiceReport::default() }],
             ..HostStatus::default()
         };
