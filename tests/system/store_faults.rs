@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::command::{holds_for, now, said, wait_until};
 use crate::fixture::{
-    ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby, wait_for_status,
+    ELECTED, Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby,
+    wait_for_status,
 };
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::on_hosts::OnHosts;
@@ -215,9 +216,31 @@ fn a_store_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     }
     let back = now();
     fixture.locks.go_on(&fixture);
+    assert_nobody_is_said_to_run(&fixture);
     let next = fixture.wait_for_start(back, TAKE_OVER);
     println!("the store goes on: {} started {:?} after it", next.host, next.after(back));
     fixture.wait_for_one_active(TAKE_OVER);
+}
+
+/// Until the unit is started, no host says that another one runs it, or that a host which is up is lost: what the hosts have reported
+/// is of before the store hung.
+fn assert_nobody_is_said_to_run(fixture: &Fixture) {
+    let mut asked = 0;
+    wait_until(TAKE_OVER, "the unit is started again", || {
+        for host in &fixture.hosts {
+            let shown = said(&host.output(&["putexctl", "status"]));
+            let active = host.output(&["putexctl", "is-active", "db"]);
+            if !fixture.oracle.live().is_empty() {
+                return true;
+            }
+            let told = said(&active);
+            assert!(!matches!(active.status.code(), Some(0 | 3)), "{} says that it runs: {told}\n{shown}", host.name);
+            assert!(!shown.contains("is lost: "), "{}: {shown}", host.name);
+            asked += 1;
+        }
+        false
+    });
+    println!("hosts that were asked before the start: {asked}");
 }
 
 fn a_store_that_blinks_is_not_noticed_by_the_unit(store: Lockstore) {
