@@ -195,11 +195,10 @@ fn of_order(error: fdo::Error) -> Failure {
         reason = "the enum may grow, and all other errors say that nothing has begun"
     )]
     match error {
-        fdo::Error::NoReply(known)
-        | fdo::Error::TimedOut(known)
-        | fdo::Error::Timeout(known)
-        | fdo::Error::Disconnected(known)
-        | fdo::Error::IOError(known) => open(&known),
+        fdo::Error::NoReply(_) | fdo::Error::Disconnected(_) => {
+            open("putexd ended, or was restarted, while it was asked")
+        }
+        fdo::Error::TimedOut(known) | fdo::Error::Timeout(known) | fdo::Error::IOError(known) => open(&known),
         fdo::Error::ZBus(error) => open(&error.to_string()),
         other => other.into(),
     }
