@@ -128,8 +128,8 @@ impl Broken {
     fn told(&self, goes_on: impl Fn(&ServiceName) -> bool, cut: impl Fn(&str) -> String) -> Vec<String> {
         let for_all = self.for_all.iter().map(|error| {
             format!(
-                "mend {} and {RELOAD}: {}; until then no file of the configuration counts, and what goes on here does so with its \
-                 former settings",
+                "mend {} and {RELOAD}: {}; until then no change of any file takes effect, and what goes on here does so with \
+                 its former settings",
                 error.location(),
                 cut(&error.message)
             )
