@@ -107,7 +107,8 @@ fn of_boot(unit: &UnitName, is_enabled: bool) -> Option<String> {
     is_enabled.then(|| {
         format!(
             "run \"systemctl disable {unit}\": it is enabled, so systemd tries to start it at each boot, where it fails for want of \
-             the lease; putexd starts it"
+             the lease, and the package is not removed before, because it would start beside the copy of another host then; putexd \
+             starts it"
         )
     })
 }

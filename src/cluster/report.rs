@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::alarm::AlarmStatus;
 
+/// The reason for the drain of a host from which the package is removed, as `packaging/usr/libexec/putexd/package-step` gives it.
+pub const REMOVED: &str = "the package putexd is removed";
+
 /// What an operator has asked for, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -16,6 +19,20 @@ pub struct Word {
     pub at: u64,
     /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
     pub until: Option<u64>,
+}
+
+impl Word {
+    /// Whether the host is drained because the package is removed there.
+    #[must_use]
+    pub fn is_removal(&self) -> bool {
+        self.reason == REMOVED
+    }
+
+    /// What ends a drain by this word on its host.
+    #[must_use]
+    pub fn end_of_drain(&self) -> &'static str {
+        if self.is_removal() { "an installation of the package" } else { "\"putexctl undrain\"" }
+    }
 }
 
 /// What a host tells of itself. The store has it under [`Key::of_host`](crate::types::Key::of_host), page 0; the services are
@@ -101,4 +118,18 @@ pub struct ServiceReport {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_known_by_the_words_of_the_package() {
+        let script = include_str!("../../packaging/usr/libexec/putexd/package-step");
+        assert!(script.contains(&format!("\nreason=\"{REMOVED}\"\n")));
+        let word = Word { reason: REMOVED.to_owned(), ..Word::default() };
+        assert!(word.is_removal() && !Word::default().is_removal());
+        assert!(!word.end_of_drain().contains("putexctl"), "it is removed, too");
+    }
 }

@@ -100,7 +100,7 @@ async fn may_use(store: &dyn Store, key: &Key, what: &str) -> Result<(), String>
             }
         }
         // No right helps against what is there.
-        Err(StoreError::Unfit(why) | StoreError::Garbled(why)) => {
+        Err(StoreError::Unfit(why) | StoreError::Misconfigured(why) | StoreError::Garbled(why)) => {
             return Err(format!("{why}, and until then {what} cannot be used"));
         }
         Err(error @ (StoreError::Denied(_) | StoreError::Unreachable(_) | StoreError::Missing(_))) => error.to_string(),

@@ -7,7 +7,7 @@ use super::found::{Found, Rank, Severity, When};
 use super::view::{
     Finding, HostView, NAMED, Presence, ServiceView, asked_in_words, cut_at_a_part, enumerated, in_words, report_of,
 };
-use crate::dbus::{AlarmStatus, Word};
+use crate::dbus::{AlarmStatus, HostReport, Word};
 use crate::journal::Alarm;
 use crate::types::span::{date, rounded};
 
@@ -396,6 +396,11 @@ pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], is_storeless: 
     for host in hosts {
         let (name, report) = (&host.node, &host.status.report);
         match host.presence {
+            // What was drained is not needed, and may be off, unless a lock still names it.
+            Presence::Silent if report.drained.is_some() && !views.iter().any(|view| view.holder == *name) => {
+                let silent = silent_for(host);
+                add(Severity::Asked, Rank::Threat, drained(name, report, &format!(", and {silent}"), now));
+            }
             Presence::Silent | Presence::Lost => {
                 let held = views.iter().filter(|view| view.holder == *name).count();
                 let held = match held {
@@ -413,13 +418,7 @@ pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], is_storeless: 
                     ),
                 );
             }
-            Presence::Drained => {
-                let word = report.drained.clone().unwrap_or_default();
-                let over = word.until.filter(|until| *until <= now).map_or("", |_| " (this time is over)");
-                let text =
-                    format!("host {name} is drained {}{over}; \"putexctl undrain\" there ends this", in_words(&word));
-                add(Severity::Asked, Rank::Threat, text);
-            }
+            Presence::Drained => add(Severity::Asked, Rank::Threat, drained(name, report, "", now)),
             Presence::Up | Presence::Unknown => {}
         }
         if host.presence.is_gone() {
@@ -446,6 +445,22 @@ pub(super) fn of_hosts(hosts: &[HostView], views: &[ServiceView], is_storeless: 
     found
 }
 
+/// A host that is drained, and how that ends. `silent`: that it does not report any more.
+fn drained(name: &str, report: &HostReport, silent: &str, now: u64) -> String {
+    let word = report.drained.clone().unwrap_or_default();
+    let over = word.until.filter(|until| *until <= now).map_or("", |_| " (this time is over)");
+    let forgotten = if word.is_removal() && !silent.is_empty() {
+        ", and without one its report goes away by itself within 31 days"
+    } else {
+        ""
+    };
+    format!(
+        "host {name} is drained {}{over}{silent}; {} there ends this{forgotten}",
+        in_words(&word),
+        word.end_of_drain()
+    )
+}
+
 fn silent_for(host: &HostView) -> String {
     let lost_to = &host.status.lost_to;
     let silent = host.status.silent_ms.map(|silent| rounded(Duration::from_millis(silent)));
@@ -464,6 +479,7 @@ mod tests {
     use super::super::fixture::{NOW, Told, alarm, cluster, small, word};
     use super::super::view::View;
     use super::*;
+    use crate::cluster::report::REMOVED;
 
     fn of(view: &View, severity: Severity) -> Vec<String> {
         view.findings.iter().filter(|finding| finding.severity == severity).map(Finding::in_words).collect()
@@ -506,6 +522,44 @@ mod tests {
                 && progress[0].contains("h1 took the lock 2.0s ago, and starts it in 4.0s"),
             "{progress:#?}"
         );
+    }
+
+    /// It was drained before it fell silent, so that nobody misses it.
+    #[test]
+    fn a_host_that_was_removed_or_drained_and_is_off_is_not_wrong() {
+        let mut told = small();
+        let status = told.host("h2");
+        (status.report.drained, status.silent_ms) = (Some(word(REMOVED, None)), Some(53_000));
+        status.services.clear();
+        for status in &mut told.services {
+            (status.holder, status.state, status.silent_ms) = ("h1".to_owned(), "active".to_owned(), None);
+        }
+        let asked = |told: &Told| {
+            let view = told.view();
+            assert_eq!(of(&view, Severity::Alarm), [""; 0]);
+            of(&view, Severity::Asked)
+        };
+        let removed = asked(&told);
+        assert!(
+            removed.len() == 1
+                && removed[0].starts_with("host h2 is drained by root@h2 since ")
+                && removed[0].ends_with(
+                    "(the package putexd is removed), and has not reported for 53s; an installation of the package there ends \
+                     this, and without one its report goes away by itself within 31 days"
+                ),
+            "{removed:#?}"
+        );
+        told.host("h2").report.drained = Some(word("new disk", None));
+        let drained = asked(&told);
+        assert!(
+            drained[0].ends_with("(new disk), and has not reported for 53s; \"putexctl undrain\" there ends this"),
+            "{drained:#?}"
+        );
+        // Whose lock nobody has taken is missed.
+        let db = told.service("db");
+        (db.holder, db.state, db.silent_ms) = ("h2".to_owned(), "standby".to_owned(), Some(53_000));
+        let alarms = of(&told.view(), Severity::Alarm);
+        assert!(alarms.iter().any(|text| text.starts_with("host h2 has not reported for 53s")), "{alarms:#?}");
     }
 
     #[test]

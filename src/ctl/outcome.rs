@@ -412,7 +412,9 @@ fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
         .filter(|service| !service.holder.is_empty())
         .map(has_it)
         .collect();
-    let mut text = "it runs nothing and takes nothing; \"putexctl undrain\" there ends this".to_owned();
+    let word = view.hosts.iter().find(|host| host.node == node).and_then(|host| host.status.report.drained.clone());
+    let end = word.unwrap_or_default().end_of_drain();
+    let mut text = format!("it runs nothing and takes nothing; {end} there ends this");
     if !taken.is_empty() {
         text = format!("{text}; what it ran is elsewhere now: {}", super::view::enumerated(&taken, 8));
     }

@@ -1,6 +1,7 @@
 //! What goes to standard output and standard error: text without control characters, tables, colours, a pager, and progress.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
@@ -331,6 +332,9 @@ fn page(text: &str) -> bool {
     if named.is_empty() || named == "cat" {
         return false;
     }
+    if !is_there(named) {
+        return false;
+    }
     let mut command = Command::new("sh");
     command.arg("-c").arg(named).stdin(Stdio::piped());
     // What less is to do unless somebody has said otherwise: as systemctl(1) has it. In its secure mode it starts no program.
@@ -348,12 +352,32 @@ fn page(text: &str) -> bool {
     pager.wait().is_ok_and(|status| status.code() != Some(127))
 }
 
-/// What a command that takes a while tells meanwhile on standard error: one line that is written anew on a terminal, and a line for
-/// each change elsewhere.
+/// Whether the program of a command is there, as far as that can be told from its first word: the shell would complain of one that is
+/// not.
+fn is_there(command: &str) -> bool {
+    let program = command.split_whitespace().next().unwrap_or_default();
+    if program.contains(|character: char| !character.is_ascii_alphanumeric() && !"/._+-".contains(character)) {
+        return true;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A name with a slash is looked for as it is.
+    program.contains('/') && Path::new(program).exists()
+        || !program.contains('/') && std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+/// What a command that takes a while tells meanwhile on standard error: one line that is written anew on a terminal that tells its
+/// width, and a line for each change elsewhere.
 #[derive(Debug)]
 pub(super) struct Progress {
     redraws: bool,
     last: String,
+}
+
+/// The columns of the terminal that standard error is; `None` if it is none, or does not tell, as the one that apt gives to dpkg where
+/// its own output is none.
+fn width_of_errors() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Whether two lines are the same but for their numbers, such as a time that grows.
@@ -365,7 +389,7 @@ fn is_alike(one: &str, other: &str) -> bool {
 impl Progress {
     pub(super) fn new() -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-        Self { redraws: io::stderr().is_terminal() && !is_dumb, last: String::new() }
+        Self { redraws: !is_dumb && width_of_errors().is_some(), last: String::new() }
     }
 
     /// `text`: what is the case. `counting`: what changes all the time, such as how long it lasts; shown on a terminal alone.
@@ -375,7 +399,7 @@ impl Progress {
         // Nobody may read it, which is no reason to end.
         let _ = if self.redraws {
             // The line is cut where the terminal ends, because a line that wraps cannot be written anew.
-            let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
+            let width = width_of_errors().unwrap_or(USUAL_WIDTH).max(20);
             let line: String = format!("{text}{counting}").chars().take(width - 1).collect();
             write!(error, "\r\u{1b}[K{line}").and_then(|()| error.flush())
         } else if !is_alike(&text, &self.last) {
@@ -432,6 +456,12 @@ mod tests {
         let line = |seconds: &str| format!("db: h1 has the lock and starts it in {seconds}");
         assert!(is_alike(&line("4.0s"), &line("3.2s")) && is_alike(&line("12s"), &line("9.8s")));
         assert!(!is_alike(&line("4.0s"), "db: h1 runs it") && !is_alike(&line("4.0s"), ""));
+    }
+
+    #[test]
+    fn a_pager_that_is_not_there_is_not_tried() {
+        assert!(is_there("sh") && is_there("sh -c true") && is_there("/bin/sh") && is_there("LESS=R less"));
+        assert!(!is_there("no-such-pager -R") && !is_there("/bin/no-such-pager"));
     }
 
     #[test]

@@ -279,10 +279,13 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
             Presence::Drained => ("drained".to_owned(), Style::Notable),
             Presence::Unknown => ("not heard of yet".to_owned(), Style::Faint),
             Presence::Silent | Presence::Lost => {
+                // A host that was drained may be off.
+                let is_expected = host.presence == Presence::Silent && report.drained.is_some();
+                let style = if is_expected { Style::Notable } else { Style::Bad };
                 let word = if host.presence == Presence::Lost { "lost" } else { "silent" };
                 match host.status.silent_ms {
-                    Some(silent) => (format!("{word} {}", rounded(Duration::from_millis(silent))), Style::Bad),
-                    None => (word.to_owned(), Style::Bad),
+                    Some(silent) => (format!("{word} {}", rounded(Duration::from_millis(silent))), style),
+                    None => (word.to_owned(), style),
                 }
             }
         };

@@ -62,6 +62,7 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
     let (made, what) = match store.init().await {
         Ok(Creation::Created(what)) => (true, what),
         Ok(Creation::Existed(what)) => (false, what),
+        Err(error @ StoreError::Misconfigured(_)) => return Err(Failure::new(exit::CONFIGURATION, error.to_string())),
         Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
     };
     // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.

@@ -5,11 +5,15 @@ use std::path::PathBuf;
 
 use crate::config::{Diagnostic, Loaded, Severity};
 use crate::dbus::ServiceStatus;
-use crate::types::ServiceName;
+use crate::types::{ServiceName, shortened};
 
 /// The state of a service that is not run here because its file is broken.
 const STATE: &str = "broken";
 const RELOAD: &str = "run \"systemctl reload putexd\"";
+/// The most characters of what is wrong with a file, where other hosts are told.
+const MESSAGE_LIMIT: usize = 240;
+/// The same of all files together, but for one that is told in any case.
+const BRIEF_LIMIT: usize = 500;
 
 /// The errors that were found when the configuration was last read.
 #[derive(Debug, Default)]
@@ -101,18 +105,40 @@ impl Broken {
         ))
     }
 
-    /// The errors of the last reload, one sentence each that begins with what to do. `runs` says which services run here.
-    pub(super) fn in_words(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<String> {
+    /// The errors, each file in one sentence that begins with what to do. `goes_on` says which services go on here all the same.
+    pub(super) fn in_words(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Vec<String> {
+        self.told(goes_on, str::to_owned)
+    }
+
+    /// The same in one text that is told to other hosts, which has room for whole sentences only.
+    pub(super) fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> String {
+        let mut all = self.told(goes_on, |message| shortened(message, MESSAGE_LIMIT)).into_iter().peekable();
+        let (mut text, mut length) = (all.next().unwrap_or_default(), 0);
+        length += text.chars().count();
+        while let Some(next) = all.next_if(|next| length + next.chars().count() <= BRIEF_LIMIT) {
+            length += next.chars().count();
+            text = format!("{text}; {next}");
+        }
+        match all.count() {
+            0 => text,
+            left => format!("{text}; {left} more: \"putexd --check\" there names each"),
+        }
+    }
+
+    fn told(&self, goes_on: impl Fn(&ServiceName) -> bool, cut: impl Fn(&str) -> String) -> Vec<String> {
         let for_all = self.for_all.iter().map(|error| {
             format!(
-                "mend {} and {RELOAD}: {}; until then nothing is taken over, and every service goes on with its former settings",
+                "mend {} and {RELOAD}: {}; until then no change of any file takes effect, and what goes on here does so with \
+                 its former settings",
                 error.location(),
-                error.message
+                cut(&error.message)
             )
         });
-        let services = self.services.iter().map(|(name, error)| {
-            let what = if runs(name) { "goes on with its former settings" } else { "is not run on this host" };
-            format!("mend {} and {RELOAD}: {}; until then {name} {what}", error.location(), error.message)
+        // Where the error is that of the host, it is told once.
+        let own = self.services.iter().filter(|(_, error)| self.for_all.as_ref() != Some(error));
+        let services = own.map(|(name, error)| {
+            let what = if goes_on(name) { "goes on with its former settings" } else { "is not run on this host" };
+            format!("mend {} and {RELOAD}: {}; until then {name} {what}", error.location(), cut(&error.message))
         });
         for_all.chain(services).collect()
     }
@@ -179,6 +205,31 @@ mod tests {
         let mut broken = Broken::new(&at_start);
         let mended = broken.update(&loaded(&[], false));
         assert_eq!(mended.in_words(|_| true), ["/etc/putex.d/putexd.toml is mended"]);
+    }
+
+    #[test]
+    fn each_cause_is_told_once_and_in_whole_sentences() {
+        let (mut at_start, is_db) = (loaded(&["own"], true), |name: &ServiceName| name.as_str() == "db");
+        let error = at_start.for_all.clone().expect("it is broken");
+        for name in ["db", "web"] {
+            at_start.broken.insert(ServiceName::new(name).expect("a name"), error.clone());
+        }
+        let told = Broken::new(&at_start).in_words(is_db);
+        assert_eq!(told.len(), 2, "{told:#?}");
+        assert!(told[0].starts_with("mend /etc/putex.d/putexd.toml and "), "{told:#?}");
+        assert!(told[1].ends_with("it is wrong; until then own is not run on this host"), "{told:#?}");
+
+        let names: Vec<String> = (0..40).map(|number| format!("db-{number:02}")).collect();
+        let mut many = loaded(&names.iter().map(String::as_str).collect::<Vec<_>>(), false);
+        many.broken.values_mut().for_each(|error| error.message = "no ".repeat(400));
+        let brief = Broken::new(&many).in_brief(|_| true);
+        assert!(brief.chars().count() < 600, "{brief}");
+        assert!(
+            brief.contains(
+                "until then db-00 goes on with its former settings; 39 more: \"putexd --check\" there names each"
+            ),
+            "{brief}"
+        );
     }
 
     #[test]

@@ -72,7 +72,7 @@ struct Stored {
 impl From<Word> for Drained {
     fn from(word: Word) -> Self {
         let until = word.until.map(|until| format!(" until {}", span::date(until))).unwrap_or_default();
-        let reason = format!("this host is {}{until}; \"putexctl undrain\" ends it", drained_in_words(&word));
+        let reason = format!("this host is {}{until}; {} ends it", drained_in_words(&word), word.end_of_drain());
         Self { word, reason: reason.into() }
     }
 }

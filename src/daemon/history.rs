@@ -331,7 +331,7 @@ impl Failure {
     fn of_read(error: StoreError) -> Self {
         match error {
             StoreError::Unreachable(_) | StoreError::Missing(_) => Self::Away,
-            StoreError::Unfit(why) | StoreError::Garbled(why) => Self::Unfit(why),
+            StoreError::Unfit(why) | StoreError::Misconfigured(why) | StoreError::Garbled(why) => Self::Unfit(why),
             error @ StoreError::Denied(_) => Self::Refused(error.to_string()),
         }
     }

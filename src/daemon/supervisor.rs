@@ -42,7 +42,7 @@ use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
-use crate::election::{self, rounded};
+use crate::election::{self, Hindrance, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
@@ -337,7 +337,6 @@ impl Supervisor {
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             bonds_are_due: true,
         };
-        supervisor.tell_of_broken_files();
         let (services, observed) = observer::apart(settings.services);
         supervisor.gate(&services).await;
         supervisor.coming = services;
@@ -345,6 +344,8 @@ impl Supervisor {
         supervisor.observers.replace(&supervisor.host, observed, |_| false, &changed);
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
+        // What goes on all the same is known only now.
+        supervisor.tell_of_broken_files();
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
         let _ = timeout(SERVED_LIMIT, served).await;
         Ok(supervisor)
@@ -371,6 +372,10 @@ impl Supervisor {
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    if !self.broken.is_empty() {
+                        // A service may have lost the lease with which it went on.
+                        self.tell_of_broken_files();
+                    }
                     self.end_drain();
                     self.end_words_on_the_dead();
                     self.tidy_bonds().await;
@@ -395,9 +400,24 @@ impl Supervisor {
         if self.broken.is_empty() {
             tidings.end(journal::Alarm::ConfigurationBroken);
         } else {
-            let words = self.broken.in_words(|name| self.services.contains_key(name)).join("; ");
+            let words = self.broken.in_brief(|name| self.goes_on(name));
             tidings.stand(journal::Alarm::ConfigurationBroken, &words);
         }
+    }
+
+    /// Whether a service goes on here if its file is broken. It does not once it has lost the lease that it had when putexd was
+    /// started.
+    fn goes_on(&self, name: &ServiceName) -> bool {
+        match self.services.get(name) {
+            Some(handle) => !self.is_barred(name, handle),
+            None => self.observers.has(name) || self.coming.iter().any(|service| service.name == *name),
+        }
+    }
+
+    /// Whether nothing but a broken file keeps the service from contending.
+    fn is_barred(&self, name: &ServiceName, handle: &Handle) -> bool {
+        let bars = self.broken.bars(name).map(Hindrance::Reason);
+        bars.is_some() && handle.status.borrow().hindrance == bars
     }
 
     fn add(&mut self, settings: ServiceSettings, kept: Option<InheritedLease>) {

@@ -121,6 +121,9 @@ pub enum StoreError {
     /// The store exists but is not fit to hold locks.
     #[error("the store cannot hold locks: {}", shortened(.0, TEXT_LIMIT))]
     Unfit(String),
+    /// The configuration asks for what the server cannot do. The text begins with the remedy.
+    #[error("{}", shortened(.0, TEXT_LIMIT))]
+    Misconfigured(String),
     /// The store's answer does not follow its protocol.
     #[error("the store's answer is not understood: {}", shortened(.0, TEXT_LIMIT))]
     Garbled(String),

@@ -538,7 +538,10 @@ async fn a_bucket_that_cannot_be_made_is_missing_and_init_says_why() {
     up(&store).await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
     let error = store.init().await.expect_err("one server cannot keep three copies");
-    assert!(matches!(&error, StoreError::Unfit(why) if why.contains("replicas")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Misconfigured(why) if why.starts_with("set replicas = 1 in [store] of putexd.toml ")),
+        "{error}"
+    );
 }
 
 #[tokio::test]

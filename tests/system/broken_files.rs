@@ -33,6 +33,18 @@ fn restart(host: &Host) {
     assert_ne!(main_pid(host, DAEMON), before);
 }
 
+/// What the status of the cluster says on `host`, which has to say what is wrong at `place` once, and not that the service is not run.
+#[track_caller]
+fn is_told_once(host: &Host, place: &str) -> String {
+    let mut told = String::new();
+    wait_until(SOON, "the status tells of the file", || {
+        told = said(&host.output(&["putexctl", "status"]));
+        told.contains(place)
+    });
+    assert!(told.matches(place).count() == 1 && !told.contains("is not run on this host"), "{told}");
+    told
+}
+
 fn plan(name: &'static str) -> Plan {
     Plan::hosts(name, 2, Lockstore::Nats).unit("web", WEB).service("web", WEB_SERVICE)
 }
@@ -65,6 +77,8 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
         restart(holder);
         wait_for_words(SOON, holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
         wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
+        let told = is_told_once(holder, "db.toml:2:18");
+        assert!(told.contains("until then db goes on with its former settings"), "{told}");
     });
     // A second restart keeps the same former text, even when the file is not valid TOML any more.
     fixture.uninterrupted(&first, WAIT * 2, "a file that is no TOML, and another restart", || {
@@ -130,6 +144,7 @@ fn a_broken_putexd_toml_costs_no_lease() {
         wait_for_words(SOON, holder, &["db ", "active", "former settings", "putexd.toml:"]);
         restart(holder);
         wait_for_words(SOON, holder, &["db ", "active", "former settings", "putexd.toml:"]);
+        is_told_once(holder, "putexd.toml:");
         assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
     });
     fixture.uninterrupted(&first, WAIT * 2, "putexd.toml mended", || {

@@ -85,7 +85,7 @@ fn make() -> Result<Environment, String> {
     fs::rename(&unnamed, &dir).expect("an earlier run with this process id was removed");
 
     let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
-    let under_test = std::env::var_os(PROGRAMS).map_or_else(|| bin_dir.to_owned(), PathBuf::from);
+    let under_test = std::env::var_os(PROGRAMS).map_or_else(|| light(bin_dir, &dir.join("light")), PathBuf::from);
     let package = package::build("build-deb", &dir.join("package"), &under_test, env!("CARGO_PKG_VERSION"));
     let layer = install(&package, &dir);
     examples::build(bin_dir, EXAMPLES);
@@ -111,6 +111,19 @@ fn make() -> Result<Environment, String> {
         prefix: format!("px{pid}c"),
         _owner: owner,
     })
+}
+
+/// The programs of `bin_dir` in `folder`, without what a debugger alone needs: that is most of a debug build, and each package would
+/// have it. Backtraces name functions still.
+fn light(bin_dir: &Path, folder: &Path) -> PathBuf {
+    fs::create_dir_all(folder).expect("the run's folder can be written to");
+    thread::scope(|scope| {
+        for program in ["putexd", "putex-guard", "putexctl", "putex-generator"] {
+            let (from, to) = (bin_dir.join(program), folder.join(program));
+            scope.spawn(move || run("strip", &["--strip-debug", "-o", utf8(&to), utf8(&from)]));
+        }
+    });
+    folder.to_owned()
 }
 
 /// Installs the package in the Debian root, and returns the folder with what that has changed there.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use putexd::cluster::report::REMOVED;
 use putexd::guard_client::grant;
 use putexd::types::{LEASES_DIR, ServiceName};
 
@@ -17,6 +19,7 @@ use crate::command::{holds_for, lock, now, run, said, since, wait_until};
 use crate::environment::{Environment, environment, utf8, writable_root};
 use crate::fixture::{
     ELECTED, Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_standby,
+    wait_for_words,
 };
 use crate::lockstore::{Locks, Lockstore};
 
@@ -30,6 +33,7 @@ const FORMER_PACKAGE: &str = "PUTEX_FORMER_PACKAGE";
 const PUTEXD: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
+const DRAINED: &str = "/var/lib/putex/+drained.json";
 
 /// The Debian package of a version: the one that was released before, or the programs under test, under a version of their own.
 fn package(version: &str) -> PathBuf {
@@ -79,23 +83,35 @@ fn packaging(file: &str) -> PathBuf {
 /// Installs a version on a host, or replaces the one that is there, and returns what apt says.
 #[track_caller]
 fn install(host: &Host, version: &str) -> String {
+    let place = bring(host, version);
+    apt(host, &["install", "--allow-downgrades", &place])
+}
+
+/// Puts the package of a version onto a host's disk, and returns its path there.
+fn bring(host: &Host, version: &str) -> String {
     let place = format!("/root/putexd_{version}.deb");
     let path = host.root().join(place.trim_start_matches('/'));
     fs::create_dir_all(path.parent().expect("a folder")).expect("the host's disk can be written to");
     fs::copy(package(version), path).expect("the host's disk can be written to");
-    apt(host, &["install", "--allow-downgrades", &place])
+    place
 }
 
 #[track_caller]
 fn apt(host: &Host, arguments: &[&str]) -> String {
+    let (is_done, told) = try_apt(host, arguments);
+    assert!(is_done, "{arguments:?} on {}: {told}", host.name);
+    told
+}
+
+/// Whether apt has done it, and what it says.
+fn try_apt(host: &Host, arguments: &[&str]) -> (bool, String) {
     let apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--yes"];
     let output = host.output(&[&apt[..], arguments].concat());
     let told = said(&output);
-    assert!(output.status.success(), "{arguments:?} on {}: {told}", host.name);
     for line in told.lines().filter(|line| line.starts_with("putexd: ")) {
         println!("{}: {line}", host.name);
     }
-    told
+    (output.status.success(), told)
 }
 
 /// Installs a version on all hosts at once.
@@ -387,6 +403,11 @@ fn a_removal_hands_over_and_leaves_ordinary_units() {
     let asked = now();
     let told = apt(holder, &["remove", "putexd"]);
     assert!(told.contains("other hosts run what ran here"), "{told}");
+    assert!(told.contains("an installation of the package there ends this") && !told.contains("undrain"), "{told}");
+    assert!(!told.contains('\u{1b}'), "each line of progress is a whole one: {told}");
+    let seen = said(&other.output(&["putexctl", "status"]));
+    let drained = format!("host {} is drained by root", holder.name);
+    assert!(seen.contains(&drained) && seen.contains(REMOVED) && !seen.contains("undrain"), "{seen}");
     let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "the package is removed");
     is_ordinary(holder);
 
@@ -406,6 +427,99 @@ fn a_removal_hands_over_and_leaves_ordinary_units() {
         host.exec(&["systemctl", "enable", "--now", "putexd"]);
     }
     fixture.wait_for_one_active(ELECTED);
+}
+
+/// A removal that is not to be, that is interrupted, or that follows an operator's word changes nothing that was there before.
+#[test]
+fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
+    let Some((fixture, first)) = Plan::hosts("kept", 2, Lockstore::Nats).package(FIRST).run() else { return };
+    let (one, two) = (fixture.host_of(&first), fixture.other(&first));
+    // The unit would start at the next boot beside the copy of the other host.
+    one.exec(&["systemctl", "enable", UNIT]);
+    for how in ["remove", "purge"] {
+        let told = fixture.uninterrupted(&first, Duration::ZERO, how, || {
+            let (is_done, told) = try_apt(one, &[how, "putexd"]);
+            assert!(!is_done, "{told}");
+            told
+        });
+        assert!(told.contains("NOTHING WAS REMOVED") && told.contains("systemctl disable database.service"), "{told}");
+    }
+    let told = said(&one.output(&["putexctl", "doctor"]));
+    assert!(told.contains("systemctl disable database.service"), "{told}");
+    takes_part(one);
+    one.exec(&["systemctl", "disable", UNIT]);
+
+    // dpkg alone is killed, and the package is installed again at once.
+    let asked = now();
+    let mut removal = half_removed(one);
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "a removal that is interrupted");
+    assert!(signal(one, "KILL", &["dpkg"]));
+    removal.wait().expect("it can be waited for");
+    wait_until(SOON, "the removal ends with dpkg", || !signal(one, "0", &["package-step"]));
+    signal(one, "CONT", &["putexctl"]);
+    takes_part(one);
+    one.exec(&["dpkg", "--install", &bring(one, FIRST)]);
+    takes_part(one);
+    wait_for_standby(one);
+
+    // All of it is killed at once, so that nobody takes its word back before the next installation.
+    let asked = now();
+    let mut removal = half_removed(two);
+    let third = fixture.wait_for_takeover(&second, asked, HAND_OVER, "a removal that is killed");
+    assert!(signal(two, "STOP", &["package-step"]) && signal(two, "KILL", &["dpkg", "package-step", "putexctl"]));
+    removal.wait().expect("it can be waited for");
+    assert!(two.read_file(DRAINED).is_some_and(|word| word.contains(REMOVED)));
+    two.exec(&["dpkg", "--install", &bring(two, FIRST)]);
+    takes_part(two);
+    wait_for_standby(two);
+
+    // What an operator has said outlives a removal.
+    two.exec(&["putexctl", "drain", "--reason", "new disk"]);
+    let told = apt(two, &["remove", "putexd"]);
+    assert!(two.read_file(DRAINED).is_some_and(|word| word.contains("new disk")), "{told}");
+    install(two, FIRST);
+    two.exec(&["systemctl", "enable", "--now", "putexd"]);
+    wait_for_words(SOON, two, &["drained by root", "new disk"]);
+    two.exec(&["putexctl", "undrain"]);
+    takes_part(two);
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
+
+    // What a server cannot do is said with the remedy.
+    let wrong = "[store]\ntype = \"nats\"\nservers = [\"nats://10.77.0.5:4222\"]\nbucket = \"copies\"\n";
+    two.write_file("/root/wrong/etc/putex/putexd.toml", wrong);
+    let output = two.output(&["putexctl", "init", "--root", "/root/wrong"]);
+    let told = said(&output);
+    assert!(output.status.code() == Some(78) && told.contains("set replicas = 1 in [store] of putexd.toml"), "{told}");
+}
+
+/// Removes the package with dpkg until the host is drained, and has the removal stand still there.
+fn half_removed(host: &Host) -> Child {
+    let removal = host.begin(&["dpkg", "--remove", "putexd"]);
+    wait_until(SOON, "the removal drains the host", || {
+        host.read_file(DRAINED).is_some() && signal(host, "STOP", &["putexctl"])
+    });
+    removal
+}
+
+/// Sends a signal to all processes of these names on a host, and returns whether each name has one.
+fn signal(host: &Host, signal: &str, names: &[&str]) -> bool {
+    let found: Vec<_> = names.iter().map(|name| host.output(&["pidof", "-x", name])).collect();
+    let found: Vec<String> = found.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect();
+    let all: Vec<&str> = found.iter().flat_map(|pids| pids.split_whitespace()).collect();
+    let is_each_there = found.iter().all(|pids| !pids.trim().is_empty());
+    is_each_there && host.output(&[&["kill", "-s", signal][..], &all].concat()).status.success()
+}
+
+/// Waits until putexd runs and is enabled, and the host is not drained.
+#[track_caller]
+fn takes_part(host: &Host) {
+    wait_until(SOON, "the host takes part", || {
+        host.read_file(DRAINED).is_none()
+            && host.property(PUTEXD, "ActiveState") == "active"
+            && host.property(PUTEXD, "UnitFileState") == "enabled"
+            && !host.property(PUTEXD, "StatusText").contains("drained")
+    });
 }
 
 /// Nothing of putexd binds the unit any more.

@@ -41,7 +41,7 @@ impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Denied(_) => Self::Refused(error.to_string()),
-            StoreError::Unfit(why) | StoreError::Garbled(why) => Self::Unfit(why),
+            StoreError::Unfit(why) | StoreError::Misconfigured(why) | StoreError::Garbled(why) => Self::Unfit(why),
             StoreError::Unreachable(_) | StoreError::Missing(_) => Self::Away(error.to_string()),
         }
     }

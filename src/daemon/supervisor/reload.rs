@@ -30,7 +30,7 @@ impl Supervisor {
             told.extend(self.apply(settings).await);
         }
         self.tell_of_broken_files();
-        told.extend(self.broken.in_words(|name| self.services.contains_key(name)));
+        told.extend(self.broken.in_words(|name| self.goes_on(name)));
         let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") };
         journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
         notify::ready();

@@ -222,9 +222,7 @@ impl Supervisor {
         let now = self.host.machine.now();
         let trouble = self.store_status().trouble_in_short();
         let of_service = |(name, handle): (&ServiceName, &Handle)| {
-            let bars = self.broken.bars(name).map(Hindrance::Reason);
-            let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
-            let broken = self.broken.goes_on(name).filter(|_| !bars);
+            let broken = self.broken.goes_on(name).filter(|_| !self.is_barred(name, handle));
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
         let chosen = self.services.iter().filter(|(name, _)| wanted(name));

@@ -476,11 +476,14 @@ impl Bucket {
                     State::Missing => Err(StoreError::Unreachable(refusal.to_string())),
                 }
             }
-            Err(refusal)
-                if refusal.code() == 400 || refusal.error_code() == ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED =>
-            {
-                Err(StoreError::Unfit(refusal.to_string()))
+            Err(refusal) if refusal.error_code() == ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED => {
+                Err(StoreError::Misconfigured(format!(
+                    "set replicas = 1 in [store] of putexd.toml on all hosts, or start nats-server as a cluster of {replicas} servers or \
+                     more: this server is alone, and cannot keep {replicas} copies of the bucket {}: {refusal}",
+                    self.name
+                )))
             }
+            Err(refusal) if refusal.code() == 400 => Err(StoreError::Unfit(refusal.to_string())),
             Err(refusal) => Err(self.error(&refusal)),
         }
     }
