@@ -269,6 +269,10 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
+    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
+        unreachable!("no test asks for it")
+    }
+
     fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
         unreachable!("no test asks for it")
     }

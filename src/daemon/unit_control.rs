@@ -369,6 +369,11 @@ impl UnitControl {
         });
     }
 
+    /// When the main unit became active last, since 1970. `None`: it has not been, or PID 1 does not say.
+    pub(super) async fn active_since(&self) -> Option<Duration> {
+        insist(Instant::now() + PATIENCE, || self.systemd.active_since(&self.main)).await.ok().flatten()
+    }
+
     /// Prepares a start that may follow soon.
     pub(super) async fn prepare(&self) {
         self.systemd.prepare(&self.main).await;

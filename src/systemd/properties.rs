@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -165,8 +166,9 @@ pub(super) struct Unmet {
 
 /// The properties that this folder's modules ask for, sorted by name. A service has 100 KiB of properties. Only these are
 /// kept, because many units may be looked at at once.
-const KEPT: [&str; 62] = [
+const KEPT: [&str; 63] = [
     "Accept",
+    "ActiveEnterTimestamp",
     "ActiveEnterTimestampMonotonic",
     "ActiveState",
     "After",
@@ -376,6 +378,11 @@ impl Properties {
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
     pub(super) fn active_since(&self) -> u64 {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
+    }
+
+    /// When the unit became active last, since 1970. `None`: never since systemd has it loaded.
+    pub(super) fn active_at(&self) -> Option<Duration> {
+        self.get("ActiveEnterTimestamp").filter(|at| *at > 0).map(Duration::from_micros)
     }
 
     /// As [`UnitState::is_effect`]. An unknown type counts as an effect.

@@ -635,6 +635,10 @@ impl Manager for Pid1 {
         Box::pin(self.call(|_, _| SystemState::Running))
     }
 
+    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
+        Box::pin(async { Ok(None) })
+    }
+
     fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
         Box::pin(self.call(|_, _| ()))
     }

@@ -90,6 +90,11 @@ fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
     assert_eq!(events.iter().filter(is_lapse).count(), 1, "{events:#?}");
     assert!(runs[0]["end"] == "not-known" && runs[0]["until_ms"].as_u64() <= runs[1]["from_ms"].as_u64(), "{runs:?}");
     assert_eq!(runs[1]["end"], "goes-on", "{runs:?}");
+    // It is shown for an hour, whoever restarts putexd meanwhile.
+    let raised = &status(host)["alarms"];
+    host.exec(&["systemctl", "restart", DAEMON]);
+    wait_for_standby(host);
+    assert_eq!(&status(host)["alarms"], raised);
     fixture.assert_no_violation();
 }
 

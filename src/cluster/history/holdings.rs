@@ -64,6 +64,7 @@ pub enum End {
 const START_UNTOLD: &str = "nobody has told of its start";
 const END_UNHEARD: &str = "nobody has told when; its host was last heard of then";
 const END_UNKNOWN: &str = "nobody has told when; it was then at the latest";
+const END_BEFORE_RELEASE: &str = "it was then at the latest, when the next host saw the lock free";
 const END_WHILE_AWAY: &str = "it was then at the latest, because putexd was away or its host stood still";
 
 /// What is told of one tenure.
@@ -246,7 +247,9 @@ fn end(holding: &mut Holding, tenure: &Tenure<'_>, next: Option<&Happened>, boun
         }
         (None, Some(seen)) => {
             holding.to_ms = Some(within(heard_ms(seen).max(holding.told_ms)));
-            (holding.end, holding.ended_because) = if seen.gap_is_least {
+            (holding.end, holding.ended_because) = if !seen.former_reason.is_empty() {
+                (End::NotKnown, format!("{}; {END_BEFORE_RELEASE}", seen.former_reason))
+            } else if seen.gap_is_least {
                 (End::NotKnown, END_UNKNOWN.to_owned())
             } else {
                 (End::LastHeard, END_UNHEARD.to_owned())
@@ -391,6 +394,21 @@ mod tests {
             (69_000, true, End::NotKnown, None)
         );
         assert_eq!((next.gap_before_ms, next.gap_is_least), (Some(3000), true));
+    }
+
+    #[test]
+    fn a_release_that_the_next_host_has_seen_tells_why_the_run_ended_and_by_when() {
+        let start = event(0, "h2", What::Started, 10);
+        // h2 had last renewed at 10 s, and h1 saw its release at 11.9 s.
+        let next = took(12_000, "h1", 11, ("h2", 10), Some(100), 100).after_release("putexd is stopped");
+        let [ended, next] = &holdings(&[start.clone(), next.clone()])[..] else { panic!("two holdings") };
+        assert_eq!((ended.end, ended.to_ms), (End::NotKnown, Some(11_900)));
+        assert_eq!(ended.ended_because, format!("putexd is stopped; {END_BEFORE_RELEASE}"));
+        assert_eq!((next.gap_before_ms, next.gap_is_least, next.gap_is_most), (Some(100), true, false));
+        // Its host has told it, too.
+        let next = took(12_000, "h1", 11, ("h2", 10), Some(100), 100).after_release("putexd is stopped");
+        let [told, _] = &holdings(&[start, event(11_850, "h2", What::Stopped, 10), next])[..] else { panic!("two") };
+        assert_eq!((told.end, told.to_ms, &*told.ended_because), (End::Told, Some(11_850), "Stopped 10"));
     }
 
     #[test]
