@@ -34,6 +34,10 @@ pub(super) struct Diary {
     took_because: String,
     /// Whether the unit runs, or has run in this tenure, and under which token.
     runs: Option<FencingToken>,
+    /// When this putexd has started it.
+    began: Option<Time>,
+    /// Whether that start has failed after all: systemd had counted the unit as started before it tried to run the program.
+    is_no_run: bool,
     /// Why the tenure ends.
     ends_because: String,
     /// The bounds of its end, where this putexd has noticed a lapse late.
@@ -194,6 +198,11 @@ impl Diary {
         self.dead = Some(now);
     }
 
+    /// Notes that the unit has failed because its program could not be run. A unit that has run for `lease` has had its program.
+    pub(super) fn note_no_run(&mut self, lease: Duration, now: Time) {
+        self.is_no_run |= self.began.is_some_and(|began| now.since_at_most(began) < lease);
+    }
+
     /// The token of the present run; 0 if there is none.
     pub(super) fn token(&self) -> FencingToken {
         self.runs.unwrap_or_default()
@@ -218,7 +227,7 @@ impl Diary {
         match (from, to) {
             (_, State::Confirming) => self.took_because.clone_from(reason),
             (State::Starting, State::Active) => {
-                self.runs = Some(*token);
+                (self.runs, self.began, self.is_no_run) = (Some(*token), Some(now), false);
                 teller.tell_start(*token, &self.took_because, self.heard.take(), now);
             }
             // The unit was started under an earlier putexd, which has told of it.
@@ -234,7 +243,12 @@ impl Diary {
             (State::Releasing | State::Lapsing, _) => {
                 let because = std::mem::take(&mut self.ends_because);
                 let (late, dead) = (self.late.take(), self.dead.take().unwrap_or(now));
+                self.began = None;
+                let is_no_run = std::mem::take(&mut self.is_no_run);
                 match self.runs.take() {
+                    Some(token) if is_no_run => {
+                        teller.tell(What::Alarm, token, &format!("{NOT_STARTED}: {because}"));
+                    }
                     Some(token) => {
                         teller.tell_stop(token, &because, late, dead, now);
                         // If nobody runs it before this host does again, this was the last that was heard of it.
@@ -366,6 +380,25 @@ mod tests {
         assert_eq!(start(Some(7)), (Some(2000), true, "root@h2: new kernel".to_owned()));
         assert_eq!(start(Some(6)), (Some(3000), false, String::new()), "it is of an earlier tenure");
         assert_eq!(start(None), (Some(3000), false, String::new()));
+    }
+
+    #[test]
+    fn a_unit_whose_program_could_not_be_run_was_not_started() {
+        use State::{Active, Confirming, Releasing, Standby, Starting};
+        let told = |failed: u64| {
+            let (teller, mut diary) = (teller(), Diary::default());
+            diary.note(&change(7, (Standby, Confirming, "wrote the lock")), None, at(99), &teller);
+            diary.note(&change(7, (Starting, Active, "")), None, at(100), &teller);
+            diary.note_no_run(Duration::from_secs(9), at(failed));
+            diary.note(&change(7, (Active, Releasing, "exit status 203")), None, at(failed), &teller);
+            diary.note(&change(7, (Releasing, Standby, "")), None, at(failed), &teller);
+            let events = teller.history.taken();
+            events.into_iter().map(|one| (one.what, one.token, one.reason)).collect::<Vec<_>>()
+        };
+        let start = (What::Started, 7, "wrote the lock".to_owned());
+        assert_eq!(told(101), [start.clone(), (What::Alarm, 7, "was not started: exit status 203".to_owned())]);
+        // Somebody has started it anew after its program was removed.
+        assert_eq!(told(200), [start, (What::Stopped, 7, "exit status 203".to_owned())]);
     }
 
     #[test]

@@ -153,6 +153,7 @@ fn stopped(unit: &UnitName) -> UnitState {
         invocation: None,
         exit: String::new(),
         is_not_set_up: false,
+        is_not_run: false,
         is_effect: false,
     }
 }

@@ -6,7 +6,7 @@
 //! does not let this host write there, the events wait, and the oldest of them are dropped beyond [`QUEUE_LIMIT`]. When putexd
 //! ends, what waits is written without a pause, for as long as [`History::finish`] is given.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::history::pages::{self, Page};
 use crate::cluster::history::stored::{Slot, read_history, read_slot};
-use crate::cluster::history::{AHEAD_MS, Happened, What};
+use crate::cluster::history::{AHEAD_MS, Happened, NOT_STARTED, What};
 use crate::journal::Alarm;
 use crate::store::{Attempt, Link, Store, StoreError, WriteOutcome};
 use crate::types::span::milliseconds;
@@ -294,14 +294,20 @@ impl Writer {
         let mut conflicts = 0;
         while conflicts < CONFLICTS_LIMIT {
             let Newest { mut page, slot, known } = self.newest(lock).await.map_err(Failure::of_read)?;
+            let started = known.iter().chain(events.iter()).filter(|event| event.what == What::Started);
+            let started: HashSet<u64> = started.map(|event| event.token).collect();
+            // That a start which was told of has failed is no news of an earlier one.
+            let is_of_a_start =
+                |new: &Happened| new.reason.starts_with(NOT_STARTED) && new.token != 0 && started.contains(&new.token);
+            let is_again = |old: &Happened, new: &Happened| says_the_same(old, new) && !is_of_a_start(new);
             // One that is known was written, and the answer was lost; or it was told a moment ago.
-            events.retain(|new| !known.iter().any(|old| is_same(old, new) || says_the_same(old, new)));
+            events.retain(|new| !known.iter().any(|old| is_same(old, new) || is_again(old, new)));
             let mut added: Vec<&Happened> = Vec::new();
             for happened in events.iter() {
                 if page.is_full() {
                     break;
                 }
-                if !added.iter().any(|old| says_the_same(old, happened)) {
+                if !added.iter().any(|old| is_again(old, happened)) {
                     page.add(&with_gap(happened, known.iter().chain(added.iter().copied())));
                 }
                 added.push(happened);
@@ -544,6 +550,25 @@ mod tests {
         assert_eq!(written(&store, &a, 3).await, [1000, 3500, 4000]);
         let events = read_history(&store, &a, NOW_MS).await.expect("they are there");
         assert_eq!((&events[0], events[1].gap_ms), (&stop, Some(2500)), "since the stop");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_start_that_was_told_of_and_has_failed_is_told_of_as_failed() {
+        let (store, history) = writing();
+        let a = lock("a");
+        for token in 1..=3 {
+            let failed = Happened::new(1000 * token + 1, "h1", What::Alarm, token, "was not started: exit status 203");
+            if token < 3 {
+                history.tell(&a, Happened { token, ..event(1000 * token, What::Started) });
+            }
+            history.tell(&a, failed);
+            sleep(SPREAD * 2).await;
+        }
+        assert_eq!(
+            written(&store, &a, 4).await,
+            [1000, 1001, 2000, 2001],
+            "a start that began nothing is told of once"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -644,6 +644,9 @@ impl Service {
         self.undead = observed.trouble;
         self.stopped_by_another =
             (observed.is_stopping && self.election.state() == State::Active).then(|| self.stop_of_another());
+        if observed.is_not_run && self.election.state() == State::Active {
+            self.diary.note_no_run(self.settings.timings.lease(), self.host.machine.now());
+        }
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);

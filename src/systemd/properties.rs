@@ -120,6 +120,8 @@ pub struct UnitState {
     pub exit: String,
     /// Whether the main process ended before its program was run, as [`Exit::is_not_set_up`] has it.
     pub is_not_set_up: bool,
+    /// Whether it ended because there was no program that could be run, as [`Exit::is_not_run`] has it.
+    pub is_not_run: bool,
     /// Whether the unit is an effect, and may be active without a process: a mount, or a service that remains after exit,
     /// whatever its `Type=`. An effect may outlast the state `failed`; what is only processes, or is held by PID 1
     /// itself, does not.
@@ -414,6 +416,7 @@ impl Properties {
             invocation: self.invocation(),
             exit: self.exit(),
             is_not_set_up: self.main_exit().is_not_set_up(),
+            is_not_run: self.main_exit().is_not_run(),
             is_effect: self.is_effect(),
         }
     }

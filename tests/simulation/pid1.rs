@@ -136,6 +136,7 @@ impl Unit {
             invocation: self.invocation,
             exit: String::new(),
             is_not_set_up: false,
+            is_not_run: false,
             is_effect: false,
         }
     }
