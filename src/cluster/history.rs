@@ -11,6 +11,7 @@
 //! | its begin, where the host could not write that any more | who ran the unit next, and has followed the record | [`Happened::former`] |
 //! | its end | its host, by the proof or the release | [`What::Stopped`] |
 //! | its end while putexd was away or the host stood still | nobody exactly: the guard stopped the unit after the deadline | `Stopped` with [`Happened::or_earlier`] |
+//! | its end, where the host could not write that any more | who ran the unit next, and has seen the release: it was before that | [`Happened::former_reason`] |
 //! | its end, where the host is gone | who ran the unit next: when it had last heard of the holder | [`Happened::gap_ms`] |
 //! | the same, where that host had a gap itself | the former holder's last report, or else nobody | [`Happened::gap_is_least`] |
 //!
@@ -44,6 +45,9 @@ pub const ASKED_STOP: &str = "stop everywhere";
 pub const PAUSE_ENDS: &str = "the pause ends, because the host that has the long lease stops the unit";
 /// See [`ASKED_STOP`].
 pub const ASKED_START: &str = "start again";
+
+/// What is said of a release whose record does not say why.
+const RELEASED: &str = "its host has let the lock go";
 
 /// How the reason of the alarm begins that says that a tenure has ended without a run.
 pub const NOT_STARTED: &str = "was not started";
@@ -92,6 +96,10 @@ pub struct Happened {
     /// When that tenure was seen to run the unit first, by the clock of this host. `None`: it ran before this host looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_from_ms: Option<u64>,
+    /// Why that host has let the lock go, as the lock's record said when this host saw it free; the unit had stopped before. Empty =
+    /// this host has seen no such record.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub former_reason: String,
     /// With [`What::Stopped`]: the unit may have stopped earlier, because putexd was away or the host stood still.
     #[serde(default, skip_serializing_if = "is_false")]
     pub or_earlier: bool,
@@ -126,9 +134,17 @@ impl Happened {
             former: String::new(),
             former_token: 0,
             former_from_ms: None,
+            former_reason: String::new(),
             or_earlier: false,
             lease_until_ms: None,
         }
+    }
+
+    /// A start by a host that has seen the lock let go for `reason`. Before that the unit of the former holder had stopped.
+    #[must_use]
+    pub fn after_release(self, reason: &str) -> Self {
+        let reason = if reason.is_empty() { RELEASED } else { reason };
+        Self { gap_is_least: true, former_reason: shortened(reason, REASON_LIMIT), ..self }
     }
 
     /// Whether the unit's run on a host begins or ends with this event.

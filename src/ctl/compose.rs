@@ -146,10 +146,8 @@ fn of_service(
     let is_stale = stale_ms.is_some() && !is_seen && !is_gone;
     let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone, is_stale };
     let state = state_of(here, &known, &holder, node);
-    let since = match here.and_then(|status| status.ran_until).filter(|_| state == "lapsed") {
-        Some(ran_until) => Some(ran_until),
-        None => since_of(here, holders_report, &holder, node),
-    };
+    let of_run = here.filter(|status| state == "lapsed" && status.ran_on == holder).and_then(|status| status.ran_until);
+    let since = of_run.or_else(|| since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
     let left_by_lock = lease.zip(here.and_then(|status| status.silent_ms));
     let lease_left_ms = match here {

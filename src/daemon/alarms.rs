@@ -8,13 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::kept_alarms::{KeptAlarms, SHOWN};
 use crate::cluster::alarm::AlarmStatus;
 use crate::journal::Alarm;
 use crate::metrics;
-use crate::types::{Time, printable_lines};
-
-/// For how long an alarm is shown whose cause is a moment and not a state.
-const KEPT: Duration = Duration::from_secs(3600);
+use crate::types::{ServiceName, Time, printable_lines};
 
 /// The alarms of one service, or those of the host. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +23,9 @@ struct Shared {
     raised: Mutex<Vec<Raised>>,
     /// The kinds that stand, a bit for the place of each in [`Alarm::ALL`], for whoever asks often.
     mask: AtomicU64,
+    /// Those whose cause was a moment, for the next putexd, and the service that they are about; empty = the host.
+    kept: KeptAlarms,
+    about: String,
 }
 
 /// The list of what stands. When it is dropped, the mask shows what it has then.
@@ -65,14 +66,43 @@ struct Raised {
 }
 
 impl Alarms {
+    /// The alarms of a service: those that a former putexd has `kept`.
+    pub(super) fn of_service(service: &ServiceName, kept: &KeptAlarms) -> Self {
+        Self::kept_about(service.as_str(), kept)
+    }
+
+    /// The alarms of the host as a whole, in the same way.
+    pub(super) fn of_host(kept: &KeptAlarms) -> Self {
+        Self::kept_about("", kept)
+    }
+
+    fn kept_about(about: &str, kept: &KeptAlarms) -> Self {
+        let (kept, about) = (kept.clone(), about.to_owned());
+        let alarms = Self(Arc::new(Shared { kept, about, ..Shared::default() }));
+        let raised = alarms.0.kept.about(&alarms.0.about).into_iter().filter_map(|kept| {
+            let kind = Alarm::ALL.iter().copied().find(|kind| is_of_a_moment(*kind) && kind.kind() == kept.kind)?;
+            Some(Raised { kind, since: kept.since(), until: Some(kept.until), reason: kept.reason })
+        });
+        alarms.lock().extend(raised);
+        alarms
+    }
+
+    /// What is kept for the next putexd, of the host and of all its services.
+    pub(super) fn kept(&self) -> &KeptAlarms {
+        &self.0.kept
+    }
+
     /// Notes that an alarm stands. One that stands already keeps its beginning, but for one whose cause is a moment: the latest is
     /// shown. `wall` is the time since 1970. Kinds that tell the end of another one do not stand.
     pub(super) fn raise(&self, kind: Alarm, reason: &str, now: Time, wall: Duration) {
         if remedy(kind).is_none() {
             return;
         }
-        let until = is_of_a_moment(kind).then(|| now.plus(KEPT));
+        let until = is_of_a_moment(kind).then(|| now.plus(SHOWN));
         let reason = printable_lines(reason);
+        if let Some(until) = until {
+            self.0.kept.keep(&self.0.about, kind.kind(), &reason, wall, until);
+        }
         let mut raised = self.lock();
         match raised.iter_mut().find(|raised| raised.kind == kind) {
             Some(raised) => {
@@ -87,6 +117,9 @@ impl Alarms {
 
     /// Notes that an alarm is over. Returns whether it stood.
     pub(super) fn end(&self, kind: Alarm) -> bool {
+        if is_of_a_moment(kind) {
+            self.0.kept.forget(&self.0.about, kind.kind());
+        }
         let mut raised = self.lock();
         let before = raised.len();
         raised.retain(|raised| raised.kind != kind);
@@ -133,7 +166,7 @@ impl Raised {
     }
 }
 
-/// Whether the cause of an alarm is over as soon as it is noticed, so that it is shown for [`KEPT`].
+/// Whether the cause of an alarm is over as soon as it is noticed, so that it is shown for [`SHOWN`].
 fn is_of_a_moment(kind: Alarm) -> bool {
     matches!(
         kind,
@@ -216,6 +249,24 @@ mod tests {
         assert!(!alarms.end(Alarm::CheckFailed), "it is told once");
         assert_eq!(alarms.told(), []);
         assert_eq!(alarms.mask(), 0);
+    }
+
+    #[test]
+    fn the_next_putexd_shows_what_was_over_in_a_moment_and_raises_again_what_lasts() {
+        let (wall, kept) = (Duration::from_secs(1_790_000_000), KeptAlarms::default());
+        let service = ServiceName::new("db").expect("a service's name");
+        let former = Alarms::of_service(&service, &kept);
+        former.raise(Alarm::Lapsed, "not renewed", at(5), wall);
+        former.raise(Alarm::CheckFailed, "it says no", at(5), wall);
+        former.raise(Alarm::Regression, "it was at 9", at(5), wall);
+        former.end(Alarm::Regression);
+        Alarms::of_host(&kept).raise(Alarm::ConfirmedDead, "run this: h2 is off", at(6), wall);
+        let next = Alarms::of_service(&service, &kept);
+        assert_eq!(next.mask(), metrics::bit(Alarm::Lapsed));
+        assert_eq!(next.told(), former.told()[..1]);
+        assert_eq!(next.kinds(at(5 + 3_599)), [Alarm::Lapsed]);
+        assert_eq!(next.kinds(at(5 + 3_600)), []);
+        assert_eq!(Alarms::of_host(&kept).told()[0].remedy, "run this");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::disk::{self, Disk};
 use super::drain::Drain;
+use super::kept_alarms::{self, KeptAlarms};
 use crate::cluster::report::Word;
 use crate::election::{KeptPlace, Memory, PassingHold, Place, Timings};
 use crate::samples;
@@ -59,9 +60,17 @@ async fn of_drain() -> Vec<u8> {
     fs::read(folder.path().join("+drained.json")).expect("it is there")
 }
 
+fn of_alarms() -> Vec<u8> {
+    let (alarms, since) = (KeptAlarms::default(), Duration::from_millis(1_767_225_600_123));
+    alarms.keep("db", "lapsed".to_owned(), "not renewed", since, at(3700));
+    alarms.keep("", "clock-jump".to_owned(), "by 3 s", since, at(3700));
+    alarms.changed(|| BOOT, at(100)).expect("there are some")
+}
+
 #[tokio::test]
 async fn what_is_kept_in_var_lib() {
-    let written = vec![("service", of_service()), ("unit", of_unit()), ("drained", of_drain().await)];
+    let written =
+        vec![("service", of_service()), ("unit", of_unit()), ("drained", of_drain().await), ("alarms", of_alarms())];
     samples::check("state", written, |name, content| {
         let folder = tempfile::tempdir().expect("a folder");
         match name {
@@ -77,6 +86,11 @@ async fn what_is_kept_in_var_lib() {
             "unit" => {
                 fs::write(disk::path_of_unit(folder.path(), &unit()), content).expect("written");
                 json!(disk::load_place(folder.path(), &unit()).expect("it is known"))
+            }
+            "alarms" => {
+                fs::write(kept_alarms::path(folder.path()), content).expect("written");
+                let alarms = KeptAlarms::read(folder.path(), BOOT, at(110), Duration::ZERO);
+                json!([alarms.about("db"), alarms.about("")])
             }
             _ => {
                 fs::write(folder.path().join("+drained.json"), content).expect("written");

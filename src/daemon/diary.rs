@@ -34,10 +34,16 @@ pub(super) struct Diary {
     took_because: String,
     /// Whether the unit runs, or has run in this tenure, and under which token.
     runs: Option<FencingToken>,
+    /// When this putexd has started it.
+    began: Option<Time>,
+    /// Whether that start has failed after all: systemd had counted the unit as started before it tried to run the program.
+    is_no_run: bool,
     /// Why the tenure ends.
     ends_because: String,
     /// The bounds of its end, where this putexd has noticed a lapse late.
     late: Option<Late>,
+    /// When its unit was proven dead. What follows until the end of the tenure, such as the release, may take a while.
+    dead: Option<Time>,
 }
 
 /// A lapse that putexd notices so long after the deadline was not noticed in time: it was away, or the host stood still.
@@ -80,6 +86,8 @@ struct LastHeard {
     at: Time,
     /// Whether its record was only found then, so that nobody knows how old it was.
     is_found: bool,
+    /// Why it has let the lock go, if that was seen then.
+    released: Option<String>,
 }
 
 impl Teller {
@@ -100,22 +108,26 @@ impl Teller {
     /// Tells of a start, and when the former holder was last heard of.
     fn tell_start(&self, token: FencingToken, reason: &str, heard: Option<LastHeard>, now: Time) {
         let mut happened = self.happened(What::Started, token, reason);
-        if let Some(LastHeard { holder, token, from, at, is_found }) = heard {
+        if let Some(LastHeard { holder, token, from, at, is_found, released }) = heard {
             let before = |time: Time| milliseconds(now.since_at_least(time));
             (happened.gap_ms, happened.gap_is_least) = (Some(before(at)), is_found);
             (happened.former, happened.former_token) = (holder, token.0);
             happened.former_from_ms = from.map(|from| happened.at_ms.saturating_sub(before(from)));
+            if let Some(reason) = released {
+                happened = happened.after_release(&reason);
+            }
         }
         self.history.tell(&self.lock, happened);
     }
 
-    /// Tells of a stop that is proven at `now`.
-    fn tell_stop(&self, token: FencingToken, reason: &str, late: Option<Late>, now: Time) {
+    /// Tells at `now` of a stop that was proven at `dead`.
+    fn tell_stop(&self, token: FencingToken, reason: &str, late: Option<Late>, dead: Time, now: Time) {
         let mut happened = self.happened(What::Stopped, token, reason);
+        let now_ms = happened.at_ms;
+        let at = |time: Time| now_ms.saturating_sub(milliseconds(now.since_at_least(time)));
+        happened.at_ms = at(dead);
         if let Some(late) = late {
-            let proven_ms = happened.at_ms;
-            let at = |time: Time| proven_ms.saturating_sub(milliseconds(now.since_at_least(time)));
-            (happened.at_ms, happened.or_earlier) = (at(late.latest(now)), true);
+            (happened.at_ms, happened.or_earlier) = (at(late.latest(dead)), true);
             happened.lease_until_ms = Some(at(late.deadline));
         }
         self.history.tell(&self.lock, happened);
@@ -153,11 +165,12 @@ impl Diary {
                 };
                 match &mut self.heard {
                     Some(known) if known.holder == *holder && known.token == token => {
-                        (known.at, known.is_found) = (at, is_found);
+                        (known.at, known.is_found, known.released) = (at, is_found, None);
                     }
                     known => {
                         let from = (!is_found).then_some(at);
-                        *known = Some(LastHeard { holder: holder.clone(), token, from, at, is_found });
+                        let holder = holder.clone();
+                        *known = Some(LastHeard { holder, token, from, at, is_found, released: None });
                     }
                 }
             }
@@ -165,10 +178,29 @@ impl Diary {
                 if self.heard.as_ref().is_none_or(|heard| heard.holder != node.as_str()) =>
             {
                 let holder = node.to_string();
-                self.heard = Some(LastHeard { holder, token, from: None, at: now, is_found: true });
+                self.heard = Some(LastHeard { holder, token, from: None, at: now, is_found: true, released: None });
             }
             Some(_) | None => {}
         }
+    }
+
+    /// Notes that the holder with this token has let the lock go, by the record that this host sees. `node`: this host, which knows
+    /// when its own unit stopped.
+    pub(super) fn hear_of_release(&mut self, (token, reason): (FencingToken, &str), node: &NodeId, now: Time) {
+        let is_of = |heard: &&mut LastHeard| heard.token == token && heard.holder != node.as_str();
+        if let Some(heard) = self.heard.as_mut().filter(is_of).filter(|heard| heard.released.is_none()) {
+            (heard.at, heard.released) = (now, Some(reason.to_owned()));
+        }
+    }
+
+    /// Notes that the unit is proven dead.
+    pub(super) fn note_death(&mut self, now: Time) {
+        self.dead = Some(now);
+    }
+
+    /// Notes that the unit has failed because its program could not be run. A unit that has run for `lease` has had its program.
+    pub(super) fn note_no_run(&mut self, lease: Duration, now: Time) {
+        self.is_no_run |= self.began.is_some_and(|began| now.since_at_most(began) < lease);
     }
 
     /// The token of the present run; 0 if there is none.
@@ -189,10 +221,13 @@ impl Diary {
         if *to == State::Lapsing {
             self.late = Late::of(lapse, now);
         }
+        if *from != State::Releasing && matches!(to, State::Releasing | State::Lapsing) {
+            self.dead = None;
+        }
         match (from, to) {
             (_, State::Confirming) => self.took_because.clone_from(reason),
             (State::Starting, State::Active) => {
-                self.runs = Some(*token);
+                (self.runs, self.began, self.is_no_run) = (Some(*token), Some(now), false);
                 teller.tell_start(*token, &self.took_because, self.heard.take(), now);
             }
             // The unit was started under an earlier putexd, which has told of it.
@@ -207,14 +242,19 @@ impl Diary {
             (_, State::Releasing | State::Lapsing) => self.ends_because.clone_from(reason),
             (State::Releasing | State::Lapsing, _) => {
                 let because = std::mem::take(&mut self.ends_because);
-                let late = self.late.take();
+                let (late, dead) = (self.late.take(), self.dead.take().unwrap_or(now));
+                self.began = None;
+                let is_no_run = std::mem::take(&mut self.is_no_run);
                 match self.runs.take() {
+                    Some(token) if is_no_run => {
+                        teller.tell(What::Alarm, token, &format!("{NOT_STARTED}: {because}"));
+                    }
                     Some(token) => {
-                        teller.tell_stop(token, &because, late, now);
+                        teller.tell_stop(token, &because, late, dead, now);
                         // If nobody runs it before this host does again, this was the last that was heard of it.
                         let holder = teller.node.to_string();
-                        let (at, is_found) = (late.map_or(now, |late| late.latest(now)), late.is_some());
-                        self.heard = Some(LastHeard { holder, token, from: None, at, is_found });
+                        let (at, is_found) = (late.map_or(dead, |late| late.latest(dead)), late.is_some());
+                        self.heard = Some(LastHeard { holder, token, from: None, at, is_found, released: None });
                     }
                     None => teller.tell(What::Alarm, *token, &format!("{NOT_STARTED}: {because}")),
                 }
@@ -318,6 +358,65 @@ mod tests {
         let mut diary = Diary::default();
         diary.hear(Some(&own), FencingToken(8), &teller.node, at(50));
         assert!(diary.heard.as_ref().is_some_and(|heard| heard.holder == "h1" && heard.is_found));
+    }
+
+    #[test]
+    fn who_takes_over_tells_of_the_release_that_it_has_seen() {
+        use State::{Active, Confirming, Standby, Starting};
+        let start = |release: Option<u64>| {
+            let (teller, mut diary) = (teller(), Diary::default());
+            diary.hear(Some(&holder(Stage::Runs, Heard::Renewed(at(40)))), FencingToken(7), &teller.node, at(40));
+            if let Some(seen) = release {
+                diary.hear_of_release((FencingToken(seen), "root@h2: new kernel"), &teller.node, at(41));
+                // It is shown again until somebody takes the lock.
+                diary.hear_of_release((FencingToken(seen), "root@h2: new kernel"), &teller.node, at(42));
+            }
+            diary.note(&change(8, (Standby, Confirming, "wrote the lock")), None, at(42), &teller);
+            diary.note(&change(8, (Starting, Active, "")), None, at(43), &teller);
+            let start = teller.history.taken().remove(0);
+            assert_eq!((&*start.former, start.former_token), ("h2", 7));
+            (start.gap_ms, start.gap_is_least, start.former_reason)
+        };
+        assert_eq!(start(Some(7)), (Some(2000), true, "root@h2: new kernel".to_owned()));
+        assert_eq!(start(Some(6)), (Some(3000), false, String::new()), "it is of an earlier tenure");
+        assert_eq!(start(None), (Some(3000), false, String::new()));
+    }
+
+    #[test]
+    fn a_unit_whose_program_could_not_be_run_was_not_started() {
+        use State::{Active, Confirming, Releasing, Standby, Starting};
+        let told = |failed: u64| {
+            let (teller, mut diary) = (teller(), Diary::default());
+            diary.note(&change(7, (Standby, Confirming, "wrote the lock")), None, at(99), &teller);
+            diary.note(&change(7, (Starting, Active, "")), None, at(100), &teller);
+            diary.note_no_run(Duration::from_secs(9), at(failed));
+            diary.note(&change(7, (Active, Releasing, "exit status 203")), None, at(failed), &teller);
+            diary.note(&change(7, (Releasing, Standby, "")), None, at(failed), &teller);
+            let events = teller.history.taken();
+            events.into_iter().map(|one| (one.what, one.token, one.reason)).collect::<Vec<_>>()
+        };
+        let start = (What::Started, 7, "wrote the lock".to_owned());
+        assert_eq!(told(101), [start.clone(), (What::Alarm, 7, "was not started: exit status 203".to_owned())]);
+        // Somebody has started it anew after its program was removed.
+        assert_eq!(told(200), [start, (What::Stopped, 7, "exit status 203".to_owned())]);
+    }
+
+    #[test]
+    fn a_stop_is_told_with_the_time_of_its_proof_and_not_of_the_release() {
+        use State::{Active, NoStore, Releasing, Standby};
+        let (teller, mut diary) = (teller(), Diary::default());
+        // A proof of an earlier stop is not the one of this run.
+        diary.note_death(at(1));
+        diary.note(&change(7, (NoStore, Active, "adopted")), None, at(10), &teller);
+        diary.note(&change(7, (Active, Releasing, "drained")), None, at(100), &teller);
+        diary.note_death(at(101));
+        diary.note(&change(7, (Releasing, Standby, "")), None, at(161), &teller);
+        let now = milliseconds(teller.machine.wall());
+        let stop = teller.history.taken().remove(0);
+        // The wall clock of this test is the real one, and shows the end of the release.
+        let before = now - stop.at_ms;
+        assert!((60_000..70_000).contains(&before), "{before} ms");
+        assert_eq!(diary.heard.map(|heard| heard.at), Some(at(101)));
     }
 
     #[test]

@@ -153,6 +153,7 @@ fn stopped(unit: &UnitName) -> UnitState {
         invocation: None,
         exit: String::new(),
         is_not_set_up: false,
+        is_not_run: false,
         is_effect: false,
     }
 }
@@ -266,6 +267,10 @@ impl Manager for Fake {
     }
 
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
         unreachable!("no test asks for it")
     }
 

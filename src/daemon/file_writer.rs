@@ -63,6 +63,12 @@ impl FileWriter {
         }
     }
 
+    /// Whether nothing waits that was not tried yet.
+    pub(super) fn is_done(&self) -> bool {
+        let state = self.lock();
+        state.waiting.keys().all(|path| state.failed.contains(path))
+    }
+
     /// What cannot be written, and what to do about it. `None`: nothing has failed.
     pub(super) fn trouble(&self) -> Option<String> {
         self.lock().trouble.clone()
@@ -197,6 +203,7 @@ mod tests {
         let place = folder.path().join("not-yet");
         let file_writer = FileWriter::default();
         let (needed, other) = (place.join("needed"), place.join("other"));
+        assert!(file_writer.is_done());
         assert_eq!(file_writer.has(&needed), Ok(true), "nothing is to be kept");
         file_writer.put(needed.clone(), b"1".to_vec(), true);
         file_writer.put(other.clone(), b"1".to_vec(), false);

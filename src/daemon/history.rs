@@ -3,9 +3,10 @@
 //! A service hands an event over and goes on; nothing of an election waits for this task, and nothing that it reads decides
 //! anything. The task writes at most one value at a time, the events of one lock together, and waits a moment before, so that
 //! three hundred services which move at once become three hundred short writes behind each other. While the store is away, or
-//! does not let this host write there, the events wait, and the oldest of them are dropped beyond [`QUEUE_LIMIT`].
+//! does not let this host write there, the events wait, and the oldest of them are dropped beyond [`QUEUE_LIMIT`]. When putexd
+//! ends, what waits is written without a pause, for as long as [`History::finish`] is given.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::history::pages::{self, Page};
 use crate::cluster::history::stored::{Slot, read_history, read_slot};
-use crate::cluster::history::{AHEAD_MS, Happened, What};
+use crate::cluster::history::{AHEAD_MS, Happened, NOT_STARTED, What};
 use crate::journal::Alarm;
 use crate::store::{Attempt, Link, Store, StoreError, WriteOutcome};
 use crate::types::span::milliseconds;
@@ -38,12 +39,16 @@ const PLACES_LIMIT: usize = 4096;
 /// How long a client of the bus waits for a history, and how old the answer to another client may be.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_secs(1);
+/// Time between two looks whether everything is written, when putexd ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Takes events to be written, and answers what is written. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     queue: Arc<Mutex<Queue>>,
     comes: Arc<Notify>,
+    /// Ends a pause, because putexd ends.
+    hurries: Arc<Notify>,
     answers: Arc<Mutex<Answers>>,
     witness: Arc<OnceLock<Witness>>,
 }
@@ -67,6 +72,12 @@ type Answers = HashMap<Key, (Instant, Vec<Happened>)>;
 struct Queue {
     events: VecDeque<(Key, Happened)>,
     dropped: u64,
+    /// Whether events are being written that were taken out.
+    is_writing: bool,
+    /// Whether putexd ends.
+    ends: bool,
+    /// Whether the store has given no answer since.
+    is_given_up: bool,
 }
 
 /// Why events were not written.
@@ -92,10 +103,10 @@ impl History {
         let _ = self.witness.set(witness);
     }
 
-    /// A start with the time since the former holder was last heard of, if this host had not followed its record and that
-    /// holder's reports tell it.
+    /// A start with the time since the former holder was last heard of, if this host had neither followed its record nor seen its
+    /// release, and that holder's reports tell it.
     fn completed(&self, lock: &Key, happened: Happened) -> Happened {
-        let is_open = happened.gap_is_least && !happened.former.is_empty();
+        let is_open = happened.gap_is_least && !happened.former.is_empty() && happened.former_reason.is_empty();
         let heard = self.witness.get().filter(|_| is_open).and_then(|witness| witness.0(lock, &happened.former));
         let gap = heard.map(|heard_ms| happened.at_ms.saturating_sub(heard_ms));
         match gap.filter(|gap| *gap >= happened.gap_ms.unwrap_or(0)) {
@@ -126,7 +137,7 @@ impl History {
         let mut writer = Writer { store, node, places: HashMap::new(), told: false };
         loop {
             self.comes.notified().await;
-            sleep(random_share(SPREAD)).await;
+            self.pause(sleep(random_share(SPREAD))).await;
             let mut pause = PAUSE.0;
             loop {
                 let Some((lock, told)) = self.queue().take_first() else { break };
@@ -139,21 +150,51 @@ impl History {
                     Err(failure) => {
                         writer.tell_of_failure(&failure);
                         let is_refused = !matches!(failure, Failure::Away);
+                        if self.queue().is_last(is_refused) {
+                            continue;
+                        }
                         self.queue().put_back(&lock, events, is_refused);
                         let wait = sleep(pause + random_share(pause / 4));
-                        if is_refused {
-                            wait.await;
-                        } else {
+                        let until_back = async {
+                            if is_refused {
+                                return wait.await;
+                            }
                             tokio::select! {
                                 () = wait => {}
                                 () = comes_back(&mut link) => sleep(random_share(SPREAD)).await,
                             }
-                        }
+                        };
+                        self.pause(until_back).await;
                         pause = (pause * 2).min(if is_refused { PAUSE.1 } else { PAUSE_AWAY });
                     }
                 }
             }
         }
+    }
+
+    /// Waits for `end`, or not at all once putexd ends.
+    async fn pause(&self, end: impl Future<Output = ()>) {
+        if self.queue().ends {
+            return;
+        }
+        tokio::select! {
+            () = end => {}
+            () = self.hurries.notified() => {}
+        }
+    }
+
+    /// Has everything written that waits, without a pause, because putexd ends. Returns when that is done, when the store gives no
+    /// answer, and after `limit` at the latest; what is not written then is lost.
+    pub(super) async fn finish(&self, limit: Duration) {
+        self.queue().ends = true;
+        self.hurries.notify_one();
+        let written = async {
+            while !self.queue().is_done() {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        // The release of each lock is in its record, from which the next holder knows most of what is lost.
+        let _ = timeout(limit, written).await;
     }
 
     /// Takes out what waits to be written.
@@ -184,12 +225,29 @@ impl Queue {
         }
     }
 
+    /// Whether nothing is left to do for a putexd that ends.
+    fn is_done(&self) -> bool {
+        self.is_given_up || self.events.is_empty() && !self.is_writing
+    }
+
+    /// Notes that a write has failed. Returns whether nothing is tried again, because putexd ends: what is refused is refused a moment
+    /// later, too, and a store that gives no answer takes nothing else either.
+    fn is_last(&mut self, is_refused: bool) -> bool {
+        self.is_writing = false;
+        if self.ends && !is_refused {
+            self.is_given_up = true;
+            self.events.clear();
+        }
+        self.ends
+    }
+
     /// The oldest event, with all others of the same lock.
     fn take_first(&mut self) -> Option<(Key, Vec<Happened>)> {
         let lock = self.events.front()?.0.clone();
         let (of_lock, others) = std::mem::take(&mut self.events).into_iter().partition(|(other, _)| *other == lock);
         self.events = others;
         let of_lock: VecDeque<(Key, Happened)> = of_lock;
+        self.is_writing = true;
         Some((lock, of_lock.into_iter().map(|(_, happened)| happened).collect()))
     }
 
@@ -236,14 +294,20 @@ impl Writer {
         let mut conflicts = 0;
         while conflicts < CONFLICTS_LIMIT {
             let Newest { mut page, slot, known } = self.newest(lock).await.map_err(Failure::of_read)?;
+            let started = known.iter().chain(events.iter()).filter(|event| event.what == What::Started);
+            let started: HashSet<u64> = started.map(|event| event.token).collect();
+            // That a start which was told of has failed is no news of an earlier one.
+            let is_of_a_start =
+                |new: &Happened| new.reason.starts_with(NOT_STARTED) && new.token != 0 && started.contains(&new.token);
+            let is_again = |old: &Happened, new: &Happened| says_the_same(old, new) && !is_of_a_start(new);
             // One that is known was written, and the answer was lost; or it was told a moment ago.
-            events.retain(|new| !known.iter().any(|old| is_same(old, new) || says_the_same(old, new)));
+            events.retain(|new| !known.iter().any(|old| is_same(old, new) || is_again(old, new)));
             let mut added: Vec<&Happened> = Vec::new();
             for happened in events.iter() {
                 if page.is_full() {
                     break;
                 }
-                if !added.iter().any(|old| says_the_same(old, happened)) {
+                if !added.iter().any(|old| is_again(old, happened)) {
                     page.add(&with_gap(happened, known.iter().chain(added.iter().copied())));
                 }
                 added.push(happened);
@@ -288,9 +352,16 @@ impl Writer {
                 return Ok(Newest { known: page.happened(), page, slot });
             }
         }
-        let mut slots = Vec::new();
+        let mut slots: Vec<Slot> = Vec::new();
         for slot in 0..pages::SLOTS {
             slots.push(read_slot(&*self.store, lock, slot).await?);
+            // Of most histories there is the first page alone, and only the newest one has room.
+            if let [Slot { page: Some(first), .. }, Slot { page: None, .. }] = &slots[..]
+                && first.number() == 0
+                && !first.is_full()
+            {
+                break;
+            }
         }
         let newest = pages::newest(slots.iter().filter_map(|slot| slot.page.clone()).collect());
         let known = newest.as_ref().map(Page::happened).unwrap_or_default();
@@ -318,7 +389,11 @@ impl Writer {
     }
 
     fn tell_of_success(&mut self, history: &History) {
-        let dropped = std::mem::take(&mut history.queue().dropped);
+        let dropped = {
+            let mut queue = history.queue();
+            queue.is_writing = false;
+            std::mem::take(&mut queue.dropped)
+        };
         if std::mem::take(&mut self.told) || dropped > 0 {
             let lacks =
                 if dropped == 0 { String::new() } else { format!("; it lacks {dropped} events of {}", self.node) };
@@ -478,6 +553,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn each_start_that_was_told_of_and_has_failed_is_told_of_as_failed() {
+        let (store, history) = writing();
+        let a = lock("a");
+        for token in 1..=3 {
+            let failed = Happened::new(1000 * token + 1, "h1", What::Alarm, token, "was not started: exit status 203");
+            if token < 3 {
+                history.tell(&a, Happened { token, ..event(1000 * token, What::Started) });
+            }
+            history.tell(&a, failed);
+            sleep(SPREAD * 2).await;
+        }
+        assert_eq!(
+            written(&store, &a, 4).await,
+            [1000, 1001, 2000, 2001],
+            "a start that began nothing is told of once"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_gap_that_nobody_saw_is_that_since_the_last_report_of_the_former_holder() {
         let (store, history) = writing();
         let a = lock("a");
@@ -491,10 +585,12 @@ mod tests {
         history.tell(&a, found(90_000, "h2"));
         history.tell(&a, found(91_000, "h3"));
         history.tell(&a, found(24_000, "h2"));
-        written(&store, &a, 3).await;
+        history.tell(&a, found(92_000, "h2").after_release("drained"));
+        written(&store, &a, 4).await;
         let events = read_history(&store, &a, NOW_MS).await.expect("they are there");
         let gaps: Vec<_> = events.iter().map(|event| (event.gap_ms, event.gap_is_least)).collect();
-        assert_eq!(gaps, [(Some(5200), true), (Some(70_000), false), (Some(5200), true)]);
+        let seen = (Some(5200), true);
+        assert_eq!(gaps, [seen, (Some(70_000), false), seen, seen], "a release that was seen tells more than a report");
     }
 
     #[tokio::test(start_paused = true)]
@@ -537,6 +633,43 @@ mod tests {
         history.tell(&a, event(2, What::Stopped));
         sleep(SPREAD * 3 / 2).await;
         assert_eq!(written(&store, &a, 0).await, [1, 2], "in order");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_when_putexd_ends_is_written_at_once() {
+        let (store, history) = writing();
+        let name = |number: u64| lock(&format!("s{number}"));
+        for number in 0..60 {
+            history.tell(&name(number), event(number, What::Stopped));
+        }
+        let began = Instant::now();
+        history.finish(Duration::from_secs(2)).await;
+        assert!(began.elapsed() <= LOOK_AGAIN, "{:?}", began.elapsed());
+        for number in 0..60 {
+            let events = read_history(&store, &name(number), NOW_MS).await.expect("it can be read");
+            assert_eq!(events.len(), 1, "{number}");
+        }
+        history.finish(Duration::from_secs(2)).await;
+        assert!(began.elapsed() <= LOOK_AGAIN, "nothing waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_takes_nothing_delays_the_end_of_putexd_for_a_moment() {
+        let limit = Duration::from_secs(2);
+        let ends_after = async |break_store: fn(&MemoryStore)| {
+            let (store, history) = writing();
+            break_store(&store);
+            history.tell(&lock("a"), event(1, What::Stopped));
+            history.tell(&lock("b"), event(2, What::Stopped));
+            sleep(PAUSE.1).await;
+            let began = Instant::now();
+            history.finish(limit).await;
+            began.elapsed()
+        };
+        assert!(ends_after(|store| store.go_down("it is away")).await <= LOOK_AGAIN);
+        let refuse = |store: &MemoryStore| store.refuse_reads(Some(StoreError::Denied("no".to_owned())));
+        assert!(ends_after(refuse).await <= LOOK_AGAIN);
+        assert!(ends_after(MemoryStore::hang).await <= LIMIT + LOOK_AGAIN);
     }
 
     #[tokio::test(start_paused = true)]

@@ -146,6 +146,8 @@ pub(super) type Adoption = Answer;
 pub(super) enum Told {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
+    /// Since when the main unit runs, in seconds since 1970.
+    RunsSince(u64),
     /// What a look at the units has shown.
     Looked(Looked),
     /// The processes of the units that are outside of their control groups, each time that the list changes.

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use super::disk::{self, Disk};
 use super::file_writer::FileWriter;
+use super::kept_alarms::{self, KeptAlarms};
 pub use super::timers::Timer;
 use super::timers::Timers;
 use crate::config::ServiceSettings;
@@ -25,6 +27,9 @@ use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
 /// Where putexd's unit binds /proc/sysrq-trigger for it, which is read-only for it at its own path. Outside of that unit
 /// this is a file that cannot be written.
 const BOUND_TRIGGER: &str = "/proc/version";
+
+/// Time between two looks whether everything is on the disk, when putexd ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The future that a task runs.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -104,6 +109,29 @@ impl ThisMachine {
             places: Arc::default(),
             timers: Arc::default(),
         }
+    }
+
+    /// What a former putexd has kept of alarms whose cause was a moment.
+    pub(super) fn recall_alarms(&self) -> KeptAlarms {
+        KeptAlarms::read(&self.state_directory, identity::boot_id().ok(), self.now(), self.wall())
+    }
+
+    /// Keeps them for the next putexd, if they are others than before. A failure is [told](Machine::trouble).
+    pub(super) fn keep_alarms(&self, alarms: &KeptAlarms) {
+        if let Some(content) = alarms.changed(|| identity::boot_id().ok(), self.now()) {
+            self.file_writer.put(kept_alarms::path(&self.state_directory), content, false);
+        }
+    }
+
+    /// Returns when all that is kept is on the disk, or cannot be written, and after `limit` at the latest.
+    pub(super) async fn finish(&self, limit: Duration) {
+        let written = async {
+            while !self.file_writer.is_done() {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        // What is not on the disk is forgotten, as after a crash.
+        let _ = timeout(limit, written).await;
     }
 }
 

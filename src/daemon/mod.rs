@@ -8,6 +8,7 @@
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
 //! | [`aside`] | the way to the store for all that is no lock |
 //! | [`alarms`] | the alarms that stand, until they are over |
+//! | [`kept_alarms`] | those of them that outlive the daemon |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
@@ -60,6 +61,7 @@ pub mod hints;
 pub mod history;
 mod host;
 mod inbox;
+mod kept_alarms;
 pub mod machine;
 mod notify;
 mod observation;

@@ -132,6 +132,8 @@ struct Service {
     diary: Diary,
     /// When somebody was last known to run the unit.
     last_run: status::LastRun,
+    /// Since when the unit runs under a lease of a former putexd, in seconds since 1970, as systemd says.
+    runs_since: Option<u64>,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
@@ -247,6 +249,7 @@ impl Service {
         let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
+            alarms: Alarms::of_service(&settings.name, host.tidings.alarms().kept()),
             settings,
             shown,
             election,
@@ -261,10 +264,10 @@ impl Service {
             overdue: tell::Overdue::default(),
             diary: Diary::default(),
             last_run: status::LastRun::default(),
+            runs_since: None,
             again: None,
             failure: None,
             failing: alarms::Failing::default(),
-            alarms: Alarms::default(),
             odd_at: Revision(0),
             left_store: None,
             timer,
@@ -383,6 +386,11 @@ impl Service {
             Told::Order(order) => Some(self.obey(order)),
             Told::Turn => {
                 self.turn.has_come();
+                None
+            }
+            Told::RunsSince(since) => {
+                self.runs_since = (self.election.state() == State::Active).then_some(since);
+                self.show();
                 None
             }
             Told::Proven => None,
@@ -526,6 +534,7 @@ impl Service {
     fn handle(&mut self, event: Event) {
         if event == Event::Stopped {
             self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.diary.note_death(self.host.machine.now());
         }
         if let Event::Started { result, .. } = &event {
             self.failure = None;
@@ -635,6 +644,9 @@ impl Service {
         self.undead = observed.trouble;
         self.stopped_by_another =
             (observed.is_stopping && self.election.state() == State::Active).then(|| self.stop_of_another());
+        if observed.is_not_run && self.election.state() == State::Active {
+            self.diary.note_no_run(self.settings.timings.lease(), self.host.machine.now());
+        }
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);

@@ -71,6 +71,9 @@ const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_secs(1);
 /// Every [`TICK`], a stop that is still under way asks systemd for this much more time.
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
+/// How long the end of putexd waits at most until the histories and the disk have what is known of its services. Their units run on or
+/// are stopped by then, and their locks are released.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
 /// A host that is late by so much was not busy but stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 /// How long the guard may give no answer before that is an alarm.
@@ -121,6 +124,7 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     supervisor.keep(loaded.texts);
     let code = supervisor.serve(&mut signals).await;
     supervisor.host.tidings.write();
+    supervisor.finish().await;
     code
 }
 
@@ -207,6 +211,8 @@ struct Unstarted {
 struct Supervisor {
     root: PathBuf,
     host: Host,
+    /// The machine of `host`.
+    machine: ThisMachine,
     systemd: Systemd,
     /// Yields each time that PID 1 has read its files anew.
     reloads: Changes,
@@ -268,7 +274,8 @@ impl Supervisor {
             .map_err(|error| of_host(format!("failed to open the store: {error}")))?;
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
-        let tidings = Tidings::default();
+        let machine = ThisMachine::new(Path::new(STATE_DIR));
+        let tidings = Tidings::after(&machine.recall_alarms());
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
@@ -288,7 +295,7 @@ impl Supervisor {
             guard,
             systemd: Arc::new(systemd.clone()),
             hints,
-            machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
+            machine: Arc::new(machine.clone()),
             grounds: Grounds::default(),
             fencings: Fencings::default(),
             drain: Drain::read(Path::new(STATE_DIR)),
@@ -312,6 +319,7 @@ impl Supervisor {
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
+            machine,
             reloads: systemd.reloads(),
             systemd,
             store_settings: settings.store,
@@ -378,6 +386,7 @@ impl Supervisor {
                     }
                     self.end_drain();
                     self.end_words_on_the_dead();
+                    self.keep_alarms();
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {
@@ -418,6 +427,16 @@ impl Supervisor {
     fn is_barred(&self, name: &ServiceName, handle: &Handle) -> bool {
         let bars = self.broken.bars(name).map(Hindrance::Reason);
         bars.is_some() && handle.status.borrow().hindrance == bars
+    }
+
+    fn keep_alarms(&self) {
+        self.machine.keep_alarms(self.host.tidings.alarms().kept());
+    }
+
+    /// Has written what only this host knows and this putexd would take with it.
+    async fn finish(&self) {
+        self.keep_alarms();
+        tokio::join!(self.host.history.finish(FINISH_LIMIT), self.machine.finish(FINISH_LIMIT));
     }
 
     fn add(&mut self, settings: ServiceSettings, kept: Option<InheritedLease>) {

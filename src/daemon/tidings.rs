@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::alarms::Alarms;
+use super::kept_alarms::KeptAlarms;
 use crate::dbus::Bulletin;
 use crate::election::{State, Transition, rounded};
 use crate::host::clock;
@@ -120,6 +121,11 @@ struct Services {
 }
 
 impl Tidings {
+    /// Where nothing was told yet, and a former putexd has `kept` alarms.
+    pub(super) fn after(kept: &KeptAlarms) -> Self {
+        Self(Arc::new(Shared { alarms: Alarms::of_host(kept), ..Shared::default() }))
+    }
+
     /// What the bus is told without being asked.
     pub(super) fn bulletin(&self) -> &Bulletin {
         &self.0.bulletin

@@ -150,6 +150,8 @@ pub(super) struct ObservedUnits {
     pub(super) is_settled: bool,
     /// Whether systemd is stopping the main unit.
     pub(super) is_stopping: bool,
+    /// Whether the main unit has failed because its program could not be run.
+    pub(super) is_not_run: bool,
 }
 
 /// When a stop has taken too long, and the settings that say what follows. The settings may change while the stop is under
@@ -207,7 +209,7 @@ impl ObservedUnits {
         } else {
             Some(ObservedUnit::Alive)
         };
-        Self { main, all, alive, trouble: None, is_settled: false, is_stopping: false }
+        Self { main, all, alive, trouble: None, is_settled: false, is_stopping: false, is_not_run: false }
     }
 }
 
@@ -367,6 +369,11 @@ impl UnitControl {
             }
             all.units.len() != count
         });
+    }
+
+    /// When the main unit became active last, since 1970. `None`: it has not been, or PID 1 does not say.
+    pub(super) async fn active_since(&self) -> Option<Duration> {
+        insist(Instant::now() + PATIENCE, || self.systemd.active_since(&self.main)).await.ok().flatten()
     }
 
     /// Prepares a start that may follow soon.
@@ -630,6 +637,10 @@ impl UnitControl {
         sighting.is_stopping = matches!(
             looks.first(),
             Some(Ok(Look { dead: Err(NotDead::Running(state)), .. })) if state.starts_with(&deactivating)
+        );
+        sighting.is_not_run = matches!(
+            looks.first(),
+            Some(Ok(Look { dead: Ok(state), .. })) if state.active_state == ActiveState::Failed && state.is_not_run
         );
         // The first one that only an operator can end, or else the first one.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);

@@ -126,6 +126,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         former: "a".to_owned(),
         former_token: 1,
         former_from_ms: Some(1),
+        former_reason: "a".to_owned(),
         or_earlier: true,
         lease_until_ms: Some(1),
         ..Happened::new(1, "", What::Started, 1, "")

@@ -34,6 +34,12 @@ impl Exit {
         self.code == 1 && [EXIT_USER, EXIT_NAMESPACE].contains(&self.status)
     }
 
+    /// Whether systemd could not run its program at all; or whether the program itself has ended as if that were so.
+    #[must_use]
+    pub fn is_not_run(self) -> bool {
+        self.is_not_set_up() || self == Self { code: 1, status: EXIT_EXEC }
+    }
+
     /// How the command ended, in words; `None` if it has not been run, or runs.
     #[must_use]
     pub fn in_words(self) -> Option<String> {

@@ -41,6 +41,9 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// Whether the host is up or going down.
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>>;
 
+    /// When a unit became active last, since 1970. `None`: never since systemd has it loaded.
+    fn active_since<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>>;
+
     /// Forgets how a unit failed, and how often it was started.
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>>;
 
@@ -130,6 +133,10 @@ impl Manager for Systemd {
 
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
         Box::pin(Systemd::system_state(self))
+    }
+
+    fn active_since<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
+        Box::pin(Systemd::active_since(self, unit))
     }
 
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -119,6 +120,8 @@ pub struct UnitState {
     pub exit: String,
     /// Whether the main process ended before its program was run, as [`Exit::is_not_set_up`] has it.
     pub is_not_set_up: bool,
+    /// Whether it ended because there was no program that could be run, as [`Exit::is_not_run`] has it.
+    pub is_not_run: bool,
     /// Whether the unit is an effect, and may be active without a process: a mount, or a service that remains after exit,
     /// whatever its `Type=`. An effect may outlast the state `failed`; what is only processes, or is held by PID 1
     /// itself, does not.
@@ -165,8 +168,9 @@ pub(super) struct Unmet {
 
 /// The properties that this folder's modules ask for, sorted by name. A service has 100 KiB of properties. Only these are
 /// kept, because many units may be looked at at once.
-const KEPT: [&str; 62] = [
+const KEPT: [&str; 63] = [
     "Accept",
+    "ActiveEnterTimestamp",
     "ActiveEnterTimestampMonotonic",
     "ActiveState",
     "After",
@@ -378,6 +382,11 @@ impl Properties {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
     }
 
+    /// When the unit became active last, since 1970. `None`: never since systemd has it loaded.
+    pub(super) fn active_at(&self) -> Option<Duration> {
+        self.get("ActiveEnterTimestamp").filter(|at| *at > 0).map(Duration::from_micros)
+    }
+
     /// As [`UnitState::is_effect`]. An unknown type counts as an effect.
     pub(super) fn is_effect(&self) -> bool {
         match self.kind() {
@@ -407,6 +416,7 @@ impl Properties {
             invocation: self.invocation(),
             exit: self.exit(),
             is_not_set_up: self.main_exit().is_not_set_up(),
+            is_not_run: self.main_exit().is_not_run(),
             is_effect: self.is_effect(),
         }
     }

@@ -29,7 +29,8 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The property that identifies the current or last run of a unit.
 const INVOCATION: &str = "InvocationID";
-/// The property that says when a unit became active last.
+/// The properties that say when a unit became active last, by `CLOCK_REALTIME` and by `CLOCK_MONOTONIC`.
+const ACTIVE_AT: &str = "ActiveEnterTimestamp";
 const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 
 /// The properties that tell how the last run of a unit went. They are read of a unit that can be active without a
@@ -400,6 +401,11 @@ impl Systemd {
             Err(error) if error.is_named("org.freedesktop.DBus.Error.UnknownObject") => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// When a unit became active last, by `CLOCK_REALTIME`, since 1970. `None`: never since systemd has it loaded.
+    pub async fn active_since(&self, unit: &UnitName) -> Result<Option<Duration>, BusError> {
+        Ok(self.link().await?.common(unit.as_str(), &[ACTIVE_AT]).await?.active_at())
     }
 
     /// Whether the host is up or going down.

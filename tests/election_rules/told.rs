@@ -21,6 +21,10 @@ fn what_the_store_shows_can_be_read_off() {
     );
     assert_eq!(host.election.memory(), &Memory { token: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
     assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
+    assert_eq!(host.election.released(), None);
+    let id = host.until_asked();
+    host.shown(id, 42, let_go_by(9, 41));
+    assert_eq!(host.election.released(), Some((FencingToken(7), "")));
 }
 
 #[test]

@@ -136,6 +136,7 @@ impl Unit {
             invocation: self.invocation,
             exit: String::new(),
             is_not_set_up: false,
+            is_not_run: false,
             is_effect: false,
         }
     }
@@ -633,6 +634,10 @@ impl Manager for Pid1 {
 
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
         Box::pin(self.call(|_, _| SystemState::Running))
+    }
+
+    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {

@@ -17,6 +17,9 @@ const DROP_IN: &str = "/etc/systemd/system/database.service.d/crash.conf";
 /// A database that takes a moment to crash, so that it counts as started first.
 const CRASHES: &str = "[Service]\nExecStart=\nExecStart=/bin/false\nType=exec\n";
 
+/// One whose program is not there, which systemd counts as started all the same.
+const MISSING: &str = "[Service]\nExecStart=\nExecStart=/nowhere/database\nType=simple\n";
+
 /// What putexd on `host` tells over the bus of the service `db`: the value of each key.
 fn status(host: &Host) -> Value {
     let call =
@@ -90,6 +93,11 @@ fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
     assert_eq!(events.iter().filter(is_lapse).count(), 1, "{events:#?}");
     assert!(runs[0]["end"] == "not-known" && runs[0]["until_ms"].as_u64() <= runs[1]["from_ms"].as_u64(), "{runs:?}");
     assert_eq!(runs[1]["end"], "goes-on", "{runs:?}");
+    // It is shown for an hour, whoever restarts putexd meanwhile.
+    let raised = &status(host)["alarms"];
+    host.exec(&["systemctl", "restart", DAEMON]);
+    wait_for_standby(host);
+    assert_eq!(&status(host)["alarms"], raised);
     fixture.assert_no_violation();
 }
 
@@ -117,6 +125,27 @@ fn a_database_that_crashes_on_every_host_is_an_alarm_until_it_runs() {
     let over =
         entries_of(host, UNIT).into_iter().find(|entry| entry["MESSAGE_ID"] == "bb914f9d48d840aab5a87c4519852bc2");
     assert_eq!(over.expect("the journal has it")["PUTEX_ALARM"], "the service fails on this host");
+
+    let past = || {
+        let past: Value = serde_json::from_slice(&host.output(&["putexctl", "history", "db", "--json"]).stdout).ok()?;
+        Some((past[0]["holdings"].as_array()?.clone(), past[0]["events"].as_array()?.clone()))
+    };
+    let is_told = |runs: &[Value]| runs.iter().any(|run| run["token"].as_u64() == first.token);
+    let (before, _) = wait_for(SOON, "the run is told of", || past().filter(|(runs, _)| is_told(runs)));
+    for host in &fixture.hosts {
+        host.write_file(DROP_IN, MISSING);
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    host.exec(&["systemctl", "stop", UNIT]);
+    wait_for(TAKE_OVER, "the history has the start that failed", || {
+        let is_told = |event: &Value| {
+            event["reason"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("was not started: ") && why.contains("status 203"))
+        };
+        let (runs, events) = past()?;
+        (events.iter().any(is_told) && runs.len() == before.len()).then_some(())
+    });
     fixture.assert_no_violation();
 }
 

@@ -1,6 +1,8 @@
 //! Reboots that somebody has planned. Whatever way is taken, the holder hands its services over before it goes.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
 
 use crate::cluster::{Cut, Host, Off};
 use crate::command::{now, since, wait_until};
@@ -33,8 +35,22 @@ fn hands_over(fixture: &Fixture, old: &Event, how: &str, ask: impl FnOnce(&Host)
     assert!(!journal[released..].contains("lapsed"), "{how}: {journal}");
     host.boot();
     wait_for_standby(host);
+    tells_of_the_end(fixture, old, last, how);
     fixture.assert_alone(&new);
     new
+}
+
+/// Checks that the history has the end of the run of `old`, whose last process was seen at `last`, as its host has told it.
+fn tells_of_the_end(fixture: &Fixture, old: &Event, last: Duration, how: &str) {
+    let history = fixture.host_of(old).exec(&["putexctl", "history", "db", "--json"]);
+    let history: Value = serde_json::from_str(&history).expect("JSON");
+    let runs = history[0]["holdings"].as_array().expect("a list of runs");
+    let run = runs.iter().find(|run| run["token"].as_u64() == old.token).expect("the run is told of");
+    assert_eq!(run["end"], "told", "{how}: {run:#}");
+    let ended = Duration::from_millis(run["until_ms"].as_u64().expect("a time"));
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    let last = wall.saturating_sub(since(last));
+    assert!(ended.abs_diff(last) < WAIT / 4, "{how}: it ended at {last:?}, and the history says {ended:?}");
 }
 
 #[test]

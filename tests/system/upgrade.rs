@@ -1,5 +1,7 @@
 //! A newer program takes over on a host that runs the unit.
 
+use serde_json::Value;
+
 use crate::cluster::Host;
 use crate::fixture::{Plan, TAKE_OVER, main_pid, signal, wait_for_standby};
 use crate::lockstore::Lockstore;
@@ -31,6 +33,12 @@ fn former_programs(host: &Host) -> Vec<String> {
     said.lines().filter(|line| line.contains("its program was replaced")).map(str::to_owned).collect()
 }
 
+/// Since when the service runs, by what `host` tells, in seconds since 1970.
+fn runs_since(host: &Host) -> Option<u64> {
+    let told: Value = serde_json::from_slice(&host.output(&["putexctl", "status", "db", "--json"]).stdout).ok()?;
+    (told["state"] == "running").then(|| told["since"].as_u64())?
+}
+
 #[test]
 fn the_guards_program_is_replaced_under_a_unit_that_runs_and_ends_it_in_time_all_the_same() {
     let Some((fixture, first)) = Plan::hosts("upgrade", 2, Lockstore::Nats).run() else { return };
@@ -51,6 +59,7 @@ fn the_guards_program_is_replaced_under_a_unit_that_runs_and_ends_it_in_time_all
         assert!(!journal.contains(trouble), "{trouble}: {journal}");
     }
 
+    let began = fixture.hosts.iter().map(runs_since).max().flatten().expect("it is told since when it runs");
     fixture.uninterrupted(&first, TAKE_OVER / 2, "doctor names what still runs the former program", || {
         replace(host, PROGRAM);
         replace(host, "/usr/bin/putexd");
@@ -65,6 +74,10 @@ fn the_guards_program_is_replaced_under_a_unit_that_runs_and_ends_it_in_time_all
         assert_eq!(remedies, expected, "{found:#?}");
         assert_eq!(former_programs(host), [] as [&str; 0]);
     });
+    for host in &fixture.hosts {
+        let since = runs_since(host).expect("it runs");
+        assert!(since.abs_diff(began) <= 1, "{}: it runs since {began}, and not since {since}", host.name);
+    }
 
     // Neither putexd nor anybody else extends the lease from here on, and the program is replaced while it ends.
     let since = crate::command::now();

@@ -1,7 +1,7 @@
 //! The periods in which somebody ran the unit, made of the events of a history. The rule for what is known of their ends is in
 //! the documentation of the [module above](super).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,7 @@ pub enum End {
 const START_UNTOLD: &str = "nobody has told of its start";
 const END_UNHEARD: &str = "nobody has told when; its host was last heard of then";
 const END_UNKNOWN: &str = "nobody has told when; it was then at the latest";
+const END_BEFORE_RELEASE: &str = "it was then at the latest, when the next host saw the lock free";
 const END_WHILE_AWAY: &str = "it was then at the latest, because putexd was away or its host stood still";
 
 /// What is told of one tenure.
@@ -141,6 +142,9 @@ pub fn unasked(events: &[Happened], began_ms: u64, ended_ms: u64, until_ms: u64)
 
 /// What is told of each tenure, by token and host.
 fn tenures(events: &[Happened]) -> BTreeMap<(u64, &str), Tenure<'_>> {
+    let is_no_run = |event: &&Happened| event.what == What::Alarm && event.reason.starts_with(NOT_STARTED);
+    let no_runs: BTreeSet<(u64, &str)> =
+        events.iter().filter(is_no_run).map(|event| (event.token, &*event.host)).collect();
     let mut tenures: BTreeMap<(u64, &str), Tenure<'_>> = BTreeMap::new();
     for happened in events.iter().filter(|happened| happened.is_of_a_run() && happened.token != 0) {
         let tenure = tenures.entry((happened.token, &happened.host)).or_default();
@@ -161,20 +165,13 @@ fn tenures(events: &[Happened]) -> BTreeMap<(u64, &str), Tenure<'_>> {
     for next in events.iter().filter(|next| next.what == What::Started && next.gap_ms.is_some()) {
         let names_one = !next.former.is_empty() && next.former_token != 0 && next.former_token < next.token;
         if names_one && (next.former_token > oldest || next.former_from_ms.is_some()) {
-            let is_no_run = |event: &Happened| {
-                (event.token, &event.host) == (next.former_token, &next.former)
-                    && event.what == What::Alarm
-                    && event.reason.starts_with(NOT_STARTED)
-            };
-            // Its record may say that it ran the unit although the start has failed.
-            if events.iter().any(is_no_run) && !tenures.contains_key(&(next.former_token, &*next.former)) {
-                continue;
-            }
             let tenure = tenures.entry((next.former_token, &next.former)).or_default();
             let is_better = tenure.seen.is_none_or(|seen| seen.gap_is_least && !next.gap_is_least);
             tenure.seen = if is_better { Some(next) } else { tenure.seen };
         }
     }
+    // systemd counts a unit as started before it is known that its program cannot be run, and so does the lock's record.
+    tenures.retain(|tenure, told| told.stopped.is_some() || !no_runs.contains(tenure));
     tenures
 }
 
@@ -246,7 +243,9 @@ fn end(holding: &mut Holding, tenure: &Tenure<'_>, next: Option<&Happened>, boun
         }
         (None, Some(seen)) => {
             holding.to_ms = Some(within(heard_ms(seen).max(holding.told_ms)));
-            (holding.end, holding.ended_because) = if seen.gap_is_least {
+            (holding.end, holding.ended_because) = if !seen.former_reason.is_empty() {
+                (End::NotKnown, format!("{}; {END_BEFORE_RELEASE}", seen.former_reason))
+            } else if seen.gap_is_least {
                 (End::NotKnown, END_UNKNOWN.to_owned())
             } else {
                 (End::LastHeard, END_UNHEARD.to_owned())
@@ -394,6 +393,21 @@ mod tests {
     }
 
     #[test]
+    fn a_release_that_the_next_host_has_seen_tells_why_the_run_ended_and_by_when() {
+        let start = event(0, "h2", What::Started, 10);
+        // h2 had last renewed at 10 s, and h1 saw its release at 11.9 s.
+        let next = took(12_000, "h1", 11, ("h2", 10), Some(100), 100).after_release("putexd is stopped");
+        let [ended, next] = &holdings(&[start.clone(), next.clone()])[..] else { panic!("two holdings") };
+        assert_eq!((ended.end, ended.to_ms), (End::NotKnown, Some(11_900)));
+        assert_eq!(ended.ended_because, format!("putexd is stopped; {END_BEFORE_RELEASE}"));
+        assert_eq!((next.gap_before_ms, next.gap_is_least, next.gap_is_most), (Some(100), true, false));
+        // Its host has told it, too.
+        let next = took(12_000, "h1", 11, ("h2", 10), Some(100), 100).after_release("putexd is stopped");
+        let [told, _] = &holdings(&[start, event(11_850, "h2", What::Stopped, 10), next])[..] else { panic!("two") };
+        assert_eq!((told.end, told.to_ms, &*told.ended_because), (End::Told, Some(11_850), "Stopped 10"));
+    }
+
+    #[test]
     fn a_tenure_that_has_started_nothing_is_no_run() {
         // h3 has seen a record of h2 that says that it runs the unit.
         let failed = Happened { reason: format!("{NOT_STARTED}: exit code 1"), ..event(9000, "h2", What::Alarm, 11) };
@@ -403,6 +417,23 @@ mod tests {
             told(&events),
             [("h1".to_owned(), 0, Some(6000), None), ("h3".to_owned(), 12_000, None, Some(6000))]
         );
+    }
+
+    #[test]
+    fn a_start_whose_program_could_not_be_run_is_no_run() {
+        let failed =
+            Happened { reason: format!("{NOT_STARTED}: exit status 203"), ..event(6200, "h2", What::Alarm, 11) };
+        let mut events = vec![
+            event(0, "h1", What::Started, 10),
+            event(6000, "h1", What::Stopped, 10),
+            event(6100, "h2", What::Started, 11),
+            failed,
+            event(7000, "h1", What::Started, 12),
+        ];
+        let runs = [("h1".to_owned(), 0, Some(6000), None), ("h1".to_owned(), 7000, None, Some(1000))];
+        assert_eq!(told(&events), runs);
+        events.pop();
+        assert_eq!(told(&events), runs[..1]);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl LastRun {
 pub struct Status {
     /// The state of the host (protocol.md, "The states of a host").
     pub state: State,
-    /// Since when it is in that state, in seconds since 1970.
+    /// Since when it is in that state, in seconds since 1970; where the unit runs on under a lease of a former putexd, since when
+    /// systemd has it as started.
     pub since: u64,
     /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
@@ -259,10 +260,17 @@ impl Service {
             status.starts = Some((wall.saturating_add(now.until_waited(*until).as_secs()), why.to_string()));
         }
         self.diary.hear(status.waiting.as_ref(), self.election.holder_token(), &self.host.node, now);
+        if let Some(release) = self.election.released() {
+            self.diary.hear_of_release(release, &self.host.node, now);
+        }
+        let runs_since = self.runs_since.filter(|_| status.state == State::Active);
         let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
+            }
+            if let Some(since) = runs_since {
+                status.since = since;
             }
             // The same point in time, of which only the rounding differs.
             let is_same_end = |(one, other): (u64, u64)| one.abs_diff(other) <= 1;

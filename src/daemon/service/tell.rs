@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Admission, Refusal, Service, UnitControl, names};
+use super::{Admission, Refusal, Service, Told, UnitControl, names};
 use crate::daemon::alarms::Alarms;
 use crate::daemon::diary::Teller;
 use crate::daemon::machine::Machine;
@@ -176,6 +176,10 @@ impl Service {
         if matches!(transition.to, State::Releasing | State::Lapsing) {
             self.metrics.stopped(self.election.stop_kind());
         }
+        self.runs_since = None;
+        if (transition.from, transition.to) == (State::NoStore, State::Active) {
+            self.ask_since();
+        }
         let now = self.host.machine.now();
         let teller = self.teller();
         if matches!(transition.to, State::Releasing | State::Lapsing)
@@ -214,6 +218,17 @@ impl Service {
             lost: 0,
         });
         self.write_at(self.host.tidings.tell(Change { service, unit, transition: told }));
+    }
+
+    /// Asks systemd since when the unit runs that a former putexd has started.
+    fn ask_since(&self) {
+        let (units, inbox) = (self.units.clone(), self.inbox.clone());
+        self.host.machine.spawn(Box::pin(async move {
+            if let Some(since) = units.active_since().await {
+                // The message is lost if the service has ended, and nobody needs it then.
+                let _ = inbox.tell(Told::RunsSince(since.as_secs())).await;
+            }
+        }));
     }
 
     /// Tells the journal that the lock has another holder than before. What this host does itself is told as a change of state.

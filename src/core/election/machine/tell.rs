@@ -6,7 +6,7 @@ use crate::election::record::{Record, Standing};
 use crate::election::state::State;
 use crate::election::tenure::Tenure;
 use crate::election::waiting::{Cause, Hindrance, Stage, Waiting};
-use crate::types::{NodeId, Time};
+use crate::types::{FencingToken, NodeId, Time};
 
 impl Election {
     /// The first reason why this host does not contend for a free lock. A host that claims the lock or holds it is hindered by
@@ -84,6 +84,14 @@ impl Election {
     #[must_use]
     pub fn shows_newer_record(&self) -> bool {
         self.lock.record().is_some_and(|record| record.newer.is_some())
+    }
+
+    /// The token of the last holder, and why it let the lock go, if the lock's record says that nothing of its unit is left.
+    #[must_use]
+    pub fn released(&self) -> Option<(FencingToken, &str)> {
+        let details = self.lock.record()?.details.as_ref()?;
+        let reason = details.note.reason.as_deref().unwrap_or_default();
+        (details.standing == Standing::Proven).then_some((details.token, reason))
     }
 
     /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.
