@@ -96,8 +96,12 @@ fn alive(host: &HostStatus, life: Life) -> Result<(), String> {
             Err(format!("is lost: {} has taken a lock from it{heard}", host.lost_to))
         }
         (Life::Unknown, _) => Err("has not been heard of since this putexd was started".to_owned()),
-        (Life::Silent, Some(ms)) => Err(format!("has not reported for {}", ago(ms))),
-        (Life::Silent, None) => Err(format!("has not reported for {} or longer", ago(host.found_ms))),
+        (Life::Silent, ms) => {
+            let silent = ms.map_or_else(|| format!("{} or longer", ago(host.found_ms)), ago);
+            // A host that was drained may be off.
+            let drained = host.report.drained.as_ref().map(|word| format!("is {}, and ", drained_in_words(word)));
+            Err(format!("{}has not reported for {silent}", drained.unwrap_or_default()))
+        }
     }
 }
 
@@ -122,7 +126,7 @@ fn takes(host: &HostStatus, service: &str, reference: Option<&(&str, &ServiceRep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::report::HostReport;
+    use crate::cluster::report::{HostReport, REMOVED};
 
     fn host(node: &str, silent_ms: Option<u64>, service: ServiceReport) -> HostStatus {
         HostStatus {
@@ -153,6 +157,8 @@ mod tests {
         let mut drained = host("h2", Some(0), db());
         drained.report.drained =
             Some(Word { by: "root@h2".to_owned(), reason: "new disk".to_owned(), ..Word::default() });
+        let mut removed = host("r1", Some(53_000), db());
+        removed.report.drained = Some(Word { reason: REMOVED.to_owned(), ..Word::default() });
         let mut old = host("h7", None, db());
         old.found_ms = 60_000;
         let others = vec![
@@ -164,6 +170,7 @@ mod tests {
             old,
             host("h8", Some(30_000), db()),
             HostStatus { lost_to: "h1".to_owned(), ..host("h9", Some(6000), db()) },
+            removed,
         ];
         let told: Vec<_> = eligibility(&cluster(others), "db")
             .into_iter()
@@ -179,6 +186,7 @@ mod tests {
             ("h7", true, "has not reported for 60s or longer"),
             ("h8", true, ""),
             ("h9", true, "is lost: h1 has taken a lock from it, and has not reported for 6.0s"),
+            ("r1", true, "is drained: the package putexd is removed, and has not reported for 53s"),
         ]
         .map(|(node, is_certain, why)| (node.to_owned(), is_certain, why.to_owned()));
         assert_eq!(told, expected);
