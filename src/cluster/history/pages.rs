@@ -28,8 +28,8 @@ const FORMAT: u32 = 1;
 /// The most bytes of a page, so that one more event never makes it larger than a value may be.
 const PAGE_LIMIT_BYTES: usize = Value::LIMIT_BYTES - 2 * EVENT_LIMIT_BYTES;
 
-/// The most bytes of an event. With its reason and its host's name at their longest, all characters escaped, it has fewer.
-const EVENT_LIMIT_BYTES: usize = 2048;
+/// The most bytes of an event. With its texts and the names of hosts at their longest, all characters escaped, it has fewer.
+const EVENT_LIMIT_BYTES: usize = 3072;
 
 /// The highest number of a page that is believed. Nobody gets there by counting.
 const NUMBER_LIMIT: u64 = 1 << 48;
@@ -199,6 +199,22 @@ mod tests {
         slots[3] = Some(Value::too_large());
         fill(&mut slots, 200..300);
         assert_eq!(read(&slots), (0..100).chain(200..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_longest_event_has_fewer_bytes_than_a_page_keeps_free() {
+        let (name, text) = ("\u{1f4a9}".repeat(128), "\u{1f4a9}".repeat(500));
+        let longest = Happened {
+            gap_ms: Some(u64::MAX),
+            former: name.clone(),
+            former_token: u64::MAX,
+            former_from_ms: Some(u64::MAX),
+            or_earlier: true,
+            lease_until_ms: Some(u64::MAX),
+            ..Happened::new(u64::MAX, &name, What::Started, u64::MAX, &text).after_release(&text)
+        };
+        let bytes = serde_json::to_vec(&longest).expect("it becomes JSON").len();
+        assert!(bytes < EVENT_LIMIT_BYTES, "{bytes}");
     }
 
     #[test]
