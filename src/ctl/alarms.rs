@@ -13,7 +13,7 @@ const THREATS: [Alarm; 6] =
 /// An alarm, and the hosts that tell it.
 struct Alike<'a> {
     hosts: Vec<String>,
-    /// As the first of these hosts tells it.
+    /// As the host tells it on which it has stood for longest; or, where its cause was a moment, where that was last.
     told: &'a AlarmStatus,
 }
 
@@ -41,7 +41,12 @@ pub(super) fn of(view: &ServiceView, hosts: &[HostView]) -> Alarms {
                 && (!kind.is_empty() || told.reason == other.reason)
         };
         match all.iter_mut().find(is_same) {
-            Some(alike) => alike.hosts.push(host.clone()),
+            Some(alike) => {
+                alike.hosts.push(host.clone());
+                if told.over == (told.since > alike.told.since) {
+                    alike.told = told;
+                }
+            }
             None => all.push(Alike { hosts: vec![host.clone()], told }),
         }
     }
@@ -66,7 +71,7 @@ impl Alike<'_> {
     }
 
     fn found(&self, view: &ServiceView, hosts: &[HostView]) -> Found {
-        let has_it = |host: &&HostView| !host.presence.is_gone() && report_of(host, &view.service).is_some();
+        let has_it = |host: &&HostView| report_of(host, &view.service).is_some();
         let is_everywhere = self.hosts.len() > 1 && self.hosts.len() >= hosts.iter().filter(has_it).count();
         let names = enumerated(&self.hosts, NAMED);
         let place = if is_everywhere { format!("every host ({names})") } else { names };

@@ -143,7 +143,7 @@ fn of_service(
     let heard_ms = holders_host.and_then(|host| host.status.reported_ms);
     let stale_ms = returned_ms.filter(|returned| heard_ms.is_none_or(|heard| heard > *returned));
     let is_seen = here.is_none_or(|status| status.silent_ms.is_some()) || holder == node;
-    let is_stale = stale_ms.is_some() && !is_seen && !is_gone;
+    let is_stale = stale_ms.is_some() && !holder.is_empty() && !is_seen && !is_gone;
     let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone, is_stale };
     let state = state_of(here, &known, &holder, node);
     let of_run = here.filter(|status| state == "lapsed" && status.ran_on == holder).and_then(|status| status.ran_until);

@@ -225,7 +225,7 @@ pub(super) fn screen(view: &View, rows: Rows, now: u64, surface: Surface) -> Scr
     if !view.incomplete.is_empty() {
         screen.sentence("", &format!("This is not all that there is: {}", view.incomplete), Style::Notable).end();
     }
-    hosts(&mut screen, &view.hosts, now);
+    hosts(&mut screen, &view.hosts, view.store.silent_ms > 0, now);
     screen.end();
     services(&mut screen, view, rows, now);
     screen.end();
@@ -271,7 +271,7 @@ fn findings(screen: &mut Screen, view: &View, all: bool) {
     screen.end();
 }
 
-fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
+fn hosts(screen: &mut Screen, hosts: &[HostView], is_storeless: bool, now: u64) {
     let row = |host: &HostView| {
         let report = &host.status.report;
         let (state, style) = match host.presence {
@@ -296,7 +296,9 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], now: u64) {
             (None, _) if !report.watchdog.is_empty() => format!("watchdog: {}", report.watchdog),
             (None, _) => String::new(),
         };
-        let runs = host.runs.to_string();
+        // Without the store this host knows of its own services alone.
+        let is_known = host.here || !is_storeless;
+        let runs = if is_known { host.runs.to_string() } else { String::new() };
         [
             Cell::new(name),
             Cell::styled(state, style),

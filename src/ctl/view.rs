@@ -56,7 +56,8 @@ impl Presence {
 /// One host.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct HostView {
-    /// Its name.
+    /// Its name, which its report has as well.
+    #[serde(skip)]
     pub(super) node: String,
     /// Whether it is the host that was asked.
     pub(super) here: bool,
