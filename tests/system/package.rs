@@ -447,6 +447,11 @@ fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
     let told = said(&one.output(&["putexctl", "doctor"]));
     assert!(told.contains("systemctl disable database.service"), "{told}");
     takes_part(one);
+    // Nor where systemd alone still knows that the unit is bound, and nothing can be written to /tmp.
+    one.sh("mv /etc/putex.d/db.toml /root/ && mount -t tmpfs -o ro tmpfs /tmp");
+    let told = one.output(&["dpkg", "--remove", "putexd"]);
+    one.sh("umount /tmp && mv /root/db.toml /etc/putex.d/");
+    assert!(!told.status.success() && said(&told).contains("systemctl disable database.service"), "{}", said(&told));
     one.exec(&["systemctl", "disable", UNIT]);
 
     // dpkg alone is killed, and the package is installed again at once.
