@@ -72,7 +72,13 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
         return print_json(&told);
     }
     let StoreMade { store, warnings, .. } = told;
-    print(&if made { format!("made {store}\n") } else { format!("{store} was there already and is left as it is\n") })?;
+    print(&if made {
+        format!(
+            "made {store}\nsee that [store] is the same on all hosts before putexd runs there: each store has locks of its own\n"
+        )
+    } else {
+        format!("{store} was there already and is left as it is\n")
+    })?;
     warnings.iter().try_for_each(|warning| print(&format!("warning: {warning}\n")))
 }
 

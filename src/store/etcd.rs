@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use super::reconnect::{Current, Dial, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, LISTED_LIMIT, Link, Listed, Listing,
-    Snapshot, Store, StoreError, StoreFuture, WriteOutcome, attempted, listed_name, listing,
+    MAKE_ONCE, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, attempted, listed_name, listing,
 };
 use crate::task::OwnedTask;
 use crate::types::store::EtcdSettings;
@@ -251,7 +251,7 @@ impl Shared {
     async fn incarnation(&self, connection: &Connection) -> Result<(i64, Incarnation), StoreError> {
         let name = self.names.incarnation();
         let (Some(found), _) = connection.get(&name).await? else {
-            return Err(StoreError::Missing(format!("there is no {name} in etcd: run \"putexctl init\" on one host")));
+            return Err(StoreError::Missing(format!("there is no {name} in etcd: {MAKE_ONCE}")));
         };
         let text = found.value.as_deref().and_then(|value| str::from_utf8(value).ok());
         let text = text.ok_or_else(|| StoreError::Garbled(format!("{name} is not text")))?;

@@ -47,6 +47,10 @@ const ENCODED_LIMIT_BYTES: usize = 8 * Value::LIMIT_BYTES;
 /// The most characters that are shown of a text from a server.
 const TEXT_LIMIT: usize = 512;
 
+/// What to do where a store does not exist. A host with another store than the rest has locks of its own, and runs the services beside
+/// them.
+const MAKE_ONCE: &str = "see that all hosts name the same store in [store], and run \"putexctl init\" on one host only if none of them has one";
+
 /// The longest incarnation that is accepted from a store.
 const INCARNATION_LIMIT_BYTES: usize = 256;
 

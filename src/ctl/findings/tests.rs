@@ -174,7 +174,10 @@ fn a_holder_is_not_said_to_run_by_what_it_told_before_the_store_was_away() {
     // Nobody has the lock of a service that is stopped.
     let mut free = told.clone();
     (free.service("web").holder, free.service("web").stopped) = (String::new(), Some(word("new schema", None)));
-    assert_eq!((service(&free.view(), "web").state.as_str(), of(&free.view(), Severity::Progress)), ("stopped", vec![]));
+    assert_eq!(
+        (service(&free.view(), "web").state.as_str(), of(&free.view(), Severity::Progress)),
+        ("stopped", vec![])
+    );
     // It has reported since, or was seen to renew.
     told.host("h3").reported_ms = Some(300);
     assert_eq!(service(&told.view(), "web").state, "running");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::folder::{Folder, gone};
 use super::layout::{self, MARKER, Nonce, VALUE};
-use crate::store::StoreError;
+use crate::store::{MAKE_ONCE, StoreError};
 use crate::types::Value;
 
 /// Reads the id of the store in `root`; `Missing` if there is no marker.
@@ -21,7 +21,7 @@ pub(super) fn store_id(root: &Folder) -> Result<String, StoreError> {
             id.ok().flatten().ok_or_else(damaged)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Missing(format!(
-            "{} has no {MARKER}: mount the share there, or run \"putexctl init\" on one host",
+            "{} has no {MARKER}: mount the share there; if it is mounted, {MAKE_ONCE}",
             root.shown(Path::new("")).display()
         ))),
         Err(error) => Err(root.unreachable(&path, &error)),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Refusal};
 use super::record;
-use crate::store::{Listed, StoreError, listed_name, version_numbers};
+use crate::store::{Listed, MAKE_ONCE, StoreError, listed_name, version_numbers};
 use crate::types::{Incarnation, Key, Revision, Value};
 
 /// The time limit of making a bucket: its replicas elect a leader first.
@@ -171,7 +171,7 @@ impl Bucket {
     }
 
     fn missing(&self) -> StoreError {
-        StoreError::Missing(format!("there is no bucket {}; `putexctl init` creates it", self.name))
+        StoreError::Missing(format!("there is no bucket {}: {MAKE_ONCE}", self.name))
     }
 
     /// Asks the bucket's leader for its state. An error if the bucket is not fit for locks.

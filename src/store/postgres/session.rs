@@ -18,7 +18,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessag
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::hints::Watchers;
-use crate::store::StoreError;
+use crate::store::{MAKE_ONCE, StoreError};
 use crate::task::{OwnedTask, lock};
 use crate::types::Key;
 
@@ -290,14 +290,13 @@ pub(super) fn failure(error: &Error) -> StoreError {
             StoreError::Unreachable(text)
         };
     };
-    let init = "run \"putexctl init\" on one host";
     match code {
-        code if *code == SqlState::UNDEFINED_TABLE => StoreError::Missing(format!("{text}; {init}")),
+        code if *code == SqlState::UNDEFINED_TABLE => StoreError::Missing(format!("{text}; {MAKE_ONCE}")),
         code if *code == SqlState::INVALID_SCHEMA_NAME => {
-            StoreError::Missing(format!("{text}; create the schema, then {init}"))
+            StoreError::Missing(format!("{text}; create the schema, and {MAKE_ONCE}"))
         }
         code if *code == SqlState::INVALID_CATALOG_NAME => {
-            StoreError::Missing(format!("{text}; create the database, then {init}"))
+            StoreError::Missing(format!("{text}; create the database, and {MAKE_ONCE}"))
         }
         code if *code == SqlState::UNDEFINED_COLUMN => {
             StoreError::Unfit(format!("{text}; the table is not one of postgres.sql"))

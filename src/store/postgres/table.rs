@@ -12,8 +12,8 @@ use tokio_postgres::types::{ToSql, Type};
 use super::record;
 use super::session::{Session, failure, is_not_understood};
 use crate::store::{
-    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, LISTED_LIMIT, Listed, Listing, Snapshot, StoreError,
-    TEXT_LIMIT, listed_name, listing,
+    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, LISTED_LIMIT, Listed, Listing, MAKE_ONCE, Snapshot,
+    StoreError, TEXT_LIMIT, listed_name, listing,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -222,7 +222,7 @@ impl Table {
     }
 
     fn missing(&self, why: &str) -> StoreError {
-        StoreError::Missing(format!("the table {}: {why}; run \"putexctl init\" on one host", self.name))
+        StoreError::Missing(format!("the table {}: {why}; {MAKE_ONCE}", self.name))
     }
 }
 
