@@ -31,7 +31,7 @@ impl Word {
     /// What ends a drain by this word on its host.
     #[must_use]
     pub fn end_of_drain(&self) -> &'static str {
-        if self.is_removal() { "an installation of the package" } else { "\"putexctl undrain\"" }
+        if self.is_removal() { "installing the package and starting putexd" } else { "\"putexctl undrain\"" }
     }
 }
 
@@ -90,6 +90,9 @@ pub struct ServiceReport {
     /// Why the host would not take the lock if it were free; empty = it would, or it holds the lock.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hindrance: String,
+    /// Why the last run on the host failed, until a start succeeds there or it runs well elsewhere; empty = it did not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub failure: String,
     /// Since when the host has been in this state, in seconds since 1970; 0 = not known.
     #[serde(skip_serializing_if = "is_zero")]
     pub since: u64,

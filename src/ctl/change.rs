@@ -302,8 +302,10 @@ impl Change {
             return Err(Failure::new(exit::REFUSED, text));
         }
         if let Some(node) = node.filter(|node| !nodes().any(|known| known == node.as_str())) {
-            let near = hint(node.as_str(), nodes());
-            let text = format!("name another host, or look at \"putexctl status\": {node} has never reported{near}");
+            let near = hint(node.as_str(), nodes().filter(|known| *known != before.node));
+            let text = format!(
+                "name another host, or look at \"putexctl status\": {node} has never reported to this host{near}"
+            );
             return Err(Failure::new(exit::REFUSED, text));
         }
         Ok(())

@@ -10,7 +10,7 @@ use self::down::{idleness, silence, staleness};
 pub(super) use self::hosts::of_hosts;
 use super::alarms::{self, Alarms, is_of};
 use super::found::{Found, Rank, Severity, When};
-use super::view::{HostView, NAMED, Presence, ServiceView, asked_in_words, cut_at_a_part, enumerated};
+use super::view::{HostView, NAMED, Presence, ServiceView, asked_in_words, cut_at_a_part, enumerated, report_of};
 use crate::dbus::{AlarmStatus, Word};
 use crate::journal::Alarm;
 use crate::types::span::date;
@@ -31,6 +31,7 @@ pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], now: u64) -> Ve
     found.extend(prevents.clone().filter(|_| !is_down));
     found.extend(others);
     found.extend(of_this_host(view, hosts, prevents.is_some()));
+    found.extend(of_other_hosts(view, hosts, prevents.is_some()));
     found.extend(
         view.stopped.as_ref().map(|word| asked(view, word, "stopped", "; \"putexctl start {service}\" ends this")),
     );
@@ -103,10 +104,7 @@ fn of_this_host(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Fo
         found.extend(told.filter(|text| !text.is_empty()).map(|text| Found::new(Severity::Alarm, Rank::Broken, text)));
     } else {
         if !here.failure.is_empty() && !is_failure_told {
-            let text = format!("failed on {}: {}", view.node, here.failure);
-            // Another host runs it.
-            let severity = if view.state == "running" { Severity::Warning } else { Severity::Alarm };
-            found.push(Found::new(severity, Rank::Broken, text));
+            found.push(failed(view, &view.node, &here.failure));
         }
         let remarks = here.remarks.iter().filter(|text| !is_failure(text));
         found.extend(remarks.map(|text| of_remark(view, text)));
@@ -115,6 +113,20 @@ fn of_this_host(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Fo
         one.is_told_of_host = is_of_host(&one.text);
     }
     found
+}
+
+/// What other hosts tell of their last run.
+fn of_other_hosts(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Found> {
+    let others = hosts.iter().filter(|host| host.node != view.node && !host.presence.is_gone());
+    let failures = others.filter_map(|host| Some((&host.node, &report_of(host, &view.service)?.failure)));
+    let failures = failures.filter(|(_, failure)| !failure.is_empty() && !is_told);
+    failures.map(|(node, failure)| failed(view, node, failure)).collect()
+}
+
+fn failed(view: &ServiceView, node: &str, failure: &str) -> Found {
+    // Another host runs it.
+    let severity = if view.state == "running" { Severity::Warning } else { Severity::Alarm };
+    Found::new(severity, Rank::Broken, format!("failed on {node}: {failure}"))
 }
 
 /// A remark of this host. That a file is broken is wrong, also where the service goes on.

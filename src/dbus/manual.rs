@@ -109,6 +109,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         token: 1,
         starts: 1,
         waits: "a".to_owned(),
+        failure: "a".to_owned(),
         remembered_ms: 1,
         remembered_until: 1,
         alarms: vec![AlarmStatus::default()],

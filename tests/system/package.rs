@@ -403,7 +403,10 @@ fn a_removal_hands_over_and_leaves_ordinary_units() {
     let asked = now();
     let told = apt(holder, &["remove", "putexd"]);
     assert!(told.contains("other hosts run what ran here"), "{told}");
-    assert!(told.contains("an installation of the package there ends this") && !told.contains("undrain"), "{told}");
+    assert!(
+        told.contains("installing the package and starting putexd there ends this") && !told.contains("undrain"),
+        "{told}"
+    );
     assert!(!told.contains('\u{1b}'), "each line of progress is a whole one: {told}");
     let seen = said(&other.output(&["putexctl", "status"]));
     let drained = format!("host {} is drained by root", holder.name);

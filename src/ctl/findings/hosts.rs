@@ -76,7 +76,7 @@ fn drained(name: &str, report: &HostReport, silent: &str, now: u64) -> String {
     let word = report.drained.clone().unwrap_or_default();
     let over = word.until.filter(|until| *until <= now).map_or("", |_| " (this time is over)");
     let forgotten = if word.is_removal() && !silent.is_empty() {
-        ", and without one its report goes away by itself within 31 days"
+        ", and without that its report goes away by itself within 31 days"
     } else {
         ""
     };

@@ -65,8 +65,8 @@ fn a_host_that_was_removed_or_drained_and_is_off_is_not_wrong() {
         removed.len() == 1
             && removed[0].starts_with("host h2 is drained by root@h2 since ")
             && removed[0].ends_with(
-                "(the package putexd is removed), and has not reported for 53s; an installation of the package there ends \
-                 this, and without one its report goes away by itself within 31 days"
+                "(the package putexd is removed), and has not reported for 53s; installing the package and starting \
+                 putexd there ends this, and without that its report goes away by itself within 31 days"
             ),
         "{removed:#?}"
     );
@@ -244,6 +244,10 @@ fn one_failure_on_this_host_is_no_alarm_while_another_host_runs_it() {
     told.service("web").failure = "killed by signal 11".to_owned();
     let view = told.view();
     assert_eq!((of(&view, Severity::Alarm).len(), of(&view, Severity::Warning).len()), (0, 1));
+    // It is told alike on all hosts.
+    told.service("db").failure = String::new();
+    told.report("h3", "db").failure = "exit status 203".to_owned();
+    assert!(of(&told.view(), Severity::Warning).contains(&"db: failed on h3: exit status 203".to_owned()));
     told.service("web").holder = String::new();
     assert!(of(&told.view(), Severity::Alarm).iter().any(|text| text.contains("killed by signal 11")));
 }

@@ -16,12 +16,14 @@ use crate::daemon::service::Status;
 use crate::election::{Hindrance, State, Waiting};
 use crate::task::lock;
 use crate::types::span::milliseconds;
-use crate::types::{Key, ServiceName, Value};
+use crate::types::{Key, ServiceName, Value, shortened};
 
 /// Time between two looks at the services, unless one of them enters another state.
 const LOOK: Duration = Duration::from_secs(2);
 /// Time between two looks whether this host is in the list of hosts.
 const LIST: Duration = Duration::from_secs(60);
+/// The most characters of why a run failed.
+const FAILURE_LIMIT: usize = 160;
 /// This host puts itself into the list anew after so long, in seconds.
 const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
@@ -390,6 +392,7 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceRe
         unit: unless(settings.unit.as_str(), &format!("{}.service", settings.name)),
         settings: service.sum.clone(),
         hindrance: hindrance(&status).filter(|_| !is_held).unwrap_or_default(),
+        failure: shortened(&status.failure, FAILURE_LIMIT),
         since: if is_standby { 0 } else { status.since },
         token: if is_held { status.token.0 } else { 0 },
         starts: status.starts.as_ref().map_or(0, |(at, _)| *at),

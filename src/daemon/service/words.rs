@@ -1,5 +1,7 @@
 //! What a service answers to an operator who stops it everywhere, starts it again, or pauses it.
 
+use std::time::Duration;
+
 use super::Service;
 use crate::cluster::request::Unmet;
 use crate::election::{State, Unsaid, Word, rounded};
@@ -176,10 +178,21 @@ impl Service {
                 return Err(format!("this host does not run it: {}", self.held_elsewhere()));
             }
         }
+        let timings = &self.settings.timings;
+        let counts = timings.gap_of_others() + timings.renew_interval * 2;
+        let least = counts + timings.lease();
+        let left = Duration::from_secs(word.until.unwrap_or(u64::MAX)).saturating_sub(self.host.machine.wall());
+        if left < least {
+            return Err(format!(
+                "name a time of at least {}: the long lease counts only when every host has seen it, after {}, and a pause that is \
+                 over so soon after that lets nobody maintain the store",
+                rounded(least),
+                rounded(counts)
+            ));
+        }
         tracing::info!("{name}: {}", word.in_words("paused"));
         let until = word.until.map(span::date).unwrap_or_default();
-        let timings = &self.settings.timings;
-        let counts = rounded(timings.gap_of_others() + timings.renew_interval * 2);
+        let counts = rounded(counts);
         Ok(format!(
             "the lease of this host is kept until {until}; leave the store alone for {counts} still, until every host has seen \
              that. Then {unit} runs on without the store, and no other host takes over if this one dies; \
