@@ -246,6 +246,7 @@ fn service_report() -> ServiceReport {
         settings: wire::sum(b"db"),
         state: "confirming".to_owned(),
         hindrance: "the guard does not answer".to_owned(),
+        failure: "exit status 203".to_owned(),
         since: 1_767_225_600,
         token: 1_767_225_600,
         starts: 1_767_225_624,

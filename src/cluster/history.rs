@@ -108,6 +108,16 @@ pub struct Happened {
     pub lease_until_ms: Option<u64>,
 }
 
+/// A reason with at most [`REASON_LIMIT`] characters, cut at the end of a part of the sentence if there is one in its second half.
+fn in_brief(reason: &str) -> String {
+    let short = shortened(reason, REASON_LIMIT);
+    let Some(cut) = short.strip_suffix('…').filter(|_| reason.chars().count() > REASON_LIMIT) else { return short };
+    match cut.rfind([';', ':', ',']).filter(|end| *end > cut.len() / 2) {
+        Some(end) => format!("{} …", &cut[..end]),
+        None => short,
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -122,7 +132,7 @@ impl Happened {
     /// An event without a gap, whose reason becomes one line of at most 160 characters.
     #[must_use]
     pub fn new(at_ms: u64, host: &str, what: What, token: u64, reason: &str) -> Self {
-        let (host, reason) = (host.to_owned(), shortened(reason, REASON_LIMIT));
+        let (host, reason) = (host.to_owned(), in_brief(reason));
         Self {
             at_ms,
             host,
@@ -144,12 +154,28 @@ impl Happened {
     #[must_use]
     pub fn after_release(self, reason: &str) -> Self {
         let reason = if reason.is_empty() { RELEASED } else { reason };
-        Self { gap_is_least: true, former_reason: shortened(reason, REASON_LIMIT), ..self }
+        Self { gap_is_least: true, former_reason: in_brief(reason), ..self }
     }
 
     /// Whether the unit's run on a host begins or ends with this event.
     #[must_use]
     pub fn is_of_a_run(&self) -> bool {
         matches!(self.what, What::Started | What::Stopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_where_a_part_of_it_ends() {
+        let event = |reason: &str| Happened::new(1, "h1", What::Started, 1, reason).reason;
+        assert_eq!(event("it was asked for"), "it was asked for");
+        let parts = format!("{}: the former holder; {}", "a".repeat(100), "b ".repeat(50));
+        assert_eq!(event(&parts), format!("{}: the former holder …", "a".repeat(100)));
+        let one = "b".repeat(200);
+        assert_eq!(event(&one).chars().count(), REASON_LIMIT);
+        assert!(event(&one).ends_with("b…"));
     }
 }

@@ -75,7 +75,6 @@ pub mod tidings;
 mod timers;
 mod unit_control;
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -86,7 +85,7 @@ use clap::Parser;
 use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
 use crate::config::{Diagnostic, Loaded, Severity};
-use crate::types::GUARDED_LEASES_DIR;
+use crate::types::{GUARDED_LEASES_DIR, first_named};
 use crate::{config, journal};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
@@ -165,16 +164,24 @@ fn has_store(root: &Path) -> ExitCode {
     ExitCode::from(exit::REFUSED)
 }
 
+/// How many services with the same timings "--check" names.
+const CHECKED_NAMED: usize = 6;
+
 fn check(arguments: &Arguments) -> ExitCode {
     let mut loaded = config::load(&arguments.root);
     let unasked = if arguments.files { None } else { check_units(&arguments.root, &mut loaded).err() };
-    let mut text = String::new();
+    let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
         let observed =
             if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
-        writeln!(text, "{}: {observed}{}\n", service.name, service.timings.in_words())
-            .expect("writing to a string does not fail");
+        let words = format!("{observed}{}", service.timings.in_words());
+        match alike.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, names)) => names.push(service.name.as_str()),
+            None => alike.push((words, vec![service.name.as_str()])),
+        }
     }
+    let text: String =
+        alike.iter().map(|(words, names)| format!("{}: {words}\n\n", first_named(names, CHECKED_NAMED))).collect();
     let unasked = unasked.map_or_else(String::new, |reason| format!("; the units were not looked at: {reason}"));
     let mut output = io::stdout().lock();
     match writeln!(output, "{text}{loaded}{unasked}").and_then(|()| output.flush()) {
