@@ -75,6 +75,7 @@ pub mod tidings;
 mod timers;
 mod unit_control;
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -180,8 +181,10 @@ fn check(arguments: &Arguments) -> ExitCode {
             None => alike.push((words, vec![service.name.as_str()])),
         }
     }
-    let text: String =
-        alike.iter().map(|(words, names)| format!("{}: {words}\n\n", first_named(names, CHECKED_NAMED))).collect();
+    let mut text = String::new();
+    for (words, names) in &alike {
+        writeln!(text, "{}: {words}\n", first_named(names, CHECKED_NAMED)).expect("writing to a string does not fail");
+    }
     let unasked = unasked.map_or_else(String::new, |reason| format!("; the units were not looked at: {reason}"));
     let mut output = io::stdout().lock();
     match writeln!(output, "{text}{loaded}{unasked}").and_then(|()| output.flush()) {
