@@ -88,7 +88,8 @@ fn verdict(found: &ServiceView, node: &str, now: u64) -> u8 {
         "held" => {
             let seen = found.here.as_ref().and_then(|here| here.held_since).or(found.since);
             let is_old = seen.is_some_and(|seen| now.saturating_sub(seen).saturating_mul(1000) > failover_ms(found));
-            if is_old { exit::ELSEWHERE } else { exit::UNAVAILABLE }
+            let renews = found.here.as_ref().is_some_and(|here| here.silent_ms.is_some());
+            if is_old && renews { exit::ELSEWHERE } else { exit::UNAVAILABLE }
         }
         _ => exit::NOWHERE,
     }
@@ -315,6 +316,10 @@ mod tests {
         told.cluster.hosts.retain(|host| host.report.node != "h3");
         assert_eq!(status(&told, "web"), ("held".to_owned(), exit::ELSEWHERE));
         told.service("web").held_since = Some(NOW - 2);
+        assert_eq!(status(&told, "web"), ("held".to_owned(), exit::UNAVAILABLE));
+        // It had no store itself until now, and was not seen to renew anything since.
+        let mut told = small();
+        (told.service("web").silent_ms, told.report("h3", "web").state) = (None, "no-store".to_owned());
         assert_eq!(status(&told, "web"), ("held".to_owned(), exit::UNAVAILABLE));
         let mut told = small();
         told.service("db").holder = String::new();

@@ -110,10 +110,12 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
         Ok(store) => {
             let examination = store.examine().await.map_err(|error| Failure::unavailable(error.to_string()));
             if examination.is_ok() {
+                // Before everything is read, because many reads at once are paced.
+                let of_canary = canary::look(&*store, &settings).await;
                 of_units = seals(&*store, &settings).await;
                 of_units.extend(fences(&*store, &settings).await);
                 of_units.extend(registrations(&*store, &settings).await);
-                of_units.extend(canary::look(&*store, &settings).await);
+                of_units.extend(of_canary);
             }
             examination
         }

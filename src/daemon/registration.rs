@@ -204,6 +204,10 @@ async fn look(registrars: &mut [Registrar]) -> Standpoint {
             Ok(Looked::Waits(reason)) => drop(waits.get_or_insert(reason)),
             Ok(Looked::Stands(Standpoint::Cleared)) => {}
             Ok(Looked::Stands(standpoint)) => return standpoint,
+            // What is so for all entries is told alike for all services.
+            Err(error @ (StoreError::Missing(_) | StoreError::Unreachable(_))) => {
+                return Standpoint::Unknown(error.to_string());
+            }
             Err(error) => {
                 return Standpoint::Unknown(format!("the entry {} cannot be read: {error}", registrar.entry));
             }
