@@ -57,7 +57,7 @@ fn number(name: &str) -> Option<u64> {
 
 fn search(first: u64) {
     let begun = Instant::now();
-    let runs = number("PUTEX_RUNS").unwrap_or(1000);
+    let runs = number("PUTEX_RUNS").unwrap_or(700);
     let (mut failures, mut starts) = (Vec::new(), 0);
     for seed in first..first + runs {
         let outcome = run(&draw::scene(seed));
