@@ -6,7 +6,7 @@ mod samples;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use putexd::cluster::alarm::AlarmStatus;
@@ -561,5 +561,23 @@ fn configurations() {
             "store": settings.store.address(),
             "services": settings.services.iter().map(service).collect::<Vec<_>>(),
         })
+    });
+}
+
+/// The configuration that the packages install. Every administrator has changed it, so dpkg asks each of them at an upgrade whose
+/// package has another text, and an upgrade without a terminal stops half-way. So the text stays as the first release has it: what
+/// there is to tell of new keys is in the sample and in the manual.
+#[test]
+fn the_configuration_that_is_installed_stays_as_it_was() {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/etc/putex/putexd.toml");
+    let installed = fs::read(installed).expect("it is shipped");
+    samples::read_all("installed", &["putexd.toml"], |name, content| {
+        let same = String::from_utf8_lossy(content) == String::from_utf8_lossy(&installed);
+        assert!(same, "put back the text of {name} that was released: dpkg asks every administrator about another one");
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("etc/putex/putexd.toml");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, content).expect("a file");
+        json!({ "lacks_store": config::lacks_store(root.path()) })
     });
 }

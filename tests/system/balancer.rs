@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::Host;
-use crate::command::{now, run_with_input, wait_for, wait_until};
+use crate::command::{EndsAtDrop, now, run_with_input, wait_for, wait_until};
 use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
 use crate::server::ADDRESS;
@@ -70,15 +70,6 @@ fn get(host: &Host, port: u16, path: &str) -> Option<String> {
     answer.starts_with("HTTP/1.1 ").then_some(answer)
 }
 
-/// Sets what it has when it is dropped, so that a test that fails ends its threads.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Asks through the load balancer on `balancer`, again and again, until `ends` is set.
 fn ask_for_ever(balancer: &Host, ends: &AtomicBool, seen: &std::sync::Mutex<Answers>) {
     while !ends.load(Ordering::Relaxed) {
@@ -120,7 +111,7 @@ fn haproxy_follows_the_lease_and_drops_the_former_holder_before_the_next_one_sta
     balancer.exec(&["systemd-run", "--quiet", "--unit=balancer", "haproxy", "-db", "-f", "/etc/haproxy/db.cfg"]);
     let (ends, seen) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
     let takeovers = thread::scope(|scope| {
-        let _ends = Ends(&ends);
+        let _ends = EndsAtDrop(&ends);
         scope.spawn(|| fixture.on_the_switch(|| ask_for_ever(balancer, &ends, &seen)));
         let answers_of = |event: &Event| {
             wait_until(SOON, "the balancer sends clients to the holder", || {
@@ -270,7 +261,7 @@ fn clients_that_ask_badly_cost_no_renewal_and_keep_nobody_out() {
     fixture.uninterrupted(&first, WAIT, "10,000 connections", || {
         let (ends, most) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
         thread::scope(|scope| {
-            let _ends = Ends(&ends);
+            let _ends = EndsAtDrop(&ends);
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
                     most.fetch_max(open(), Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Time between two looks at a condition.
 const POLL: Duration = Duration::from_millis(10);
+
+/// Sets its flag when it is dropped, so that a test that fails ends its threads too.
+pub struct EndsAtDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for EndsAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// CLOCK_MONOTONIC, which the lines of the oracle use. It is the same for this process and all hosts.
 pub fn now() -> Duration {

@@ -15,7 +15,7 @@ use putexd::guard_client::grant;
 use putexd::types::{LEASES_DIR, ServiceName};
 
 use crate::cluster::{Cluster, Host, Setup};
-use crate::command::{holds_for, lock, now, run, said, since, wait_until};
+use crate::command::{EndsAtDrop, holds_for, lock, now, run, said, since, wait_until};
 use crate::environment::{Environment, environment, utf8, writable_root};
 use crate::fixture::{
     ELECTED, Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_standby,
@@ -243,8 +243,9 @@ fn shortest_lease(host: &Host, work: impl FnOnce()) -> Duration {
             }
             shortest
         });
+        let ends = EndsAtDrop(&ended);
         work();
-        ended.store(true, Ordering::Relaxed);
+        drop(ends);
         watched.join().expect("the lease is watched")
     })
 }

@@ -16,7 +16,7 @@ use crate::campaign::rng::Rng;
 use crate::campaign::script::{self, Fault};
 use crate::campaign::{MINUTES, PACE, SEED, hosts_of, number, seed, tell};
 use crate::cluster::Host;
-use crate::command::{now, since};
+use crate::command::{EndsAtDrop, now, since};
 use crate::watch::Event;
 
 /// The faults that are drawn. Freezes are left out, because only the token keeps away what a thawed copy writes. Also left
@@ -85,9 +85,6 @@ fn no_acknowledged_row_is_lost_over_random_faults() {
 #[derive(Default)]
 struct Power(AtomicBool);
 
-/// Ends the loop of [`Power`] when it is dropped, also by a test that fails.
-struct UntilDropped<'a>(&'a AtomicBool);
-
 impl Power {
     fn keep_on(&self, hosts: &[Host]) {
         while !self.0.load(Ordering::Relaxed) {
@@ -100,14 +97,8 @@ impl Power {
         }
     }
 
-    fn until_dropped(&self) -> UntilDropped<'_> {
-        UntilDropped(&self.0)
-    }
-}
-
-impl Drop for UntilDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+    fn until_dropped(&self) -> EndsAtDrop<'_> {
+        EndsAtDrop(&self.0)
     }
 }
 
