@@ -28,6 +28,7 @@ mod private;
 mod properties;
 mod proxy;
 mod references;
+pub mod remedy;
 mod run;
 mod start;
 mod supervisable;

@@ -168,7 +168,7 @@ pub(super) struct Unmet {
 
 /// The properties that this folder's modules ask for, sorted by name. A service has 100 KiB of properties. Only these are
 /// kept, because many units may be looked at at once.
-const KEPT: [&str; 63] = [
+const KEPT: &[&str] = &[
     "Accept",
     "ActiveEnterTimestamp",
     "ActiveEnterTimestampMonotonic",
