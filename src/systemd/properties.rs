@@ -562,7 +562,7 @@ mod tests {
             assert!(kept(name).is_some() || OTHERS.contains(&name.as_str()), "{name} is not kept");
         }
         for name in KEPT {
-            assert!(asked.get(name).is_some_and(|count| *count > 1), "nobody asks for {name}");
+            assert!(asked.get(*name).is_some_and(|count| *count > 1), "nobody asks for {name}");
         }
     }
 
