@@ -345,6 +345,10 @@ impl Host {
         let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
+        // The network manager runs, as on any host, and leaves the address that the test gives.
+        let eth0 = "[Match]\nName=eth0\n[Network]\nKeepConfiguration=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
+        fs::create_dir_all(upper.join("etc/systemd/network")).expect("the host's disk can be written to");
+        fs::write(upper.join("etc/systemd/network/eth0.network"), eth0).expect("the host's disk can be written to");
         mount_overlay(environment, setup.bare, &upper, &work, &root);
         if let Some(folder) = setup.small_disk {
             let place = root.join(folder.trim_start_matches('/'));
