@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::tidings::Tidings;
 use crate::dbus::StoreStatus;
@@ -264,16 +264,32 @@ impl Silences {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the connection until the store is dropped.
+    /// Follows the connection until the store is dropped. A connection that is lost and made anew at once, as after a change of
+    /// passwords, is no loss of the store.
     async fn heed(self, mut link: watch::Receiver<Link>) {
-        let state = link.borrow_and_update().clone();
-        self.connected(&state);
-        while link.changed().await.is_ok() {
+        // A connection that is made for the first time was not lost.
+        let mut was_up = false;
+        loop {
             let state = link.borrow_and_update().clone();
             self.connected(&state);
-            // A connection that is made for the first time was not lost.
-            if let Link::Down(reason) = state {
-                self.lost(&mut self.noted(), &reason);
+            let changed = match state {
+                Link::Down(reason) if was_up => {
+                    let noticed = self.noted().present.map_or_else(Instant::now, |silence| silence.noticed);
+                    if let Ok(changed) = timeout_at(noticed + NOTEWORTHY, link.changed()).await {
+                        changed
+                    } else {
+                        self.lost(&mut self.noted(), &reason);
+                        link.changed().await
+                    }
+                }
+                Link::Down(_) => link.changed().await,
+                Link::Up => {
+                    was_up = true;
+                    link.changed().await
+                }
+            };
+            if changed.is_err() {
+                return;
             }
         }
     }

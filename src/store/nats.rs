@@ -166,6 +166,8 @@ impl Administer for NatsStore {
                     ("replicas", format!("{}, {} of them up to date", facts.replicas, facts.current)),
                     ("leader", facts.leader.unwrap_or_else(|| "-".to_owned())),
                     ("history", facts.history.to_string()),
+                    // No server tells its clients how it is set.
+                    ("disk", "synced every 2 minutes, unless each server has sync_interval: always".to_owned()),
                 ],
                 warnings: facts.warnings,
                 degraded,

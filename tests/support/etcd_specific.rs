@@ -479,6 +479,33 @@ async fn user_and_password_are_read_at_each_connect_and_the_least_permissions_do
     assert!(matches!(&error, StoreError::Denied(why) if why.contains("permission denied")), "{error}");
 }
 
+/// The token lasts for a second, and is renewed several times.
+#[tokio::test]
+async fn a_login_that_expires_is_renewed_and_no_connection_is_lost() {
+    let folder = TempDir::new().expect("a temporary folder");
+    certificate(folder.path(), "jwt", "basicConstraints=critical,CA:TRUE", None);
+    let token = "--auth-token=jwt,pub-key=@/jwt.pem,priv-key=@/jwt.key,sign-method=ES256,ttl=1s";
+    let server = EtcdServer::start_in(folder, "http", &[token]);
+    let password_file = server.folder().join("password");
+    write(&password_file, "s3 cret");
+    init(&server.settings()).await;
+    let mut root = protect(&server).await;
+    let login = Some(Login { user: "putexd".to_owned(), password_file });
+    let store = open(&EtcdSettings { login, ..server.settings() });
+    up(&store).await;
+    let mut link = store.link();
+    link.mark_unchanged();
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        works(&store).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!link.has_changed().expect("the store is there"), "{:?}", *link.borrow());
+    // The token of the administrator, which nobody renews, shows that tokens did expire.
+    let error = root.user_list().await.expect_err("the token has expired").to_string();
+    assert!(error.contains("invalid auth token"), "{error}");
+}
+
 #[tokio::test]
 async fn credentials_that_cannot_be_read_are_named() {
     let server = EtcdServer::start(&[]);

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::slot::{Trouble, update};
-use super::{Cluster, Part, REFUSED, Site};
+use super::{Cluster, Part, REPORT, Site};
 use crate::cluster::request::{Mailbox, OPEN_LIMIT, Outcome, RESULTS_LIMIT, Request, Unmet, Verb};
 use crate::cluster::wire;
 use crate::daemon::hints::hint;
@@ -172,7 +172,7 @@ impl Porter {
         let bells = [site.hints.of(&key)];
         loop {
             let result = self.look(&site, &key).await;
-            let pause = if result.as_ref().is_err_and(Trouble::is_refusal) { REFUSED } else { LOOK };
+            let pause = if result.as_ref().is_err_and(Trouble::is_refusal) { REPORT } else { LOOK };
             self.cluster.note(Part::Requests, result);
             if pause == LOOK {
                 // A hint or the end of the time, either is a reason to look.

@@ -43,12 +43,11 @@ use crate::store::{Link, Store};
 use crate::task::{OwnedTask, lock};
 use crate::types::{ClusterName, Key, NodeId, shortened};
 
-/// Time between two reports of this host while nothing changes.
+/// Time between two reports of this host while nothing changes, and between two attempts where the store refuses what is asked
+/// of it: what was forbidden may be allowed by now.
 const REPORT: Duration = Duration::from_secs(10);
 /// Shortest time between two writes of this host's report, on average.
 const PACE: Duration = Duration::from_secs(1);
-/// Time between two attempts where the store refuses what is asked of it.
-const REFUSED: Duration = Duration::from_secs(60);
 
 /// How long the store may take to be connected before it counts as away.
 const CONNECTS: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::slot::{Replaced, Slot, Trouble, update};
-use super::{Asked, Cluster, PACE, Part, REFUSED, REPORT, Services, Watched};
+use super::{Asked, Cluster, PACE, Part, REPORT, Services, Watched};
 use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
@@ -113,7 +113,7 @@ impl Publisher {
                     self.untaken = 0;
                     None
                 }
-                Err(trouble) if trouble.is_refusal() => Some(REFUSED),
+                Err(trouble) if trouble.is_refusal() => Some(REPORT),
                 // Hosts that start together get in each other's way in the list of hosts.
                 Err(_) if !has_failed => Some(LOOK),
                 Err(_) => Some(REPORT),

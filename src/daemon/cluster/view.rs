@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Trouble, position};
-use super::{Cluster, Fresh, Part, REFUSED};
+use super::{Cluster, Fresh, Part, REPORT};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::{HostStatus, SILENT};
 use crate::cluster::wire::{self, HOSTS_LIMIT};
@@ -246,7 +246,7 @@ impl Viewer {
     fn heed(&mut self, result: Result<(), Trouble>) {
         lock(&self.cluster.0.view).hear(result.is_ok(), self.cluster.0.site.clock.boot());
         if let Err(trouble) = &result {
-            self.rests_until = Instant::now() + if trouble.is_refusal() { REFUSED } else { AWAY };
+            self.rests_until = Instant::now() + if trouble.is_refusal() { REPORT } else { AWAY };
         }
         self.cluster.note(Part::View, result);
     }

@@ -3,9 +3,9 @@
 //!
 //! The client library could balance over all endpoints and reconnect by itself. That is not used: a member that hangs
 //! or is cut off from the others keeps its share of the calls, nobody is told when a connection breaks, and a call may
-//! wait for another connection. Here the channel dials once, over a socket that reports its end. Nothing below sends a
-//! request a second time: tonic hands it to the one HTTP/2 connection or fails. The client's own repetition, with a new
-//! token after an expired one, is off; the next connection logs in anew.
+//! wait for another connection. Here the channel dials once, over a socket that reports its end. tonic hands a request to
+//! the one HTTP/2 connection or fails. A request is sent a second time in one case: its token has expired, so that the
+//! member has refused it before it did anything, and the client has logged in anew. Tokens expire every 5 minutes.
 //!
 //! HTTP/2 pings are off as well: etcd closes connections that ping more often than every 5 s. A member that hangs is
 //! noticed by the next call that is not answered in time.
@@ -60,7 +60,7 @@ impl Connection {
             .await
             .map_err(|error| StoreError::Unreachable(with_sources(&error)))?;
         // A member without a leader answers with an error. Without this option it would let the call wait.
-        let options = ConnectOptions::new().with_require_leader(true);
+        let options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         let client =
             Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| meaning(&error))?;
         let mut connection = Self { client, endpoint: endpoint.to_owned(), call_limit, lost };
@@ -160,13 +160,16 @@ impl Connection {
 
     /// Translates an error. If another connection may do better, the error ends this one.
     pub(super) fn fails(&self, error: &Error) -> StoreError {
-        let meaning = meaning(error);
-        let stale = status(error).is_some_and(is_about_login);
-        if stale || matches!(meaning, StoreError::Unreachable(_)) {
-            self.lost.tell(&meaning.to_string());
-        }
         // The next connection logs in anew. Only if that login is refused is the error `Denied`.
-        if stale { StoreError::Unreachable(meaning.to_string()) } else { meaning }
+        let stale = status(error).filter(|status| is_about_login(status));
+        let meaning = match stale {
+            Some(status) => StoreError::Unreachable(format!("the login counts no more: {}", status.message())),
+            None => meaning(error),
+        };
+        if let StoreError::Unreachable(reason) = &meaning {
+            self.lost.tell(reason);
+        }
+        meaning
     }
 
     /// Logs in. A cluster without authentication is used without a login, as etcd's own tools do.
@@ -305,8 +308,8 @@ fn status(error: &Error) -> Option<&Status> {
     if let Error::GRpcStatus(status) = error { Some(status) } else { None }
 }
 
-/// Whether the server does not accept the login, or not any more: the token has expired, or was given before the last
-/// change of users and roles, or there is no token since authentication was turned on.
+/// Whether the server does not accept the login, or not any more: the password is another one by now, or the token was given
+/// before the last change of users and roles, or there is no token since authentication was turned on.
 fn is_about_login(status: &Status) -> bool {
     const WORDS: [&str; 4] =
         ["user name is empty", "revision of auth store", "authentication failed", "invalid auth token"];
