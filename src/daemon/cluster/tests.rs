@@ -287,10 +287,10 @@ async fn what_the_store_refuses_is_told_once_and_tried_again() {
     assert!(trouble.contains("allow putexd to read") && trouble.contains("no right"), "{trouble}");
     let told = journal.take();
     assert_eq!(told.iter().filter(|line| line.contains("putex-host/")).count(), 2, "{told:?}");
-    assert!(one.reads() <= 40, "{}", one.reads());
+    assert!(one.reads() <= 200, "{}", one.reads());
     assert_eq!(one.sees("h1").services.len(), 1, "its own report is there all the same");
     one.store.refuses.store(false, Ordering::Relaxed);
-    sleep(Duration::from_secs(90)).await;
+    sleep(Duration::from_secs(15)).await;
     assert_eq!(one.cluster.status().trouble, "");
 }
 
