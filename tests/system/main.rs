@@ -13,6 +13,7 @@ mod bus;
 mod campaign;
 mod cluster;
 mod command;
+mod corpus;
 mod daemon_faults;
 mod day;
 mod disk;

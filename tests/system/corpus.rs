@@ -1,0 +1,169 @@
+//! What `putexd --check` says of the units of packages as the distribution ships them.
+//!
+//! The packages are downloaded by name, and only their files are laid into a host: a unit is judged by what systemd has
+//! loaded, and none is started. `corpus-SUITE.txt` has the verdicts. With `PUTEX_RECORD=1` it is written anew, and its
+//! changes are to be read.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cluster::{Cluster, Host};
+use crate::command::{run, said};
+use crate::environment::{environment, utf8, writable_root};
+use crate::lockstore::{Locks, Lockstore};
+
+/// Packages, and the units of them that an administrator would name.
+const CORPUS: &[(&str, &[&str])] = &[
+    ("apache2", &["apache2.service"]),
+    ("apt-cacher-ng", &["apt-cacher-ng.service"]),
+    ("at", &["atd.service"]),
+    ("avahi-daemon", &["avahi-daemon.service"]),
+    ("bind9", &["named.service"]),
+    ("chrony", &["chrony.service"]),
+    ("clamav-daemon", &["clamav-daemon.service"]),
+    ("conserver-server", &["conserver-server.service"]),
+    ("containerd", &["containerd.service"]),
+    ("coturn", &["coturn.service"]),
+    ("cron", &["cron.service"]),
+    ("cups-daemon", &["cups.service"]),
+    ("dnsmasq", &["dnsmasq.service"]),
+    ("docker.io", &["docker.service"]),
+    ("dovecot-core", &["dovecot.service"]),
+    ("etcd-server", &["etcd.service"]),
+    ("exim4-base", &["exim4.service"]),
+    ("fail2ban", &["fail2ban.service"]),
+    ("freeradius", &["freeradius.service"]),
+    ("glusterfs-server", &["glusterd.service"]),
+    ("haproxy", &["haproxy.service"]),
+    ("icecast2", &["icecast2.service"]),
+    ("inetutils-inetd", &["inetutils-inetd.service"]),
+    ("influxdb", &["influxdb.service"]),
+    ("isc-dhcp-server", &["isc-dhcp-server.service"]),
+    ("kea-dhcp4-server", &["kea-dhcp4-server.service"]),
+    ("keepalived", &["keepalived.service"]),
+    ("knot", &["knot.service"]),
+    ("libvirt-daemon-system", &["libvirtd.service", "virtlogd.service"]),
+    ("lighttpd", &["lighttpd.service"]),
+    ("lxc", &["lxc.service", "lxc@db.service"]),
+    ("mariadb-server", &["mariadb.service"]),
+    ("memcached", &["memcached.service"]),
+    ("minidlna", &["minidlna.service"]),
+    ("mosquitto", &["mosquitto.service"]),
+    ("nats-server", &["nats-server.service"]),
+    ("nfs-kernel-server", &["nfs-server.service", "nfs-kernel-server.service"]),
+    ("nginx-common", &["nginx.service"]),
+    ("nut-server", &["nut-server.service"]),
+    ("openssh-server", &["ssh.service", "ssh.socket"]),
+    ("openvpn", &["openvpn.service", "openvpn@server.service"]),
+    ("podman", &["podman.service", "podman.socket"]),
+    ("postfix", &["postfix.service", "postfix@-.service"]),
+    ("postgresql-common", &["postgresql.service", "postgresql@15-main.service"]),
+    ("powerdns-recursor", &["pdns-recursor.service"]),
+    ("proftpd-core", &["proftpd.service"]),
+    ("prometheus", &["prometheus.service"]),
+    ("prometheus-alertmanager", &["prometheus-alertmanager.service"]),
+    ("prometheus-node-exporter", &["prometheus-node-exporter.service"]),
+    ("prosody", &["prosody.service"]),
+    ("pure-ftpd", &["pure-ftpd.service"]),
+    ("qemu-guest-agent", &["qemu-guest-agent.service"]),
+    ("rabbitmq-server", &["rabbitmq-server.service"]),
+    ("redis-sentinel", &["redis-sentinel.service"]),
+    ("redis-server", &["redis-server.service", "redis-server@db.service"]),
+    ("rsync", &["rsync.service"]),
+    ("rsyslog", &["rsyslog.service"]),
+    ("samba", &["smbd.service", "nmbd.service"]),
+    ("slapd", &["slapd.service"]),
+    ("smartmontools", &["smartmontools.service"]),
+    ("snmpd", &["snmpd.service"]),
+    ("squid", &["squid.service"]),
+    ("strongswan-starter", &["strongswan-starter.service"]),
+    ("targetcli-fb", &["rtslib-fb-targetctl.service"]),
+    ("tftpd-hpa", &["tftpd-hpa.service"]),
+    ("tgt", &["tgt.service"]),
+    ("tomcat10", &["tomcat10.service"]),
+    ("transmission-daemon", &["transmission-daemon.service"]),
+    ("unbound", &["unbound.service"]),
+    ("varnish", &["varnish.service"]),
+    ("vsftpd", &["vsftpd.service"]),
+    ("wireguard-tools", &["wg-quick@wg0.service"]),
+    ("xinetd", &["xinetd.service"]),
+];
+
+/// The files of all packages below one folder of this machine, made once for each suite. Packages that the suite does not have
+/// are left out.
+fn files() -> PathBuf {
+    let environment = environment().expect("asked for before");
+    let root = &environment.root;
+    let files = root.with_extension("corpus");
+    if files.is_dir() {
+        return files;
+    }
+    let (place, _) = writable_root(&environment.dir.join("downloads"));
+    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
+    let inside = |line: &str| run("chroot", &[utf8(&place), "sh", "-c", line]);
+    let path = "export PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+    inside(&format!("{path}; apt-get update -qq"));
+    let new = files.with_extension("new");
+    let _ = fs::remove_dir_all(&new);
+    fs::create_dir_all(&new).expect("the cache can be written to");
+    for (package, _) in CORPUS {
+        inside(&format!("{path}; cd /tmp; apt-get download -qq {package} || echo there is no {package}"));
+    }
+    inside(&format!("{path}; mkdir /tmp/files; for package in /tmp/*.deb; do dpkg-deb -x $package /tmp/files; done"));
+    // Only what systemd reads.
+    for folder in ["lib/systemd/system", "usr/lib/systemd/system", "etc/init.d"] {
+        let from = place.join("tmp/files").join(folder);
+        if from.is_dir() {
+            let to = new.join("usr").join(folder.trim_start_matches("usr/"));
+            let to = if folder.starts_with("etc") { new.join(folder) } else { to };
+            fs::create_dir_all(&to).expect("the cache can be written to");
+            run("cp", &["-a", &format!("{}/.", utf8(&from)), utf8(&to)]);
+        }
+    }
+    run("umount", &[utf8(&place)]);
+    fs::rename(&new, &files).expect("the cache can be written to");
+    files
+}
+
+/// The file of the verdicts for the hosts' suite.
+fn table(host: &Host) -> PathBuf {
+    let suite = host.sh(". /etc/os-release; echo $VERSION_CODENAME");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/system/corpus-{}.txt", suite.trim()))
+}
+
+#[test]
+#[ignore = "it downloads some seventy packages: tests/run --test system -- --ignored the_units_of_packages"]
+fn the_units_of_packages_are_judged_as_the_table_says() {
+    let Some(cluster) = Cluster::boot("corpus", 1) else { return };
+    let _locks = Locks::start(Lockstore::Directory, &cluster, false);
+    let host = &cluster.hosts[0];
+    let files = files();
+    // What the tests mask so that it does not start is loaded here, and not started.
+    host.sh("find /etc/systemd/system -lname /dev/null -delete");
+    run("cp", &["-a", &format!("{}/.", utf8(&files)), utf8(&host.root())]);
+    host.write_file("/etc/putex/putexd.toml", "[store]\ntype = \"directory\"\npath = \"/srv/putex\"\n");
+    host.exec(&["systemctl", "daemon-reload"]);
+    let mut verdicts = BTreeMap::new();
+    for unit in CORPUS.iter().flat_map(|(_, units)| *units) {
+        if host.property(unit, "LoadState") == "not-found" {
+            continue;
+        }
+        host.write_file("/etc/putex.d/db.toml", &format!("unit = \"{unit}\"\n"));
+        let text = said(&host.output(&["putexd", "--check"]));
+        let found = text.lines().filter(|line| line.contains("/etc/putex.d/db.toml"));
+        let found: Vec<&str> = found.map(|line| line.trim_start_matches("/etc/putex.d/db.toml: ")).collect();
+        verdicts.insert(*unit, if found.is_empty() { "ok".to_owned() } else { found.join("\n    ") });
+    }
+    let text = verdicts.iter().fold(String::new(), |mut all, (unit, verdict)| {
+        writeln!(all, "{unit}\n    {verdict}").expect("writing to a string does not fail");
+        all
+    });
+    let table = table(host);
+    if std::env::var("PUTEX_RECORD").as_deref() == Ok("1") {
+        fs::write(&table, &text).expect("the table can be written");
+    }
+    let known = fs::read_to_string(&table).expect("PUTEX_RECORD=1 makes the table");
+    assert!(text == known, "another verdict than in {}:\n{text}", table.display());
+}
