@@ -203,6 +203,10 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::OtherLock => "follow putexd-operations(7)",
         Alarm::ServiceFails => "find out from the journal of the unit why it fails",
         Alarm::GuardGone => "look at \"systemctl status putex-guard\"",
+        Alarm::SystemdSilent => {
+            "run \"cat /proc/1/stack\", and if PID 1 waits for a share, make that answer or run \"umount -f -l\" with its path; reboot the \
+             host if that does not help"
+        }
         Alarm::Lapsed => "find out why the lease was not renewed",
         Alarm::Drained => "run \"putexctl undrain\" when this host is to take part again",
         Alarm::Undrained

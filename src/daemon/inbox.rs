@@ -104,7 +104,7 @@ pub(super) enum Refusal {
     /// The guard serves no watchdog, or another one than the configuration names.
     #[error(
         "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
-         \"systemctl restart putex-guard\", which ends every lease of this host",
+         \"systemctl kill putex-guard\", which ends every lease of this host",
         .0.device.display(), .0.timeout
     )]
     OtherWatchdog(WatchdogSettings),

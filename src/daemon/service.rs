@@ -120,6 +120,8 @@ struct Service {
     stopped_by_another: Option<String>,
     /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
+    /// systemd gave no answer about the unit at the last look.
+    systemd_is_silent: bool,
     /// Since when `undead` is set without a lease under which the units may run.
     undead_since: Option<Time>,
     /// Who has last ended a pause on this host.
@@ -257,6 +259,7 @@ impl Service {
             units_changed,
             alive: Vec::new(),
             undead: None,
+            systemd_is_silent: false,
             stopped_by_another: None,
             undead_since: None,
             resumed_by: String::new(),
@@ -403,6 +406,10 @@ impl Service {
         }
         if look.host_stops {
             self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
+        }
+        self.systemd_is_silent = look.units.main.is_none();
+        if self.systemd_is_silent {
+            self.handle(Event::SystemdSilent { nothing_left: look.units.nothing_left });
         }
         let unit = self.judge(look.units)?;
         self.tell_of_end(&unit);

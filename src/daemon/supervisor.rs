@@ -44,6 +44,7 @@ use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
 use crate::election::{self, Hindrance, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
+use crate::guard_client::kept::Unguarded;
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::journal;
@@ -52,7 +53,7 @@ use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{LEASES_DIR, STATE_DIR, ServiceName, kept};
+use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -78,9 +79,13 @@ const FINISH_LIMIT: Duration = Duration::from_secs(2);
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 /// How long the guard may give no answer before that is an alarm.
 const GUARD_PATIENCE: Duration = Duration::from_secs(1);
+/// How long PID 1 may give no answer before that is an alarm. A PID 1 that has much to do answers sooner.
+const SYSTEMD_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
+/// How often a start that waits for the guard looks whether SIGKILL is due.
+const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until a signal ends it.
 pub(super) async fn run(root: &Path) -> ExitCode {
@@ -316,6 +321,7 @@ impl Supervisor {
         tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
+        tokio::spawn(tell_of_systemd(systemd.clone(), host.tidings.clone()));
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
@@ -559,6 +565,33 @@ async fn tell_of_guard(mut link: watch::Receiver<GuardLink>, tidings: Tidings) {
     }
 }
 
+/// Raises the alarm of a PID 1 that does not answer, and ends it. Every unit of the host depends on it, also those that need nothing
+/// of it now.
+async fn tell_of_systemd(systemd: Systemd, tidings: Tidings) {
+    let (mut answered, mut unanswered, mut stands) = (Instant::now(), 0, false);
+    loop {
+        if systemd.system_state().await.is_err_and(|error| error.is_unreachable()) {
+            unanswered += 1;
+            // A host that stood still has had one question without an answer.
+            if !stands && unanswered > 2 && answered.elapsed() >= SYSTEMD_PATIENCE {
+                stands = true;
+                let reason = format!(
+                    "PID 1 has given no answer for {}; \"systemctl\" hangs as well, units can be neither started nor stopped here, and a \
+                     unit that ends goes to another host",
+                    rounded(SYSTEMD_PATIENCE)
+                );
+                tidings.raise(journal::Alarm::SystemdSilent, &reason);
+            }
+        } else {
+            (answered, unanswered) = (Instant::now(), 0);
+            if std::mem::take(&mut stands) {
+                tidings.end(journal::Alarm::SystemdSilent);
+            }
+        }
+        sleep(TICK).await;
+    }
+}
+
 /// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.
 async fn tell_of_thaws() {
     loop {
@@ -577,11 +610,23 @@ fn stood_still(passed: Duration) -> Option<Duration> {
 }
 
 /// The leases that the guard remembers. It waits for the guard however long that takes, because no running unit may be
-/// judged without them.
+/// judged without them. While there is none, systemd may be forbidden to start it, and this host may have to be rid of units all the
+/// same.
 async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
     let mut link = guard.link();
+    let mut unguarded = Unguarded::new(Path::new(GUARDED_LEASES_DIR))
+        .inspect_err(|error| tracing::error!("cannot enforce leases without the guard, ignoring: {error}"))
+        .ok();
     loop {
-        let _ = link.wait_for(|link| *link == GuardLink::Up).await;
+        if timeout(UNGUARDED_INTERVAL, link.wait_for(|link| *link == GuardLink::Up)).await.is_err() {
+            for (lease, group) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
+                let service = lease.service;
+                tracing::error!(
+                    "{service}: there is no guard, and the processes in {group} have got SIGKILL, which was due"
+                );
+            }
+            continue;
+        }
         match guard.list().await {
             Ok(leases) => return leases,
             Err(error) => {

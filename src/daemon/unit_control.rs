@@ -152,6 +152,8 @@ pub(super) struct ObservedUnits {
     pub(super) is_stopping: bool,
     /// Whether the main unit has failed because its program could not be run.
     pub(super) is_not_run: bool,
+    /// There was no answer about any unit, and the kernel shows nothing of them.
+    pub(super) nothing_left: bool,
 }
 
 /// When a stop has taken too long, and the settings that say what follows. The settings may change while the stop is under
@@ -209,7 +211,16 @@ impl ObservedUnits {
         } else {
             Some(ObservedUnit::Alive)
         };
-        Self { main, all, alive, trouble: None, is_settled: false, is_stopping: false, is_not_run: false }
+        Self {
+            main,
+            all,
+            alive,
+            trouble: None,
+            is_settled: false,
+            is_stopping: false,
+            is_not_run: false,
+            nothing_left: false,
+        }
     }
 }
 
@@ -507,11 +518,12 @@ impl UnitControl {
     }
 
     /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a
-    /// process, and contained units, need that word.
+    /// process, contained units, and units of which PID 1 has said nothing yet, need that word.
     pub(super) async fn are_dead_by_kernel(&self) -> bool {
         let needs_systemd = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
+            let is_complete = known.iter().map(|known| &known.name).eq(self.all().iter());
+            !is_complete || known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
         };
         if needs_systemd {
             return false;
@@ -642,6 +654,8 @@ impl UnitControl {
             looks.first(),
             Some(Ok(Look { dead: Ok(state), .. })) if state.active_state == ActiveState::Failed && state.is_not_run
         );
+        let is_silent = looks.iter().all(|look| look.as_ref().is_err_and(BusError::is_unreachable));
+        sighting.nothing_left = is_silent && self.are_dead_by_kernel().await;
         // The first one that only an operator can end, or else the first one.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
         // Such a main unit serves nobody any more, so the holder has to release. What is left of it bars the release until

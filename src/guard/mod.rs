@@ -15,7 +15,7 @@
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
 //! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
-//! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next |
+//! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next; while there is none, enforces |
 //! | [`take_down`] | a thread of the watcher: takes the host down when putexd asks for it |
 //! | [`watchdog`] | the hardware watchdog, in case guard, watcher and PID 1 hang |
 //!
@@ -118,7 +118,8 @@ enum Mode {
         #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
-    /// Kills a guard that hangs, so that systemd starts another, and takes the host down when putexd asks for it
+    /// Kills a guard that hangs, so that systemd starts another, enforces while there is none, and takes the host down when putexd
+    /// asks for it
     Watch {
         /// The socket on which the guard is watched: the --watch of the guard
         #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
@@ -132,6 +133,9 @@ enum Mode {
         /// The file through which the host is taken down
         #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
         sysrq: PathBuf,
+        /// The directory in which the guard keeps the deadlines: its --state
+        #[arg(long, value_name = "DIRECTORY", default_value = GUARDED_LEASES_DIR)]
+        state: PathBuf,
     },
 }
 
@@ -169,12 +173,12 @@ pub fn main() -> ExitCode {
                 }
             }
         }
-        Some(Mode::Watch { socket, systemd, take_down, sysrq }) => {
+        Some(Mode::Watch { socket, systemd, take_down, sysrq, state }) => {
             // Without this thread the watcher can still watch the guard.
             if let Err(error) = take_down::begin(&take_down, &sysrq) {
                 say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, ignoring: {error}"));
             }
-            match watch::run(&socket, &systemd) {
+            match watch::run(&socket, &systemd, &state) {
                 Ok(never) => match never {},
                 Err(error) => {
                     say(Level::Alert, &format!("the guard's watcher ends: {error}"));

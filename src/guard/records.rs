@@ -1,37 +1,24 @@
 //! The leases on the disk for the guard's successor: one file for each lease. So a change costs the same however many leases
 //! there are, and an error with one file does not affect the others.
 //!
-//! A file is replaced as a whole, except for an extension, which changes only the [lines](alternating) at its beginning. A successor
+//! A file is replaced as a whole, except for an extension, which changes only the [lines](crate::guard_client::alternating) at its beginning. A successor
 //! takes the latest deadline that it finds, which is the one in force when the previous guard last wrote it.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::{fs, str};
-
-use serde::{Deserialize, Serialize};
 
 use super::files::Files;
 use super::table::Entry;
 use super::told::{Level, say};
-use crate::guard_client::frame::Lease;
-use crate::guard_client::{alternating, grant};
-use crate::types::format::Format;
-use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
+use crate::guard_client::kept::{self, extension, read};
+use crate::types::{BootId, ServiceName};
 
 /// Only the owner may read or write a record.
 const MODE: u32 = 0o600;
 
 /// More than the record and the grant of a usual lease take together.
 const ROOM: [u8; 16 * 1024] = [0; 16 * 1024];
-
-/// What follows the two lines in the file of a lease. It is void after a reboot.
-#[derive(Debug, Serialize, Deserialize)]
-struct Saved<E> {
-    #[serde(default)]
-    format: Format<1>,
-    boot: BootId,
-    entry: E,
-}
 
 /// The folder of the records.
 #[derive(Debug)]
@@ -77,10 +64,8 @@ impl Records {
             }
             let found = fs::read(&path).and_then(|text| read(&text));
             match found {
-                Ok(Saved { boot, entry, .. }) if boot == self.boot && entry.lease().service.as_str() == name => {
-                    entries.push(entry);
-                }
-                Ok(Saved { boot, .. }) if boot == self.boot => lost(&path, &ErrorKind::InvalidData.into()),
+                Ok((boot, entry)) if boot == self.boot && entry.lease().service.as_str() == name => entries.push(entry),
+                Ok((boot, _)) if boot == self.boot => lost(&path, &ErrorKind::InvalidData.into()),
                 Ok(_) => drop(fs::remove_file(&path)),
                 Err(error) => lost(&path, &error),
             }
@@ -90,7 +75,7 @@ impl Records {
 
     /// Writes the record of an entry as a whole.
     pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        let rest = serde_json::to_vec(&Saved { format: Format::WRITTEN, boot: self.boot, entry })?;
+        let rest = kept::body(self.boot, entry)?;
         let prepared = self.files.prepare(&entry.lease().service, &extension(entry.lease()), &rest)?;
         self.files.put(prepared)
     }
@@ -119,27 +104,6 @@ impl Records {
     }
 }
 
-/// The text of what an extension changes in a lease. All of these texts have the same length.
-fn extension(lease: &Lease) -> String {
-    format!("{:032x} {:020} {}", lease.terms.write.0, lease.terms.revision.0, grant::deadline(lease.terms.deadline))
-}
-
-fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
-    let (write, rest) = text.split_once(' ')?;
-    let (revision, deadline) = rest.split_once(' ')?;
-    let write = WriteId(u128::from_str_radix(write, 16).ok()?);
-    Some((write, Revision(revision.parse().ok()?), grant::parse_deadline(deadline)?))
-}
-
-fn read(text: &[u8]) -> io::Result<Saved<Entry>> {
-    let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
-    let (extension, rest) = alternating::latest(text).ok_or(ErrorKind::InvalidData)?;
-    let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
-    let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
-    saved.entry.extend(write, revision, deadline);
-    Ok(saved)
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -147,8 +111,10 @@ mod tests {
 
     use super::*;
     use crate::guard::table::Table;
-    use crate::guard_client::frame::Command;
-    use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure};
+    use crate::guard_client::frame::{Command, Lease};
+    use crate::types::{
+        FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId,
+    };
 
     fn at(seconds: u64) -> Time {
         Time::both(Duration::from_secs(seconds))

@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
+use sd_notify::NotifyState;
 
 use self::connection::{Connection, farewell, is_of_putexd};
 use self::heart::{AllCondemned, FirstAct, Heart};
@@ -34,10 +35,19 @@ use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
 use crate::host::self_fence::self_fence;
 use crate::journal::GuardAlarm;
+use crate::systemd::notify;
 use crate::types::{DAEMON_UNIT, ServiceName, Time};
 
-/// How often the guard looks for a proof that permits the next keep-alive of the watchdog: no event announces one.
+/// How often the guard looks for a proof that permits its end, or the next keep-alive of the watchdog: no event announces one.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How much more time to stop a guard asks systemd for that was told to end while units may run, and how often.
+const END_EXTENSION: Duration = Duration::from_secs(10);
+const END_EXTENSION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a guard that was told to end arms no lease.
+const ENDING: &str =
+    "run \"systemctl start putex-guard\": the guard was told to end, and it ends when the units of its leases are dead";
 
 /// Why the guard ends, or does not start.
 #[derive(Debug, thiserror::Error)]
@@ -49,10 +59,6 @@ pub enum Fatal {
     /// them.
     #[error("systemd was not heard to stop the units of {0}, and they are not dead")]
     Unproven(ServiceName),
-    /// The guard got SIGTERM while units may run. A watchdog goes on counting, and resets the host if no other guard takes
-    /// over.
-    #[error("it is told to end, and there are leases")]
-    Told,
     /// The guard has taken this host down, and the host still runs.
     #[error("the stop of {0} is not proven, and the host did not go down")]
     NotFenced(ServiceName),
@@ -91,21 +97,23 @@ pub(super) struct Shell<'a> {
     /// The hardware watchdog, if the guard is to serve one.
     watchdog: Option<Watchdog>,
     room: Room,
-    /// Becomes readable at SIGTERM. It is there only with a watchdog, which has to be closed; otherwise the signal ends the
-    /// guard.
-    told: Option<UnixStream>,
+    /// Becomes readable at SIGTERM.
+    told: UnixStream,
+    /// The guard was told to end: when it next asks systemd for more time.
+    ending: Option<Time>,
 }
 
 impl Shell<'_> {
-    /// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
-    /// if no unit was at stake, after the device is closed.
+    /// Serves until something fails that leaves a lease in doubt, or until SIGTERM. Then it ends every lease at once, and returns
+    /// without an error when none of their units can be alive any more.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
             let comers = self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
             self.tend();
-            if self.told.as_mut().is_some_and(|told| told.read(&mut [0]).is_ok()) {
-                return self.end();
+            if self.may_end()? {
+                self.watchdog.into_iter().for_each(Watchdog::close);
+                return Ok(());
             }
             if comers.clients {
                 self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
@@ -136,13 +144,30 @@ impl Shell<'_> {
         self.table.at_stake(|service| self.enforcements.get(service).is_some_and(Enforcement::is_stopped))
     }
 
-    /// Handles SIGTERM, which comes at the end of a shutdown, or from the administrator.
-    fn end(self) -> Result<(), Fatal> {
-        if self.at_stake().is_some() {
-            return Err(Fatal::Told);
+    /// Handles SIGTERM, which comes at the end of a shutdown, or from the administrator. Returns whether the guard may end. Nobody
+    /// would extend or enforce its leases without it, and systemd starts no other guard while this one is being stopped.
+    fn may_end(&mut self) -> Result<bool, Fatal> {
+        let now = clock::now();
+        if self.told.read(&mut [0]).is_ok() && self.ending.is_none() {
+            self.ending = Some(now);
+            if self.at_stake().is_some() {
+                let reason = "the guard is told to end: every lease of this host ends now, and the guard when their units are dead";
+                told::alarm(Level::Alert, GuardAlarm::Ends, reason);
+            }
+            self.table.end(now);
+            self.expire()?;
         }
-        self.watchdog.into_iter().for_each(Watchdog::close);
-        Ok(())
+        let Some(extend_at) = self.ending else { return Ok(false) };
+        if self.at_stake().is_none() {
+            return Ok(true);
+        }
+        if now.has_passed(extend_at) {
+            self.ending = Some(now.plus(END_EXTENSION_INTERVAL));
+            let extension = u32::try_from(END_EXTENSION.as_micros()).unwrap_or(u32::MAX);
+            // It is repeated. If all of them are lost, systemd kills the guard, and its watcher sends SIGKILL to the units.
+            let _ = notify::try_tell(&[NotifyState::ExtendTimeoutUsec(extension)]);
+        }
+        Ok(false)
     }
 
     /// Shows that the guard lives. Loops over many leases call this for each of them, because none of these steps can hang.
@@ -163,7 +188,8 @@ impl Shell<'_> {
         let beat = self.heart.due_in();
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
-        let limit = [raw, beat, keep_alive, self.reloads.due_in()].into_iter().flatten().min();
+        let end = self.ending.map(|_| PROOF_INTERVAL);
+        let limit = [raw, beat, keep_alive, end, self.reloads.due_in()].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
@@ -172,7 +198,7 @@ impl Shell<'_> {
         fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.reloads.poll_fds());
         let before_told = fds.len();
-        fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
+        fds.push(PollFd::new(&self.told, PollFlags::IN));
         if let Some(connection) = &self.connection {
             fds.push(connection.poll_fd());
         }
@@ -281,8 +307,8 @@ impl Shell<'_> {
     }
 
     /// The stop was not proven in time. The guard ends if that still helps, because `BindsTo=` then stops the units without an
-    /// answer from PID 1. It does not help if systemd has taken on the stop already, and it would end the other leases of the
-    /// host too.
+    /// answer from PID 1. It does not help if systemd has taken on the stop already, as when it stops the guard itself, and it
+    /// would end the other leases of the host too.
     fn give_up(&self, lease: &Lease) -> Result<(), Fatal> {
         let service = lease.service.clone();
         let reason = format!(
@@ -297,7 +323,7 @@ impl Shell<'_> {
         if lease.on_stop_failure.is_self_fence() {
             return Err(Fatal::NotFenced(service));
         }
-        if self.enforcements.get(&service).is_some_and(Enforcement::is_asked) {
+        if self.ending.is_some() || self.enforcements.get(&service).is_some_and(Enforcement::is_asked) {
             return Ok(());
         }
         Err(Fatal::Unproven(service))
@@ -368,7 +394,7 @@ impl Shell<'_> {
             Command::List => {
                 self.look_for_room();
                 let watchdog = self.watchdog.as_ref().map(Watchdog::status);
-                let trouble = self.room.trouble.clone();
+                let trouble = self.ending.map(|_| ENDING.to_owned()).or_else(|| self.room.trouble.clone());
                 let mut leases = self.table.list(of);
                 for listed in leases.iter_mut().filter(|listed| listed.stopped) {
                     let enforcement = self.enforcements.get(&listed.lease.service);
@@ -388,6 +414,9 @@ impl Shell<'_> {
             }
         {
             return Ok(Outcome::Refused { reason: error.to_string() });
+        }
+        if self.ending.is_some() && matches!(&command, Command::Arm { lease, .. } if !lease.closing) {
+            return Ok(Outcome::Refused { reason: ENDING.to_owned() });
         }
         let kind = match &command {
             Command::Arm { lease, .. } if !lease.closing => Change::Begins,

@@ -13,7 +13,9 @@
 //! A guard is not killed while PID 1 does not answer: nothing would start another one, this one could not go on by itself any
 //! more, and as its end closes the device of its watchdog, the kernel would write one more keep-alive.
 //!
-//! The other task of this program is in `take_down`.
+//! While there is no guard at all, and systemd may be forbidden to start one, this program sends SIGKILL in its place.
+//!
+//! Another task of this program is in `take_down`.
 
 use std::convert::Infallible;
 use std::fs;
@@ -34,6 +36,7 @@ use sd_notify::NotifyState;
 use super::pid1;
 use super::table::LEAST_PATIENCE;
 use super::told::{self, Level, say};
+use crate::guard_client::kept::Unguarded;
 use crate::host::clock;
 use crate::journal::GuardAlarm;
 use crate::systemd::notify;
@@ -51,6 +54,11 @@ const STEPS_AWAKE: u32 = 2;
 /// Pause between two attempts to connect to a guard: the first, and the longest that it doubles to.
 const CONNECT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const CONNECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest pause between two looks at the leases of a guard that is gone, and how many times as long as a look it is at least:
+/// with a thousand leases a look takes some milliseconds.
+const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
+const UNGUARDED_SHARE: u32 = 4;
 
 /// How long PID 1 may take to answer before a guard is killed.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
@@ -172,11 +180,12 @@ impl Vigil {
 }
 
 /// Runs the watcher for ever. An error ends it.
-pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
+pub(super) fn run(socket: &Path, systemd: &Path, state: &Path) -> io::Result<Infallible> {
     if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         say(Level::Warning, &format!("cannot keep the guard's watcher in memory, ignoring: {error}"));
     }
     sd_notify::notify(&[NotifyState::Ready])?;
+    let mut unguarded = Unguarded::new(state)?;
     let mut pause = CONNECT_INTERVAL_MIN;
     loop {
         tell_systemd(IDLE_PATIENCE);
@@ -185,8 +194,14 @@ pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
             guard.watch(systemd)?;
             pause = CONNECT_INTERVAL_MIN;
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(CONNECT_INTERVAL_MAX);
+        let began = clock::now();
+        for (lease, group) in unguarded.kill_overdue() {
+            let reason = format!("there is no guard, and the processes in {group} have got SIGKILL, which was due");
+            told::alarm_of(Level::Alert, GuardAlarm::Killed, &lease, &[&group], &reason);
+        }
+        let took = clock::now().since_at_most(began);
+        std::thread::sleep(pause.max(took * UNGUARDED_SHARE));
+        pause = (pause * 2).min(if unguarded.has_leases() { UNGUARDED_INTERVAL } else { CONNECT_INTERVAL_MAX });
     }
 }
 

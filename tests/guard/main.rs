@@ -795,6 +795,7 @@ impl Watcher {
         watcher.arg("--systemd").arg(root.join("systemd"));
         watcher.arg("--take-down").arg(root.join("take-down.sock"));
         watcher.arg("--sysrq").arg(root.join("sysrq"));
+        watcher.arg("--state").arg(root.join("state"));
         Self { child: watcher.spawn().expect("starts") }
     }
 
@@ -1094,25 +1095,72 @@ async fn without_its_watchdog_the_guard_arms_nothing() {
 /// The magic letter V would stop the device while the units run on.
 #[tokio::test]
 async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
-        let mut guard = Guard::with_watchdog(Some(""));
-        let client = guard.client().await;
-        client.arm(lease(1, ms(30_000))).await.expect("arms");
-        guard.signal(signal);
-        let (status, log) = guard.ended();
-        assert_ne!(status, Some(0), "{log}");
-        let sent = guard.keep_alives();
-        assert!(!sent.contains('V'), "{sent}");
-        // The guard's successor serves the device again, and closes it once there are no leases any more.
-        guard.child = Guard::spawn_with_watchdog(guard.root.path());
-        up(&client, Link::Down).await;
-        up(&client, Link::Up).await;
-        assert!(guard.keep_alives().len() > sent.len());
-        client.disarm(&db(), Instance(1)).await.expect("disarms");
-        guard.signal(rustix::process::Signal::TERM);
-        assert_eq!(guard.ended().0, Some(0));
-        assert!(guard.keep_alives().ends_with('V'));
-    }
+    let mut guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    client.arm(lease(1, ms(30_000))).await.expect("arms");
+    guard.kill();
+    let sent = guard.keep_alives();
+    assert!(!sent.contains('V'), "{sent}");
+    // The guard's successor serves the device again, and closes it once there are no leases any more.
+    guard.child = Guard::spawn_with_watchdog(guard.root.path());
+    up(&client, Link::Down).await;
+    up(&client, Link::Up).await;
+    assert!(guard.keep_alives().len() > sent.len());
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    guard.signal(rustix::process::Signal::TERM);
+    assert_eq!(guard.ended().0, Some(0));
+    assert!(guard.keep_alives().ends_with('V'));
+}
+
+/// It has a watchdog, so that it is seen to go on until the end.
+#[tokio::test]
+async fn a_guard_that_is_told_to_end_does_so_when_the_units_of_its_leases_are_dead() {
+    let Some(mut victim) = Victim::new("told") else { return };
+    let mut guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    let mut lease = lease_with_budget(ms(30_000), ms(1500));
+    lease.cgroups = vec![victim.path.clone()];
+    client.arm(lease).await.expect("arms");
+    let told = clock::now();
+    guard.signal(rustix::process::Signal::TERM);
+    let lapsed = async {
+        while !client.list().await.expect("it goes on")[0].lapsed {
+            sleep(ms(5)).await;
+        }
+    };
+    timeout(ms(1000), lapsed).await.expect("the lease ends at once");
+    assert!(!guard.grant().exists());
+    let refused = extend(&client, 1, ms(60_000)).await;
+    assert!(matches!(refused, Err(GuardError::Refused(_))), "{refused:?}");
+    let mut other = self::lease(2, ms(30_000));
+    other.service = ServiceName::new("other").expect("a good name");
+    let Err(GuardError::Refused(why)) = client.arm(other).await else { panic!("it is to end") };
+    assert!(why.contains("was told to end"), "{why}");
+    assert!(client.trouble().await.expect("it goes on").is_some(), "nobody contends here");
+    assert!(victim.is_alive(), "systemd has its chance first");
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(!victim.is_alive(), "{log}");
+    assert!(clock::now().since_at_most(told) < ms(10_000), "it does not wait for the deadline");
+    assert!(guard.keep_alives().ends_with('V'));
+}
+
+/// Nothing else is there to kill the unit: systemd may be forbidden to start a guard.
+#[tokio::test]
+async fn the_watcher_enforces_what_a_guard_has_left() {
+    let Some(mut victim) = Victim::new("left") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(1000));
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.terms.kill_at();
+    client.arm(lease).await.expect("arms");
+    let _watcher = Watcher::of(&guard);
+    guard.kill();
+    sleep(clock::now().until_passed(kill_at).saturating_sub(ms(100))).await;
+    assert!(victim.is_alive(), "SIGKILL is not due");
+    victim.wait_for_end().await;
+    assert!(clock::now().has_passed(kill_at));
 }
 
 /// A line for each try would fill the journal, and every terminal.

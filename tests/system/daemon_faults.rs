@@ -1,10 +1,10 @@
 //! putexd, its guard and systemd itself are restarted, killed and stopped while the unit runs.
 
 use crate::cluster::{Cut, Host};
-use crate::command::{now, run, wait_until};
+use crate::command::{now, run, said, wait_until};
 use crate::fixture::{
-    HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart, wait_for_standby,
-    wait_for_status,
+    ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
+    wait_for_standby, wait_for_status,
 };
 use crate::lockstore::{Lockstore, on_each_store};
 
@@ -123,14 +123,14 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     assert!(third.at > end.at && third.token > second.token);
     fixture.assert_no_violation();
 
-    // A guard that is stopped on purpose ends the leases as well, and one that comes back finds putexd waiting for it.
+    // A guard that is told to end ends the leases first, and one that comes back finds putexd waiting for it.
     let host = fixture.host_of(&third);
     let since = now();
-    host.exec(&["systemctl", "restart", GUARD]);
+    host.exec(&["systemctl", "kill", GUARD]);
     let end = fixture.oracle.wait_for_end(&third, SOON);
     assert!(end.after(since) < WAIT, "the unit must be stopped at once");
     let fourth = fixture.wait_for_start(end.at, TAKE_OVER);
-    println!("systemctl restart of the guard: started on {} after {:?}", fourth.host, fourth.after(since));
+    println!("systemctl kill of the guard: started on {} after {:?}", fourth.host, fourth.after(since));
     wait_until(SOON, "one copy is alive", || fixture.oracle.live() == [fourth.clone()]);
     assert_eq!(fixture.host_of(&fourth).property(UNIT, "ActiveState"), "active");
     fixture.assert_no_violation();
@@ -204,6 +204,50 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
         wait_for_standby(host);
         active = next;
     }
+    fixture.assert_no_violation();
+}
+
+/// Guard and putexd end for good, by an operator's commands, while the unit stops too slowly. Somebody has to send SIGKILL in time.
+#[test]
+fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() {
+    const SLOW: &str = "[Service]\nTimeoutStopSec=1h\n";
+    let plan = Plan::hosts("ended", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let plan = plan.service("db", format!("{SERVICE}stop-limit = \"2s\"\n"));
+    let Some((fixture, first)) = plan.file("/etc/systemd/system/database.service.d/slow.conf", SLOW).run() else {
+        return;
+    };
+    // putexd leaves the lease to the guard after 12 s, and the guard stays.
+    let host = fixture.host_of(&first);
+    let since = now();
+    host.sh("systemctl stop putexd.service || true");
+    let refused = said(&host.output(&["systemctl", "stop", GUARD]));
+    assert!(refused.contains("refuse"), "{refused}");
+    let second = fixture.wait_for_takeover(&first, since, ELECTED, "systemctl stop of putexd, then of the guard");
+    host.exec(&["systemctl", "start", DAEMON]);
+    wait_for_standby(host);
+
+    // A guard that is masked can be stopped, and does not end before the unit.
+    let host = fixture.host_of(&second);
+    let since = now();
+    host.exec(&["systemctl", "mask", GUARD]);
+    host.exec(&["systemctl", "stop", "--no-block", GUARD]);
+    wait_for_line(host, &["putex-guard", "the guard is told to end"]);
+    signal(host, DAEMON, "KILL");
+    let third =
+        fixture.wait_for_takeover(&second, since, TAKE_OVER, "systemctl stop of a masked guard, SIGKILL of putexd");
+    wait_until(SOON, "the guard ends", || host.property(GUARD, "ActiveState") == "inactive");
+    host.exec(&["systemctl", "unmask", GUARD]);
+    host.exec(&["systemctl", "start", GUARD]);
+    wait_for_standby(host);
+
+    // Nobody but the watcher is left.
+    let host = fixture.host_of(&third);
+    let both = [main_pid(host, GUARD), main_pid(host, DAEMON)];
+    host.exec(&["systemctl", "mask", GUARD, DAEMON]);
+    let since = now();
+    host.exec(&["kill", "-KILL", &both[0], &both[1]]);
+    let fourth = fixture.wait_for_takeover(&third, since, TAKE_OVER, "SIGKILL of guard and putexd, both masked");
+    fixture.assert_alone(&fourth);
     fixture.assert_no_violation();
 }
 

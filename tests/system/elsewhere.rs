@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, run, said, wait_for, wait_until};
 use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby, wait_for_words,
+    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, stop_guard, wait_for_line, wait_for_standby,
+    wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -186,7 +187,7 @@ fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
     let daemon = main_pid(host, DAEMON);
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
-    host.exec(&["systemctl", "stop", "putex-guard.service"]);
+    stop_guard(host);
     let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "guard stopped, SIGSTOP of putexd");
     host.exec(&["kill", "-CONT", &daemon]);
     fixture.assert_alone(&third);

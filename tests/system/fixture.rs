@@ -300,6 +300,15 @@ impl Fixture {
     }
 }
 
+/// Stops the guard of a host, which refuses that otherwise.
+pub fn stop_guard(host: &Host) {
+    let folder = "/run/systemd/system/putex-guard.service.d";
+    host.sh(&format!(
+        "mkdir -p {folder} && printf '[Unit]\\nRefuseManualStop=no\\n' >{folder}/stop.conf && systemctl daemon-reload"
+    ));
+    host.exec(&["systemctl", "stop", "putex-guard.service"]);
+}
+
 /// Waits until putexd on `host` shows that it is a standby of the service `db` while another host holds the lock.
 #[track_caller]
 pub fn wait_for_standby(host: &Host) {

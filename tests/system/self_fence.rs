@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use crate::cluster::{Cut, Host, Off};
 use crate::command::{holds_for, kill, now, wait_until};
 use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_restart, wait_for_standby,
-    wait_for_words,
+    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard, wait_for_line, wait_for_restart,
+    wait_for_standby, wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -201,7 +201,7 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     host.exec(&["systemctl", "stop", "putexd.service"]);
     fixture.wait_for_takeover(&third, since, HAND_OVER, "planned stop with a watchdog");
     assert!(!written(host).contains('V'));
-    host.exec(&["systemctl", "stop", GUARD]);
+    stop_guard(host);
     assert!(written(host).ends_with('V'));
     assert_eq!(host.property(GUARD, "Result"), "success");
     fixture.assert_no_violation();
@@ -233,7 +233,7 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     });
     let guard = main_pid(host, GUARD);
     let since = now();
-    host.exec(&["systemctl", "restart", GUARD]);
+    host.exec(&["systemctl", "kill", GUARD]);
     wait_for_restart(host, GUARD, &guard, SOON);
     fixture.oracle.wait_for_end(&first, SOON);
     let second = fixture.wait_for_start(since, TAKE_OVER);

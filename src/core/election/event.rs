@@ -184,6 +184,12 @@ pub enum Event {
     },
     /// What was seen of the unit. It comes at each change, and about every R.
     Unit(ObservedUnit),
+    /// systemd gave no answer about the unit. It comes about every R for as long as that lasts.
+    SystemdSilent {
+        /// There was no answer about any unit of the service, and the kernel shows nothing of them. Never so where one of them may
+        /// be active without a process.
+        nothing_left: bool,
+    },
     /// A check for the standby role: passed `rise` times, or failed `fall` times in a row.
     StandbyCheck(Result<(), String>),
     /// A check for the active role: `Ok` with each pass, `Err` after `fall` failures in a row.

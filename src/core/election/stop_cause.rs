@@ -71,6 +71,8 @@ pub enum LapseCause {
     EndedWhileAway,
     /// This putexd does not know in which store the lease's lock is.
     StoreUnknown,
+    /// The kernel shows nothing of the unit, and systemd, which alone could start it again, has not answered for T.
+    SystemdSilent,
 }
 
 /// What a wait before the next claim follows: after each failure in a row the wait is longer (back-off, K9).
@@ -84,7 +86,7 @@ pub enum Occasion {
 
 /// What a cause is without its details, in a word that is the same in each version: a label of the metrics. The last one stands
 /// for a stop whose cause is over by the time that it is counted.
-pub const STOP_KINDS: [&str; 20] = [
+pub const STOP_KINDS: [&str; 21] = [
     "barred",
     "stepped-down",
     "retired",
@@ -104,6 +106,7 @@ pub const STOP_KINDS: [&str; 20] = [
     "wrote-over-another",
     "ended-while-away",
     "store-unknown",
+    "systemd-silent",
     "other",
 ];
 
@@ -120,6 +123,7 @@ impl LapseCause {
             Self::WroteOverAnother => 16,
             Self::EndedWhileAway => 17,
             Self::StoreUnknown => 18,
+            Self::SystemdSilent => 19,
         }
     }
 }
@@ -189,6 +193,7 @@ impl fmt::Display for LapseCause {
             }
             Self::EndedWhileAway => f.write_str("the lease ended while putexd was away"),
             Self::StoreUnknown => f.write_str("the lease's store is not known"),
+            Self::SystemdSilent => f.write_str("nothing of the unit is left, and systemd does not answer"),
         }
     }
 }
@@ -244,6 +249,7 @@ mod tests {
             LapseCause::WroteOverAnother,
             LapseCause::EndedWhileAway,
             LapseCause::StoreUnknown,
+            LapseCause::SystemdSilent,
         ];
         for (position, cause) in causes.iter().enumerate() {
             let expected = match cause {
@@ -256,6 +262,7 @@ mod tests {
                 LapseCause::WroteOverAnother => 6,
                 LapseCause::EndedWhileAway => 7,
                 LapseCause::StoreUnknown => 8,
+                LapseCause::SystemdSilent => 9,
             };
             assert_eq!(position, expected);
         }

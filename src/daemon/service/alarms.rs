@@ -182,6 +182,7 @@ impl Service {
             | Alarm::Drained
             | Alarm::Undrained
             | Alarm::GuardGone
+            | Alarm::SystemdSilent
             | Alarm::Lapsed
             | Alarm::Over => false,
         }

@@ -293,9 +293,7 @@ impl Service {
                         how.consequence()
                     );
                 } else {
-                    let all: Vec<&str> = settings.units().map(UnitName::as_str).collect();
-                    let remedy =
-                        format!("run \"systemctl kill --signal=KILL {}\" unless it needs more time", all.join(" "));
+                    let remedy = format!("run \"{}\" unless it needs more time", self.kill_by_hand());
                     self.tell_of_late_stop(format!("{remedy}: {reason}"), LastWord::OfSystemd);
                 }
                 return;
@@ -383,6 +381,17 @@ impl Service {
                 tracing::error!("failed to take this host down: {error}");
             }
         }));
+    }
+
+    /// The command by which an operator kills the units: with systemd, or without it while it does not answer.
+    fn kill_by_hand(&self) -> String {
+        if !self.systemd_is_silent {
+            let all: Vec<&str> = self.settings.units().map(UnitName::as_str).collect();
+            return format!("systemctl kill --signal=KILL {}", all.join(" "));
+        }
+        let groups = self.units.groups();
+        let of = |group: &String| format!("/sys/fs/cgroup{{,/unified,/systemd}}'{group}'/cgroup.procs");
+        format!("kill -KILL $(cat {})", groups.iter().map(of).collect::<Vec<_>>().join(" "))
     }
 
     pub(super) fn placed(&self) -> Placed {

@@ -85,7 +85,7 @@ impl<'a> Shell<'a> {
         }
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let timer = BootTimer::new().map_err(host("make a timer"))?;
-        let told = watchdog.is_some().then(at_sigterm).transpose().map_err(host("listen for SIGTERM"))?;
+        let told = at_sigterm().map_err(host("listen for SIGTERM"))?;
         let mut grants = make_folders(paths)?;
         let leases = table.leases().count();
         if taken.is_none() {
@@ -125,6 +125,7 @@ impl<'a> Shell<'a> {
             watchdog,
             room: Room::default(),
             told,
+            ending: None,
         };
         shell.beat();
         for (lease, was_dead) in enforced {

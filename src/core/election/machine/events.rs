@@ -43,6 +43,7 @@ impl Election {
             Event::GuardDone { instance, done } => self.guard_done(at.now, instance, done),
             Event::GuardRefused { instance, asked, reason } => self.guard_refused(at.now, instance, asked, &reason),
             Event::Unit(unit) => self.observe_unit(at.now, unit),
+            Event::SystemdSilent { nothing_left } => self.systemd_is_silent(at.now, nothing_left),
             Event::StandbyCheck(result) => self.standby_check = Some(result),
             Event::ActiveCheck(result) => self.active_check(at.now, result),
             Event::Vetted { instance, result } => self.vetted(at.now, instance, result),
@@ -328,7 +329,23 @@ impl Election {
         }
     }
 
+    /// Lapse (H4): nobody runs the unit, and nobody can start it here. A host that is to go down for a stop that is not proven does so
+    /// in a release by the rule for that (release, H5), which gives systemd more time.
+    fn systemd_is_silent(&mut self, now: Time, nothing_left: bool) {
+        if !nothing_left {
+            self.silent_since = None;
+            return;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        let goes_down = self.settings.on_stop_failure.is_self_fence() && self.release_under_way().is_some();
+        let is_over = now.since_at_least(since) >= self.settings.timings.lease();
+        if is_over && !goes_down && self.may_be_running() {
+            self.lapse(now, &LapseCause::SystemdSilent);
+        }
+    }
+
     pub(super) fn observe_unit(&mut self, now: Time, unit: ObservedUnit) {
+        self.silent_since = None;
         let alive = unit == ObservedUnit::Alive;
         self.unit_alive = Some(alive);
         if alive {

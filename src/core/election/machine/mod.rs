@@ -41,6 +41,8 @@ pub struct Election {
     connected: bool,
     guard_up: bool,
     unit_alive: Option<bool>,
+    /// Since when systemd is silent while the kernel shows nothing of the unit.
+    silent_since: Option<Time>,
     /// A stop of a unit that ran without the lock is under way.
     stopping_stray: bool,
     pending_disarm: Option<PendingDisarm>,
@@ -141,6 +143,7 @@ impl Election {
             connected: false,
             guard_up: false,
             unit_alive: None,
+            silent_since: None,
             stopping_stray: false,
             pending_disarm: None,
             standby_check: None,
