@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use putexd::election::{Action, Alarm, Event, GuardDone, GuardRequest, ObservedUnit, State, WriteResult};
-use putexd::types::{Instance, Time};
+use putexd::election::{
+    Action, Alarm, Event, GuardDone, GuardRequest, Memory, ObservedUnit, Settings, State, WriteResult,
+};
+use putexd::types::{Instance, OnStopFailure, Time};
 
-use crate::host::{Host, alarms, closed, disarmed, guard, held_by, kill_at, ms, read, stops, write};
+use crate::host::{Host, alarms, closed, disarmed, guard, held_by, kill_at, ms, read, settings, stops, write};
 
 #[test]
 fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgotten_the_lease() {
@@ -236,4 +238,40 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
     host.handle(Event::Stopped);
     host.comes_back(instance, stop);
+}
+
+/// While PID 1 hangs nobody starts the unit again here, and no other host would if this one went on renewing.
+#[test]
+fn a_unit_that_is_gone_while_systemd_is_silent_for_a_lease_is_left_to_others() {
+    const SILENT: Event = Event::SystemdSilent { nothing_left: true };
+    let alive = || Event::Unit(ObservedUnit::Alive);
+    let looks = |host: &mut Host, span, event: &Event| {
+        for _ in 0..span / 500 {
+            host.handle(event.clone());
+            host.goes_on(ms(500));
+        }
+    };
+    let (mut host, instance) = Host::activated();
+    for seen in [alive(), Event::SystemdSilent { nothing_left: false }] {
+        looks(&mut host, 2500, &SILENT);
+        looks(&mut host, 10_000, &seen);
+        assert_eq!(host.election.state(), State::Active, "it counts from the first look that shows nothing");
+    }
+    looks(&mut host, 3000, &SILENT);
+    assert_eq!(host.election.state(), State::Active, "time alone says nothing");
+    let lapse = host.handle(SILENT);
+    assert_eq!(guard(&lapse), Some(GuardRequest::Close { instance }));
+    assert_eq!((stops(&lapse), host.election.state()), (1, State::Lapsing));
+    let actions = host.after(ms(60_000));
+    assert_eq!(write(&host.answered(actions)), None, "the record ages");
+
+    // The same in a release, unless the host goes down for it.
+    for (goes_down, state) in [(OnStopFailure::Alert, State::Lapsing), (OnStopFailure::RebootForce, State::Releasing)] {
+        let mut host = Host::new(Settings { on_stop_failure: goes_down, ..settings() }, Memory::default(), None);
+        let instance = host.activate();
+        host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
+        host.handle(closed(instance));
+        looks(&mut host, 3500, &SILENT);
+        assert_eq!(host.election.state(), state);
+    }
 }

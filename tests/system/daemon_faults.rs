@@ -1,7 +1,9 @@
 //! putexd, its guard and systemd itself are restarted, killed and stopped while the unit runs.
 
+use rustix::process::Signal;
+
 use crate::cluster::{Cut, Host};
-use crate::command::{now, run, said, wait_until};
+use crate::command::{kill, now, run, said, wait_until};
 use crate::fixture::{
     ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
     wait_for_standby, wait_for_status,
@@ -204,6 +206,31 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
         wait_for_standby(host);
         active = next;
     }
+    fixture.assert_no_violation();
+}
+
+/// A file of the unit is on a share that hangs: PID 1 reads it when it starts the unit again, and hangs as well. A pipe that nobody
+/// writes to is such a file.
+#[test]
+fn a_unit_that_ends_while_systemd_hangs_on_its_file_is_left_to_another_host() {
+    const FILE: &str = "[Service]\nRestart=always\nRestartSec=0\nEnvironmentFile=-/var/lib/hangs\n";
+    let plan = Plan::hosts("file", 2, Lockstore::Directory);
+    let Some((fixture, first)) = plan.file("/etc/systemd/system/database.service.d/file.conf", FILE).run() else {
+        return;
+    };
+    let host = fixture.host_of(&first);
+    host.exec(&["mkfifo", "/var/lib/hangs"]);
+    let since = now();
+    kill(Signal::KILL, &host.processes_of(UNIT));
+    let second = fixture.wait_for_takeover(&first, since, ELECTED, "SIGKILL of the unit, and PID 1 hangs on its file");
+    let other = fixture.host_of(&second);
+    let told = |what: &str| said(&other.output(&["putexctl", "status"])).contains(what);
+    let alarm = format!("host {}: run \"cat /proc/1/stack\"", host.name);
+    wait_until(ELECTED, "the other host tells of it", || told(&alarm) && told("systemd does not answer"));
+    host.exec(&["sh", "-c", "echo >/var/lib/hangs"]);
+    wait_for_standby(host);
+    wait_until(ELECTED, "the alarm ends", || !told("systemd does not answer"));
+    fixture.assert_alone(&second);
     fixture.assert_no_violation();
 }
 
