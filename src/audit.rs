@@ -2,6 +2,7 @@
 //!
 //! The daemon asks the same before it takes a unit under supervision, so a unit that is refused here is refused there.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub async fn units(systemd: &Systemd, settings: &Settings, with_gate: bool) -> R
     let mut found = Vec::new();
     for service in &settings.services {
         let of_service = async {
-            let mut found = units_of(systemd, service, with_gate).await?;
+            let mut found = units_of(systemd, service, settings, with_gate).await?;
             found.extend(others_of(systemd, service, settings.node.as_str()).await?);
             Ok::<_, String>(found)
         };
@@ -68,7 +69,12 @@ pub async fn units(systemd: &Systemd, settings: &Settings, with_gate: bool) -> R
     Ok(found)
 }
 
-async fn units_of(systemd: &Systemd, service: &ServiceSettings, with_gate: bool) -> Result<Vec<Finding>, String> {
+async fn units_of(
+    systemd: &Systemd,
+    service: &ServiceSettings,
+    settings: &Settings,
+    with_gate: bool,
+) -> Result<Vec<Finding>, String> {
     let finding = |is_error, text| Finding::of(service, is_error, text);
     let all: Vec<UnitName> = service.units().cloned().collect();
     let mut found = Vec::new();
@@ -98,6 +104,12 @@ async fn units_of(systemd: &Systemd, service: &ServiceSettings, with_gate: bool)
             ));
             found.extend(texts.map(|text| finding(false, text)));
         }
+        if is_loaded && !service.observes {
+            let turned_off = systemd.turned_off(unit).await.map_err(|error| error.to_string())?;
+            let conflicts = systemd.conflicts(unit).await.map_err(|error| error.to_string())?;
+            let rivals = of_rivals(unit, &conflicts, service, &settings.services);
+            found.extend(turned_off.into_iter().chain(rivals).map(|text| finding(false, text)));
+        }
     }
     Ok(found)
 }
@@ -111,6 +123,24 @@ fn of_boot(unit: &UnitName, is_enabled: bool) -> Option<String> {
              starts it"
         )
     })
+}
+
+/// What is to be known of units of other services that end `unit` by their start.
+fn of_rivals(
+    unit: &UnitName,
+    conflicts: &BTreeSet<String>,
+    service: &ServiceSettings,
+    all: &[ServiceSettings],
+) -> Vec<String> {
+    let others = all.iter().filter(|other| other.name != service.name && !other.observes);
+    let rivals = others.flat_map(|other| other.units().map(move |rival| (&other.name, rival)));
+    let tell = |(other, rival): (&ServiceName, &UnitName)| {
+        format!(
+            "remove Conflicts= between {unit} and {rival} of the service {other}, if one host is to run both: they end each other, so \
+             a host that runs one of them does not take the other"
+        )
+    };
+    rivals.filter(|(_, rival)| conflicts.contains(rival.as_str())).map(tell).collect()
 }
 
 /// What is wrong with the time that systemd gives the unit for its stop.

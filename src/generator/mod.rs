@@ -712,6 +712,11 @@ mod tests {
         BindsTo=putex-lease@database.target
         After=putex-lease@database.target
         AssertPathExists=/run/putex/leases/database
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         [Service]
         ExecCondition=/usr/bin/putex-guard gate database
         EnvironmentFile=-/run/putex/leases/database
@@ -811,6 +816,11 @@ mod tests {
         DefaultDependencies=no
         Conflicts=umount.target
         Before=umount.target
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         ");
         insta::assert_snapshot!(host.drop_in("web.socket"), @r"
         # Made by putex-generator: this unit runs only while this host holds its lease.
@@ -821,6 +831,11 @@ mod tests {
         DefaultDependencies=no
         Conflicts=shutdown.target
         Before=shutdown.target
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         ");
     }
 
@@ -878,6 +893,11 @@ mod tests {
         BindsTo=putex-lease@billing.target
         After=putex-lease@billing.target
         AssertPathExists=/run/putex/leases/billing
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         [Service]
         ExecCondition=/usr/bin/putex-guard gate billing
         EnvironmentFile=-/run/putex/leases/billing
@@ -890,7 +910,8 @@ mod tests {
         host.file("etc/db.toml", "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n");
         assert_eq!(host.bonds(), "db:db.service db:db.slice db:machine-db.scope");
         let asserted = "# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n\
-                        BindsTo=putex-guard.service\nAssertPathExists=/run/putex/leases/db\n";
+                        BindsTo=putex-guard.service\nAssertPathExists=/run/putex/leases/db\nFailureAction=none\n\
+                        SuccessAction=none\nStartLimitAction=none\nJobTimeoutAction=none\nStopWhenUnneeded=no\n";
         assert_eq!(host.drop_in("db.slice"), asserted);
         assert_eq!(host.drop_in("machine-db.scope"), asserted);
     }

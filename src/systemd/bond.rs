@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Systemd;
+use super::by_itself::TURNED_OFF;
 use super::error::BusError;
 use super::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use crate::types::{ServiceName, UnitName};
@@ -35,9 +36,18 @@ impl Systemd {
     /// Which of the two drop-ins of `unit` PID 1 has loaded, by their names, whatever they contain.
     pub async fn loaded_bonds(&self, unit: &UnitName) -> Result<LoadedBonds, BusError> {
         let paths = self.link().await?.common(unit.as_str(), &["DropInPaths"]).await?.texts("DropInPaths");
-        let has = |name: &str| paths.iter().any(|path| path.rsplit('/').next() == Some(name));
+        let has = |name: &str| paths.iter().any(|path| is_named(path.as_ref(), name));
         Ok(LoadedBonds { kept: has(KEPT_DROP_IN), generated: has(DROP_IN) })
     }
+}
+
+fn is_named(path: &Path, name: &str) -> bool {
+    path.file_name().is_some_and(|last| last == name)
+}
+
+/// Whether the file at `path` is one of the two drop-ins, by its name.
+pub(super) fn is_drop_in(path: &Path) -> bool {
+    is_named(path, KEPT_DROP_IN) || is_named(path, DROP_IN)
 }
 
 /// The path of the kept drop-in of `unit` below `directory`, which is [`KEPT_DIR`] outside of tests.
@@ -132,6 +142,9 @@ fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> St
     for rest in rest {
         line(rest);
     }
+    for (name, off) in TURNED_OFF {
+        line(&format!("{name}={off}"));
+    }
     text
 }
 
@@ -164,6 +177,11 @@ mod tests {
         BindsTo=putex-lease@db.target
         After=putex-lease@db.target
         AssertPathExists=/run/putex/leases/db
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         [Service]
         EnvironmentFile=-/run/putex/leases/db
         ");
@@ -172,6 +190,11 @@ mod tests {
         [Unit]
         BindsTo=putex-guard.service
         AssertPathExists=/run/putex/leases/db
+        FailureAction=none
+        SuccessAction=none
+        StartLimitAction=none
+        JobTimeoutAction=none
+        StopWhenUnneeded=no
         ");
     }
 

@@ -9,9 +9,11 @@
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
 pub mod bond;
+mod by_itself;
 mod calls;
 mod changes;
 mod confinement;
+mod conflicts;
 mod elsewhere;
 mod error;
 mod facts;
@@ -22,6 +24,7 @@ mod lanes;
 mod link;
 mod manager;
 pub mod notify;
+mod order;
 mod outside;
 mod prepared_start;
 mod private;
@@ -33,6 +36,7 @@ mod run;
 mod start;
 mod supervisable;
 mod tracked;
+mod unit_files;
 mod units;
 pub mod wire;
 
@@ -71,6 +75,7 @@ pub struct Systemd {
     references: Option<References>,
     purpose: Purpose,
     watched: Watched,
+    order: order::Order,
     mounts: units::Mounts,
     walker: Walker,
     begun: Begun,
@@ -145,6 +150,7 @@ impl Systemd {
             keeper,
             references,
             purpose: Purpose::Look,
+            order: order::Order::default(),
             mounts: units::Mounts::default(),
             walker: Walker::new(),
             begun: Begun::default(),

@@ -175,6 +175,7 @@ const KEPT: &[&str] = &[
     "ActiveState",
     "After",
     "Asserts",
+    "Before",
     "BindPaths",
     "BindReadOnlyPaths",
     "BindsTo",
@@ -182,6 +183,8 @@ const KEPT: &[&str] = &[
     "CollectMode",
     "ConditionResult",
     "Conditions",
+    "ConflictedBy",
+    "Conflicts",
     "ConsistsOf",
     "ControlGroup",
     "ControlPID",
@@ -196,13 +199,16 @@ const KEPT: &[&str] = &[
     "ExecStartPre",
     "ExecStop",
     "ExecStopPost",
+    "FailureAction",
     "FinalKillSignal",
+    "FragmentPath",
     "Id",
     "InaccessiblePaths",
     "InactiveEnterTimestampMonotonic",
     "InactiveExitTimestampMonotonic",
     "InvocationID",
     "Job",
+    "JobTimeoutAction",
     "KillMode",
     "LazyUnmount",
     "LoadError",
@@ -217,6 +223,7 @@ const KEPT: &[&str] = &[
     "RefuseManualStop",
     "RemainAfterExit",
     "RequiredBy",
+    "Requires",
     "RequisiteOf",
     "Result",
     "RootDirectory",
@@ -224,12 +231,17 @@ const KEPT: &[&str] = &[
     "RootImage",
     "SendSIGKILL",
     "Slice",
+    "SourcePath",
+    "StartLimitAction",
     "StateChangeTimestampMonotonic",
+    "StopWhenUnneeded",
     "SubState",
+    "SuccessAction",
     "TemporaryFileSystem",
     "Triggers",
     "Type",
     "UnsetEnvironment",
+    "Wants",
     "What",
     "Where",
 ];
@@ -549,7 +561,19 @@ mod tests {
             text.starts_with(|first: char| first.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric)
         };
         let mut asked: HashMap<String, u32> = HashMap::new();
-        for file in ["bond", "elsewhere", "gate", "properties", "start", "supervisable", "units"] {
+        for file in [
+            "bond",
+            "by_itself",
+            "conflicts",
+            "elsewhere",
+            "gate",
+            "order",
+            "properties",
+            "start",
+            "supervisable",
+            "unit_files",
+            "units",
+        ] {
             let text = std::fs::read_to_string(folder.join(file).with_extension("rs")).expect("a source");
             let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
             let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -28,7 +28,7 @@ pub struct Started {
     pub state: UnitState,
 }
 
-/// Why a unit is not known to be started. After any of these variants but the first six something of the unit may run:
+/// Why a unit is not known to be started. After any of these variants but the first eight something of the unit may run:
 /// stop it, and prove it dead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
@@ -48,6 +48,16 @@ pub enum StartError {
         /// The unit.
         unit: String,
         /// What the unit lacks.
+        trouble: String,
+        /// What the operator should do.
+        remedy: String,
+    },
+    /// The start would end a unit of another service, which runs on this host.
+    #[error("{unit} {trouble}: {remedy}")]
+    Rival {
+        /// The unit.
+        unit: String,
+        /// What it would end.
         trouble: String,
         /// What the operator should do.
         remedy: String,
@@ -161,6 +171,7 @@ impl Systemd {
             | Err(
                 StartError::NotLoaded { .. }
                 | StartError::Ungated { .. }
+                | StartError::Rival { .. }
                 | StartError::NotKept { .. }
                 | StartError::ShuttingDown
                 | StartError::Condition(_)
@@ -203,6 +214,10 @@ impl Systemd {
         check(&properties)?;
         if !before.active_state.is_stopped() {
             return Err(StartError::AlreadyRunning(before.in_words()));
+        }
+        if let Some(rival) = insist(patient_until, || self.running_rival(&properties)).await? {
+            let Trouble { trouble, remedy } = rival.trouble();
+            return Err(StartError::Rival { unit: unit.to_string(), trouble, remedy });
         }
         // The counters of systemd's start limit are not meant for starts that follow the death of another host.
         if !is_ready {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::try_join;
+
 use super::Systemd;
+use super::by_itself;
+use super::conflicts;
 use super::elsewhere;
 use super::error::BusError;
 use super::gate::{self, Trouble};
@@ -12,6 +16,10 @@ use crate::types::{ServiceName, UnitName};
 
 /// The properties that name the units which systemd stops with a unit.
 const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
+
+/// The properties that only admission looks at.
+const ADMISSION: [&str; 6] =
+    ["Before", "FailureAction", "SuccessAction", "StartLimitAction", "JobTimeoutAction", "StopWhenUnneeded"];
 
 /// What the service around a unit has configured that the admission of the unit depends on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,7 +95,9 @@ impl Systemd {
     /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, returns what the
     /// operator should know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
-        let properties = self.read_settings(unit.as_str()).await?;
+        let link = self.link().await?;
+        let (settings, own) = try_join(self.read_settings(unit.as_str()), link.common(unit.as_str(), &ADMISSION)).await?;
+        let properties = settings.with(own);
         check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {
             gate::check(&properties, service).map_err(|Trouble { trouble, remedy }| Unsupervisable::Ungated {
@@ -97,11 +107,13 @@ impl Systemd {
             })?;
         }
         let checked = check_own_name(&properties, unit).and_then(|()| check_settings(&properties, around));
-        checked.map_err(|Trouble { trouble, remedy }| Unsupervisable::Unprovable {
-            unit: unit.to_string(),
-            trouble,
-            remedy,
-        })?;
+        let unprovable =
+            |Trouble { trouble, remedy }| Unsupervisable::Unprovable { unit: unit.to_string(), trouble, remedy };
+        checked.map_err(unprovable)?;
+        self.check_order(&properties).await?.map_err(unprovable)?;
+        if around.service.is_some() && !properties.state().may_run() {
+            self.running_rival(&properties).await?.map_or(Ok(()), |rival| Err(unprovable(rival.trouble())))?;
+        }
         let mut remarks = remarks(&properties, unit, around);
         if let Some(service) = around.service
             && !around.may_end
@@ -192,6 +204,10 @@ fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(
             return trouble(format!("has {name}=yes"), "remove that line, so that it can be driven from outside");
         }
     }
+    if around.service.is_some() {
+        by_itself::check(properties)?;
+    }
+    conflicts::check_own(properties, around.bound)?;
     check_triggers(properties, around.bound)?;
     check_elsewhere(properties, around)?;
     check_effect(properties, around.self_fence)

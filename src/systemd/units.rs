@@ -45,11 +45,13 @@ const EFFECT: [&str; 5] = [
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 11] = [
     "LoadError",
     "BindsTo",
     "After",
     "Asserts",
+    "Conflicts",
+    "ConflictedBy",
     "DropInPaths",
     "Triggers",
     "RefuseManualStart",
@@ -237,8 +239,14 @@ impl NotDead {
     }
 }
 
-fn is_lease(unit: &str) -> bool {
-    unit.starts_with(LEASE_PREFIX) && unit.ends_with(".target")
+/// The service that a lease target is of.
+fn service_of(unit: &str) -> Option<&str> {
+    unit.strip_prefix(LEASE_PREFIX)?.strip_suffix(".target")
+}
+
+/// The services to whose leases a unit with these properties is bound.
+pub(super) fn leases(properties: &Properties) -> Vec<String> {
+    properties.texts("BindsTo").iter().filter_map(|name| service_of(name)).map(str::to_owned).collect()
 }
 
 impl Systemd {
@@ -337,7 +345,7 @@ impl Systemd {
     }
 
     async fn failed_start(&self, properties: &Properties) -> Result<FailedStart, BusError> {
-        let lease_since = match properties.texts("BindsTo").iter().find(|name| is_lease(name)) {
+        let lease_since = match properties.texts("BindsTo").iter().find(|name| service_of(name).is_some()) {
             Some(lease) => self.link().await?.common(lease, &[ACTIVE_SINCE]).await?.active_since(),
             None => 0,
         };
@@ -428,7 +436,7 @@ impl Systemd {
 
     /// The unit's own name. A lease target has no other name, so PID 1 is not asked for it.
     pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
-        if is_lease(unit.as_str()) { Ok(unit.to_string()) } else { Ok(self.link().await?.row(unit.as_str()).await?.0) }
+        if service_of(unit.as_str()).is_some() { Ok(unit.to_string()) } else { Ok(self.link().await?.row(unit.as_str()).await?.0) }
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {

@@ -41,6 +41,7 @@ mod names;
 mod neighbours;
 mod on_hosts;
 mod operator;
+mod order;
 mod package;
 mod partition;
 mod pauses;
