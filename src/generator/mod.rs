@@ -886,7 +886,8 @@ mod tests {
         assert_eq!(host.bonds(), "billing:billing.service billing:billing.timer");
         assert!(host.run().problems.is_empty());
         let timer = host.drop_in("billing.timer");
-        assert!(timer.ends_with("AssertPathExists=/run/putex/leases/billing\n"), "{timer}");
+        assert!(timer.contains("\nAssertPathExists=/run/putex/leases/billing\n"), "{timer}");
+        assert!(!timer.contains("[Service]"), "{timer}");
         insta::assert_snapshot!(host.drop_in("billing.service"), @r"
         # Made by putex-generator: this unit runs only while this host holds its lease.
         [Unit]

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn what_is_still_loaded_is_found() {
-        let later = vec!["/run/systemd/generator/a.service.d/zzzz-putex.conf", "/etc/systemd/system/a.service.d/zzzzz.conf"];
+        let later =
+            vec!["/run/systemd/generator/a.service.d/zzzz-putex.conf", "/etc/systemd/system/a.service.d/zzzzz.conf"];
         let said = |name, value| {
             check(&Properties::of([(name, value), ("DropInPaths", Variant::from(later.clone()))]))
                 .map_err(|Trouble { trouble, remedy }| format!("{trouble}: {remedy}"))
@@ -72,7 +73,10 @@ mod tests {
         for name in ["FailureAction", "SuccessAction", "StartLimitAction", "JobTimeoutAction"] {
             assert_eq!(said(name, Variant::from("none")), Ok(()));
             let told = said(name, Variant::from("reboot")).expect_err("it acts");
-            assert!(told.starts_with(&format!("has {name}=reboot")) && told.contains("give /etc/systemd/system/a"), "{told}");
+            assert!(
+                told.starts_with(&format!("has {name}=reboot")) && told.contains("give /etc/systemd/system/a"),
+                "{told}"
+            );
         }
         assert_eq!(said("StopWhenUnneeded", Variant::from(false)), Ok(()));
         let told = said("StopWhenUnneeded", Variant::from(true)).expect_err("it acts");

@@ -75,7 +75,9 @@ impl Rival {
     pub(super) fn trouble(&self) -> Trouble {
         let Self { unit, service } = self;
         Trouble {
-            trouble: format!("and {unit} of the service {service}, which runs on this host, end each other (Conflicts=)"),
+            trouble: format!(
+                "and {unit} of the service {service}, which runs on this host, end each other (Conflicts=)"
+            ),
             remedy: format!("run \"putexctl step-down {service}\", or remove Conflicts= if both may run on one host"),
         }
     }
@@ -96,7 +98,10 @@ mod tests {
         for name in CONFLICTS {
             assert!(check_own(&of(name, &["shutdown.target", "c.service"]), &bound).is_ok());
             let Trouble { trouble, remedy } = check_own(&of(name, &["b.service"]), &bound).expect_err("they do");
-            assert!(trouble.starts_with("and b.service of the same") && remedy.contains("Conflicts=b.service"), "{trouble}");
+            assert!(
+                trouble.starts_with("and b.service of the same") && remedy.contains("Conflicts=b.service"),
+                "{trouble}"
+            );
         }
     }
 }

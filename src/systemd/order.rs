@@ -131,7 +131,8 @@ impl Systemd {
 
     async fn origin(&self, unit: &str, other: &str) -> Result<Origin, BusError> {
         // A specifier may stand for anything.
-        let names = |value: &str, wanted: &str| value.split_whitespace().any(|word| word == wanted || word.contains('%'));
+        let names =
+            |value: &str, wanted: &str| value.split_whitespace().any(|word| word == wanted || word.contains('%'));
         let link = self.link().await?;
         if let Some(line) = self.lines(unit, "Before").await?.into_iter().find(|line| names(&line.value, other)) {
             let source = link.common(unit, &["SourcePath"]).await?;

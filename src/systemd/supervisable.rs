@@ -96,7 +96,8 @@ impl Systemd {
     /// operator should know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
         let link = self.link().await?;
-        let (settings, own) = try_join(self.read_settings(unit.as_str()), link.common(unit.as_str(), &ADMISSION)).await?;
+        let (settings, own) =
+            try_join(self.read_settings(unit.as_str()), link.common(unit.as_str(), &ADMISSION)).await?;
         let properties = settings.with(own);
         check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {

@@ -436,7 +436,11 @@ impl Systemd {
 
     /// The unit's own name. A lease target has no other name, so PID 1 is not asked for it.
     pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
-        if service_of(unit.as_str()).is_some() { Ok(unit.to_string()) } else { Ok(self.link().await?.row(unit.as_str()).await?.0) }
+        if service_of(unit.as_str()).is_some() {
+            Ok(unit.to_string())
+        } else {
+            Ok(self.link().await?.row(unit.as_str()).await?.0)
+        }
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {

@@ -8,8 +8,6 @@ use crate::command::{holds_for, now, said, since, wait_until};
 use crate::fixture::{ELECTED, Fixture, Plan, SERVICE, TAKE_OVER, WAIT, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
 
-/// Hosts have no generators, because most tests need none.
-const NO_GENERATOR: &str = "/etc/systemd/system-generators/systemd-fstab-generator";
 const FSTAB: &str = "tmpfs /srv/data tmpfs defaults 0 0\n";
 const NEEDS_MOUNT: (&str, &str) =
     ("/etc/systemd/system/database.service.d/data.conf", "[Unit]\nRequires=srv-data.mount\nAfter=srv-data.mount\n");
@@ -78,7 +76,6 @@ fn what_systemd_does_by_order_and_by_itself_harms_no_service() {
     let Some(fixture) = plan.prepare() else { return };
     for host in &fixture.hosts {
         host.assert_harmless();
-        host.remove_file(NO_GENERATOR);
     }
     fixture.start_putexd();
 
@@ -109,7 +106,10 @@ fn what_systemd_does_by_order_and_by_itself_harms_no_service() {
     let (with_one, one) = wait_for_run(&fixture, "one.service", "");
     let (with_two, two) = wait_for_run(&fixture, "two.service", "");
     assert_ne!(with_one.name, with_two.name);
-    wait_for_line(with_two, &["one: failed to take one.service", "two.service of the service two, which runs on this host"]);
+    wait_for_line(
+        with_two,
+        &["one: failed to take one.service", "two.service of the service two, which runs on this host"],
+    );
     holds_for(WAIT, "they leave each other alone", || {
         let all = [runs(&fixture, "one.service"), runs(&fixture, "two.service")].concat();
         all == [(with_one.name.clone(), one.clone()), (with_two.name.clone(), two.clone())]
