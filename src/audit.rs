@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Probe, ServiceSettings, Settings, StopProof};
+use crate::systemd::remedy::drop_in;
 use crate::systemd::{Surroundings, Systemd, Unsupervisable};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
@@ -148,16 +149,23 @@ fn of_time(unit: &UnitName, stop_time: Option<Duration>, service: &ServiceSettin
     let (stop_time, limit) = (stop_time?, service.stop_limit);
     let then = service.on_stop_failure.consequence();
     if stop_time == Duration::MAX {
+        let (section, name) = match unit.kind() {
+            "service" => ("Service", "TimeoutStopSec"),
+            "mount" => ("Mount", "TimeoutSec"),
+            "swap" => ("Swap", "TimeoutSec"),
+            _ => ("Socket", "TimeoutSec"),
+        };
         return Some(format!(
-            "set TimeoutStopSec= of {unit} below stop-limit = {}: systemd waits for its stop for ever, and when stop-limit is over \
-             {then}",
+            "{}: systemd waits for the stop of {unit} for ever, and when stop-limit = {} is over {then}",
+            drop_in(unit.as_str(), section, &format!("{name}={}", limit.as_secs())),
             rounded(limit)
         ));
     }
     (stop_time > limit).then(|| {
         format!(
-            "set stop-limit longer than {time}, or a shorter TimeoutStopSec= of {unit}: systemd gives its stop {time}, and when \
+            "set stop-limit = \"{}s\", or a shorter TimeoutStopSec= of {unit}: systemd gives its stop {time}, and when \
              stop-limit = {} is over {then}",
+            stop_time.as_secs() + u64::from(stop_time.subsec_nanos() > 0),
             rounded(limit),
             time = rounded(stop_time)
         )
@@ -210,8 +218,8 @@ mod tests {
         let told = |time| of_time(&unit, time, &service);
         assert_eq!((told(None), told(Some(limit))), (None, None));
         let longer = told(Some(limit + Duration::from_secs(1))).expect("it is longer");
-        assert!(longer.starts_with("set stop-limit longer than ") && longer.contains("an alarm is raised"), "{longer}");
+        assert!(longer.starts_with("set stop-limit = \"") && longer.contains("an alarm is raised"), "{longer}");
         let never = told(Some(Duration::MAX)).expect("it never ends");
-        assert!(never.contains("systemd waits for its stop for ever"), "{never}");
+        assert!(never.contains("TimeoutStopSec=") && never.contains("for ever"), "{never}");
     }
 }

@@ -317,8 +317,8 @@ messages! {
         StrayUnit = "the unit runs without the lock", "560b984bbabc4cb7a14842f97acdf01f", ERROR;
         /// A daemon-reload has taken away what binds a unit to its lease.
         Ungated = "the unit can be started without its lease", "d248be04c4ba4b28927e4877768bb7b8", ERROR;
-        /// A process of the unit was found outside of its control groups.
-        LeftControlGroup = "a process has left its control group", "048ce3eabad14d69b26f25ae714d4a99", ERROR;
+        /// A process of the unit was found outside of its control groups, or one that has its work done elsewhere.
+        LeftControlGroup = "work of the unit is outside of its control group", "048ce3eabad14d69b26f25ae714d4a99", ERROR;
         /// The wall clock moved against the time since boot.
         ClockJump = "the clock jumped", "d5c90c2baec24517a030a3eae78486bb", WARN;
         /// A stop could not be proven in time: not within `stop-limit`, or not by the end of its stop budget.

@@ -191,7 +191,7 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::Regression => "find out what happened to the store",
         Alarm::StrayUnit => "find out what has started the unit",
         Alarm::Ungated => "put back what binds the unit to its lease, and run \"systemctl daemon-reload\"",
-        Alarm::LeftControlGroup => "have the process stay in the unit, and run \"systemctl reload putexd\"",
+        Alarm::LeftControlGroup => "have the work stay in the unit, and run \"systemctl reload putexd\"",
         Alarm::ClockJump => "check whether this machine was paused",
         Alarm::StopFailed => "look for what is left of the unit",
         Alarm::SelfFence => "find out why the unit could not be stopped",

@@ -1,5 +1,5 @@
-//! Processes that units run outside of their own control groups: in slices and scopes that the configuration names in
-//! `contains`, and in places that nobody expected.
+//! Work of units that is outside of their own control groups: in slices and scopes that the configuration names in `contains`,
+//! in places that nobody expected, and in daemons that a process of theirs has asked for it.
 //!
 //! PID 1 stops neither of them with the unit, and the unit's empty control group says nothing about them.
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::config::{ServiceSettings, StopProof};
 use crate::host::processes::Process;
-use crate::systemd::{JobEnd, KernelError, Look, Manager, NotDead, Purpose};
+use crate::systemd::{FoundClient, JobEnd, KernelError, Look, Manager, NotDead, Purpose};
 use crate::types::{Time, UnitName};
 
 /// Time from SIGTERM to SIGKILL for processes that are left after an orderly stop: as long as containers have by default.
@@ -24,6 +24,8 @@ const GLANCE: Duration = Duration::from_millis(250);
 /// One service's processes outside of its control groups, shared by the tasks that look and that stop.
 pub(super) struct Beyond {
     main: UnitName,
+    /// All units of the service.
+    units: Vec<UnitName>,
     contains: Vec<UnitName>,
     /// Whether `stop-proof` is `unit-only`: the administrator answers for what is not in the control groups.
     unit_only: AtomicBool,
@@ -33,6 +35,53 @@ pub(super) struct Beyond {
     /// Processes that were seen outside. Their parents may have ended since, so that only the remembered process ids find
     /// them again.
     strays: Mutex<Vec<Process>>,
+    /// A process of the units that had its work done elsewhere, in words, until their stop is proven.
+    client: Mutex<Option<String>>,
+}
+
+/// Work of the units that no stop of them reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outside {
+    /// A process that has left the units' control groups.
+    Left(Process),
+    /// A process in them that has its work done elsewhere.
+    Asks(FoundClient),
+}
+
+impl Outside {
+    /// Whether both are of the same process.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.process().is(other.process())
+    }
+
+    fn process(&self) -> &Process {
+        match self {
+            Self::Left(process) | Self::Asks(FoundClient { process, .. }) => process,
+        }
+    }
+
+    /// The process and where its work is, such as `PID 36 (/usr/bin/worker) in /user.slice/session-1.scope`.
+    pub(super) fn in_words(&self) -> String {
+        match self {
+            Self::Left(process) => in_words(process),
+            Self::Asks(FoundClient { process, does, .. }) => {
+                format!("PID {} ({}), which {does}", process.pid, process.command)
+            }
+        }
+    }
+
+    /// What to do about it, as the beginning of a sentence.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            // "contains" does not take the slice of a user's sessions, which are not the unit's alone.
+            Self::Left(process) if process.group.starts_with("/user.slice/") => {
+                "PAM has given it a session: start it with User= in place of su, or have the PAM file of the program that opens the \
+                 session include common-session-noninteractive, without pam_systemd"
+            }
+            Self::Left(_) => "have it stay in the unit, or list its slice in contains",
+            Self::Asks(client) => client.remedy,
+        }
+    }
 }
 
 /// How far the stop has come with ending the processes that the units left behind.
@@ -60,11 +109,13 @@ impl Beyond {
     pub(super) fn new(settings: &ServiceSettings, systemd: Arc<dyn Manager>) -> Self {
         Self {
             main: settings.unit.clone(),
+            units: settings.units().cloned().collect(),
             contains: settings.contains.clone(),
             unit_only: AtomicBool::new(settings.stop_proof == StopProof::UnitOnly),
             systemd,
             groups: Mutex::default(),
             strays: Mutex::default(),
+            client: Mutex::default(),
         }
     }
 
@@ -74,6 +125,7 @@ impl Beyond {
         self.unit_only.store(unit_only, Ordering::Relaxed);
         if unit_only {
             self.strays.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.forget_client();
         }
     }
 
@@ -132,6 +184,37 @@ impl Beyond {
             strays.extend(found.iter().cloned());
         }
         Ok(found)
+    }
+
+    /// Looks for processes in `groups` that have their work done elsewhere. There are none where the administrator answers for
+    /// such work, or has said where it is.
+    pub(super) async fn find_clients(
+        &self,
+        groups: &BTreeSet<String>,
+        age: Duration,
+    ) -> Result<Vec<FoundClient>, KernelError> {
+        if self.is_unit_only() || !self.contains.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.systemd.clients(groups, &self.units, age).await
+    }
+
+    /// Remembers for the proof that a process had its work done elsewhere.
+    pub(super) fn remember_client(&self, outside: &[Outside]) {
+        let clients = outside.iter().filter(|work| matches!(work, Outside::Asks(_)));
+        if let Some(client) = clients.last() {
+            *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.in_words());
+        }
+    }
+
+    /// A process that had its work done elsewhere since the units were proven dead last, in words.
+    pub(super) fn client(&self) -> Option<String> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The units are proven dead, and whatever they had done elsewhere.
+    pub(super) fn forget_client(&self) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn strays(&self) -> Vec<Process> {
@@ -217,8 +300,7 @@ impl Beyond {
     }
 }
 
-/// A process in words, such as `PID 36 (/usr/bin/worker) in /user.slice/session-1.scope`.
-pub(super) fn in_words(process: &Process) -> String {
+fn in_words(process: &Process) -> String {
     format!("PID {} ({}) in {}", process.pid, process.command, process.group)
 }
 

@@ -14,8 +14,9 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KernelError, KillError, Look, Manager, ManagerFuture,
-    NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Look, Manager,
+    ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
+    Unsupervisable,
 };
 use crate::types::{
     FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
@@ -32,6 +33,10 @@ pub(super) struct Told {
     pub(super) full: BTreeSet<String>,
     /// The processes that descend from the units and are outside of their control groups.
     pub(super) outside: Vec<Process>,
+    /// Whether the units that are dead were killed.
+    pub(super) killed: bool,
+    /// The processes that have their work done elsewhere.
+    pub(super) clients: Vec<FoundClient>,
     /// Processes that run, until they are killed.
     pub(super) alive: Vec<Process>,
     /// Why units are not dead. All other units are dead unless their control group is in `full`.
@@ -222,6 +227,15 @@ impl Manager for Fake {
         self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(look(told)))
     }
 
+    fn clients<'a>(
+        &'a self,
+        _: &'a BTreeSet<String>,
+        _: &'a [UnitName],
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
+        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.clients.clone()))
+    }
+
     fn end_processes<'a>(
         &'a self,
         processes: &'a [Process],
@@ -249,10 +263,11 @@ impl Manager for Fake {
             let placement = told.placement(unit);
             let left = placement.groups.iter().find(|group| told.full.contains(*group)).cloned();
             let trouble = told.not_dead.get(unit).cloned().or(left.map(NotDead::ProcessesLeft));
+            let result = told.killed.then(|| "timeout".to_owned());
             Look {
                 placement,
                 is_started: told.started.contains(unit),
-                dead: trouble.map_or_else(|| Ok(stopped(unit)), Err),
+                dead: trouble.map_or_else(|| Ok(UnitState { result, ..stopped(unit) }), Err),
             }
         };
         self.answer(|silence| silence, |told| Ok(look(told)))

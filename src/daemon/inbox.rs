@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::beyond::Outside;
 use super::grounds::Uncontainable;
 use super::unit_control::ObservedUnits;
 use crate::cluster::request::Unmet;
 use crate::config::{ServiceSettings, WatchdogSettings};
 use crate::election::{Event, Word};
-use crate::host::processes::Process;
 use crate::systemd::Unsupervisable;
 use crate::types::NodeId;
 
@@ -150,8 +150,8 @@ pub(super) enum Told {
     RunsSince(u64),
     /// What a look at the units has shown.
     Looked(Looked),
-    /// The processes of the units that are outside of their control groups, each time that the list changes.
-    Strays(Vec<Process>),
+    /// The work of the units that is outside of their control groups, each time that the list changes.
+    Outside(Vec<Outside>),
     /// Whether the units can be supervised, each time that the answer changes.
     Admission(Admission),
     /// Whether the units may be run under the key (the unit's entry, N1).

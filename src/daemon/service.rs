@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::alarms::Alarms;
-use super::beyond;
+use super::beyond::Outside;
 use super::diary::Diary;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
@@ -26,7 +26,6 @@ use crate::cluster::request::Unmet;
 use crate::config::{ServiceSettings, StopProof};
 use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
 use crate::guard_client::Link as GuardLink;
-use crate::host::processes::Process;
 use crate::journal;
 use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
@@ -376,7 +375,7 @@ impl Service {
         match told {
             Told::Event(event) => Some(event),
             Told::Looked(look) => self.observe(look),
-            Told::Strays(strays) => self.judge_strays(&strays),
+            Told::Outside(outside) => self.judge_outside(&outside),
             Told::Admission(admission) => {
                 self.tell_of_admission(&admission);
                 self.admission = admission;
@@ -660,15 +659,15 @@ impl Service {
         if self.election.state() == State::Active { observed.main } else { observed.all }
     }
 
-    /// Tells of processes outside of their control groups. By default they end the lease, because no stop reaches them, and
-    /// no empty control group shows that they are gone. What was seen so far is part of the proof.
-    fn judge_strays(&mut self, strays: &[Process]) -> Option<Event> {
-        let words: Vec<String> = strays.iter().take(STRAYS_SHOWN).map(beyond::in_words).collect();
-        let first = words.first().cloned();
+    /// Tells of work outside of the units' control groups. By default it ends the lease, because no stop reaches it, and no
+    /// empty control group shows that it is gone. What was seen so far is part of the proof.
+    fn judge_outside(&mut self, outside: &[Outside]) -> Option<Event> {
+        let words: Vec<String> = outside.iter().take(STRAYS_SHOWN).map(Outside::in_words).collect();
+        let first = outside.first();
         let unit = &self.settings.unit;
         let outside = |words: &String| {
             format!(
-                "{unit} has {words}, outside of its control group; stop-proof = \"unit-only\": nobody shows that it has ended"
+                "{unit} has work outside of its control group: {words}; stop-proof = \"unit-only\": nobody shows that it has ended"
             )
         };
         let whole = self.settings.stop_proof == StopProof::Whole;
@@ -689,8 +688,10 @@ impl Service {
         }
         self.raise(journal::Alarm::LeftControlGroup, &words);
         let reason = format!(
-            "{unit} had {first}, outside of its control group, where no stop reaches it: have it stay in the unit, or list its \
-             slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""
+            "{unit} had work outside of its control group, where no stop reaches it: {}: {}, or set stop-proof = \"unit-only\" to \
+             answer for it yourself; then run \"systemctl reload putexd\"",
+            first.in_words(),
+            first.remedy()
         );
         self.strayed = Some(reason.clone());
         Some(Event::Strayed(reason))

@@ -19,8 +19,8 @@ use crate::election::{ObservedUnit, rounded};
 use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, StartError,
-    insist,
+    ActiveState, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Look, Manager, NotDead, PATIENCE, Placement,
+    Purpose, StartError, insist,
 };
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -450,6 +450,7 @@ impl UnitControl {
             match proof {
                 Ok(()) => {
                     self.tell_unproven(None);
+                    self.beyond.forget_client();
                     self.work.send_modify(|work| work.looks.is_proven = true);
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     return;
@@ -518,14 +519,14 @@ impl UnitControl {
     }
 
     /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a
-    /// process, contained units, and units of which PID 1 has said nothing yet, need that word.
+    /// process, contained units, work that was done elsewhere, and units of which PID 1 has said nothing yet, need that word.
     pub(super) async fn are_dead_by_kernel(&self) -> bool {
         let needs_systemd = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let is_complete = known.iter().map(|known| &known.name).eq(self.all().iter());
             !is_complete || known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
         };
-        if needs_systemd {
+        if needs_systemd || self.beyond.client().is_some() {
             return false;
         }
         let groups = self.groups();
@@ -539,7 +540,7 @@ impl UnitControl {
     /// The guard asks for as much proof as [`stop`](Self::stop) does of control groups, of units without a process and of
     /// what they have mounted. Its word is not enough where its lease covers less than what is known here by now. It is not
     /// enough for contained units either: systemd starts things in an active slice without the lease, and the guard does
-    /// not know when the slice's stop is over.
+    /// not know when the slice's stop is over, nor how a client ended that had work done elsewhere.
     pub(super) async fn are_dead_by(&self, listed: &ListedLease) -> bool {
         let ListedLease { lease, stopped, .. } = listed;
         let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
@@ -554,6 +555,7 @@ impl UnitControl {
             && covers_groups
             && covers_effects
             && contains_nothing
+            && self.beyond.client().is_none()
             && self.beyond.are_strays_gone().await == Ok(true)
     }
 
@@ -579,10 +581,17 @@ impl UnitControl {
         let units = self.all();
         let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
         let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
+        let mut killed = None;
         for (name, look) in units.into_iter().zip(looks) {
-            if let Err(trouble) = look.map_err(NotDead::from).and_then(|look| look.dead) {
-                return Err((name, trouble));
+            match look.map_err(NotDead::from).and_then(|look| look.dead) {
+                Ok(state) if state.was_killed() => drop(killed.get_or_insert(name)),
+                Ok(_) => {}
+                Err(trouble) => return Err((name, trouble)),
             }
+        }
+        // A client that ends by itself has had its daemon end the work first.
+        if let (Some(name), Some(client)) = (killed, self.beyond.client()) {
+            return Err((name, NotDead::Elsewhere(client)));
         }
         let lease = lease.map_err(|error| (self.lease.clone(), error.into()))?;
         // A queued stop of the target waits for units that only follow the lease, and the proof does not wait for those.
@@ -682,6 +691,11 @@ impl UnitControl {
         self.find_strays(age).await
     }
 
+    /// Looks for processes of the units that have their work done elsewhere. `age` is as for [`find_strays`](Self::find_strays).
+    pub(super) async fn find_clients(&self, age: Duration) -> Result<Vec<FoundClient>, KernelError> {
+        self.beyond.find_clients(&self.groups(), age).await
+    }
+
     /// Looks for strays before an orderly stop, because the stop ends the parents by which they are found. It takes
     /// [`LAST_LOOK_LIMIT`] at most.
     async fn look_before_stop(&self) {
@@ -735,6 +749,7 @@ mod tests {
 
     use super::*;
     use crate::config::StopProof;
+    use crate::daemon::beyond::Outside;
     use crate::daemon::fake::{Fake, process, settings, stopped_lease, unit};
     use crate::daemon::machine::ThisMachine;
     use crate::types::OnStopFailure;
@@ -920,6 +935,41 @@ mod tests {
         assert_eq!(units.find_strays(Duration::ZERO).await, Ok(vec![process(7)]), "it is told of all the same");
         units.beyond.require(StopProof::Whole);
         assert_eq!(seen().await, ["kill 7"]);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_was_killed_has_not_ended_its_work() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        let client = FoundClient { process: process(7), does: "has docker ask".to_owned(), remedy: "" };
+        fake.tell(|told| told.clients = vec![client]);
+        let find = async || {
+            let found = units.find_clients(Duration::ZERO).await.expect("an answer");
+            units.beyond.remember_client(&found.into_iter().map(Outside::Asks).collect::<Vec<_>>());
+        };
+        let prove = async |killed| {
+            fake.tell(|told| told.killed = killed);
+            let proof = units.proof(&mut Leftovers::default(), Duration::ZERO).await;
+            proof.map_err(|(name, trouble)| trouble.of(&name)).err().unwrap_or_default()
+        };
+        assert_eq!(prove(true).await, "", "it had no client");
+        find().await;
+        assert_eq!(prove(false).await, "", "the client has ended by itself");
+        let said = prove(true).await;
+        assert!(
+            said.contains("run \"systemctl reset-failed database.service\"") && said.contains("which has docker ask"),
+            "{said}"
+        );
+        assert!(!units.are_dead_by_kernel().await, "the kernel does not tell");
+        units.beyond.require(StopProof::UnitOnly);
+        assert_eq!(prove(true).await, "", "the administrator answers for it");
+        find().await;
+        assert_eq!(prove(true).await, "", "and is not asked again");
+        units.beyond.require(StopProof::Whole);
+        find().await;
+        prove(false).await;
+        units.stop(None, None).await;
+        assert_eq!(prove(true).await, "", "that was before");
     }
 
     #[tokio::test]

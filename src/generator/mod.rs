@@ -50,6 +50,10 @@ use crate::types::{Key, LEASES_DIR, STATE_DIR, ServiceName, UnitName, is_device_
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
 
+/// Where systemd looks for units and their drop-ins.
+const UNIT_DIRS: [&str; 4] =
+    ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
+
 /// The configuration of the host, which names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
 
@@ -72,7 +76,11 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", command_line::version()),
         Some(target) if !target.starts_with('-') => {
-            let folders = KeptFolders { kept: PathBuf::from(kept::DIR), state: PathBuf::from(STATE_DIR) };
+            let folders = KeptFolders {
+                kept: PathBuf::from(kept::DIR),
+                state: PathBuf::from(STATE_DIR),
+                units: UNIT_DIRS.map(PathBuf::from).into(),
+            };
             let generated = run(&SERVICE_DIRS.map(PathBuf::from), &folders, Path::new(target));
             report(&generated.problems);
             if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
@@ -96,13 +104,15 @@ pub struct Generated {
     pub problems: Vec<String>,
 }
 
-/// The folders in which putexd keeps, beside the service files, which units it has run.
+/// The folders that are read beside those of the service files.
 #[derive(Debug, Clone)]
 pub struct KeptFolders {
     /// The folder of what putexd has last taken from each file, in this boot.
     pub kept: PathBuf,
     /// The folder of what putexd has run, in any boot.
     pub state: PathBuf,
+    /// The folders of the units themselves.
+    pub units: Vec<PathBuf>,
 }
 
 impl KeptFolders {
@@ -160,8 +170,12 @@ pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Gen
             generated.problems.push(format!("{unit} is not kept from being started: {error}"));
         }
     }
+    let bound: Vec<UnitName> = generated.bonds.keys().cloned().collect();
+    let directories = folders.units.clone();
+    let naming = begin(move || Ok(bound.into_iter().filter(|unit| bond::names_programs(&directories, unit)).collect()));
+    let naming: BTreeSet<UnitName> = awaited(&naming, end).unwrap_or_default();
     for (unit, services) in &generated.bonds {
-        if let Err(error) = write(target, unit.as_str(), &bond::generated(unit, services)) {
+        if let Err(error) = write(target, unit.as_str(), &bond::generated(unit, services, naming.contains(unit))) {
             generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
         }
     }
@@ -619,7 +633,11 @@ mod tests {
         }
 
         fn run(&self) -> Generated {
-            let folders = KeptFolders { kept: self.root.path().join("kept"), state: self.root.path().join("state") };
+            let folders = KeptFolders {
+                kept: self.root.path().join("kept"),
+                state: self.root.path().join("state"),
+                units: vec![self.root.path().join("units")],
+            };
             run(&self.directories(), &folders, &self.root.path().join("out"))
         }
 
@@ -1146,7 +1164,8 @@ mod tests {
     #[test]
     fn without_any_directory_there_is_nothing_to_do() {
         let root = tempfile::tempdir().expect("a directory");
-        let folders = KeptFolders { kept: root.path().join("kept"), state: root.path().join("state") };
+        let folders =
+            KeptFolders { kept: root.path().join("kept"), state: root.path().join("state"), units: Vec::new() };
         assert_eq!(run(&[root.path().join("none")], &folders, root.path()), Generated::default());
     }
 }

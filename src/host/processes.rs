@@ -63,21 +63,39 @@ pub struct Family {
     children: Vec<(i32, i32)>,
     /// Pairs of a control group and a process in it, sorted. A process whose group could not be read is missing.
     groups: Vec<(String, i32)>,
+    /// The processes whose programs have one of the names that the reader looks for.
+    named: BTreeSet<i32>,
+}
+
+/// A process and the program that it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// The process.
+    pub process: Process,
+    /// The file name of its program, or of the script that an interpreter runs, cut to 15 bytes. The kernel takes it from the
+    /// file, whatever the program is called in its arguments.
+    pub name: String,
+    /// Its arguments, the name of the program first.
+    pub words: Vec<String>,
 }
 
 impl Family {
-    /// Reads `/proc`: two small files of each process, neither of which waits for the process itself.
-    pub fn read(version: Version) -> io::Result<Self> {
-        Self::read_in(Path::new("/proc"), version)
+    /// Reads `/proc`: two small files of each process, neither of which waits for the process itself. `is_known` says which
+    /// names of programs the reader looks for.
+    pub fn read(version: Version, is_known: fn(&str) -> bool) -> io::Result<Self> {
+        Self::read_in(Path::new("/proc"), version, is_known)
     }
 
-    fn read_in(proc: &Path, version: Version) -> io::Result<Self> {
+    fn read_in(proc: &Path, version: Version, is_known: fn(&str) -> bool) -> io::Result<Self> {
         let proc = Proc::open(proc)?;
         let (mut family, mut text) = (Self::default(), Vec::new());
         for pid in proc.pids()? {
             let pid = pid?;
             let Some(stat) = proc.stat(pid, &mut text)? else { continue };
             family.stats.insert(pid, stat);
+            if name_in(&String::from_utf8_lossy(&text)).is_some_and(is_known) {
+                family.named.insert(pid);
+            }
             family.children.push((stat.parent, pid));
             // A group that cannot be read here is read again if somebody asks for its process.
             if !stat.is_kernels
@@ -108,6 +126,49 @@ impl Family {
         }
         let runs = |pid: &i32| self.stats.get(pid).is_some_and(|stat| !stat.is_dead);
         found.difference(&inside).copied().filter(runs).collect()
+    }
+
+    /// The processes in `groups` whose programs have one of the names that the reader looked for.
+    #[must_use]
+    pub fn named_in(&self, groups: &BTreeSet<String>) -> Vec<i32> {
+        let members = groups.iter().flat_map(|group| self.members(group));
+        members
+            .filter(|pid| self.named.contains(pid) && self.stats.get(pid).is_some_and(|stat| !stat.is_dead))
+            .collect()
+    }
+
+    /// The programs of those of `pids` that are in `groups` now. What is inside of a container, with process ids of its own, has
+    /// other daemons to ask, and is left out.
+    pub fn programs(&self, pids: &[i32], groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Running>> {
+        self.programs_in(Path::new("/proc"), pids, groups, version)
+    }
+
+    fn programs_in(
+        &self,
+        path: &Path,
+        pids: &[i32],
+        groups: &BTreeSet<String>,
+        version: Version,
+    ) -> io::Result<Vec<Running>> {
+        let (proc, mut text) = (Proc::open(path)?, Vec::new());
+        let mut found = Vec::new();
+        for &pid in pids {
+            let Some(known) = self.stats.get(&pid) else { continue };
+            let Some(group) = proc.group(pid, version, &mut text)? else { continue };
+            let is_inside = groups.iter().any(|other| is_within(&group, other));
+            if !is_inside || proc.stat(pid, &mut text)? != Some(*known) {
+                continue;
+            }
+            let name = name_in(&String::from_utf8_lossy(&text)).unwrap_or_default().to_owned();
+            if !proc.read(pid, "status", &mut text)? || is_in_container(&String::from_utf8_lossy(&text)) {
+                continue;
+            }
+            let line = fs::read(path.join(format!("{pid}/cmdline"))).unwrap_or_default();
+            let words = String::from_utf8_lossy(&line).trim_end_matches('\0').split('\0').map(str::to_owned).collect();
+            let process = Process { pid, began: known.began, group, command: command_of(path, pid) };
+            found.push(Running { process, name, words });
+        }
+        Ok(found)
     }
 
     fn children_of(&self, pid: i32) -> impl Iterator<Item = i32> {
@@ -276,6 +337,17 @@ fn stat_in(text: &str) -> Option<Stat> {
     Some(Stat { parent, began, is_dead: matches!(state, "Z" | "X" | "x"), is_kernels: flags & PF_KTHREAD != 0 })
 }
 
+/// The file name of the program, in `/proc/PID/stat`.
+fn name_in(text: &str) -> Option<&str> {
+    Some(text.split_once('(')?.1.rsplit_once(')')?.0)
+}
+
+/// Whether `/proc/PID/status` has more than one process id: one for each namespace that the process is in.
+fn is_in_container(text: &str) -> bool {
+    let ids = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    ids.is_some_and(|ids| ids.split_whitespace().count() > 1)
+}
+
 /// The command line of a process, for messages. It is read only of processes that are shown, because the kernel reads it
 /// from the memory of the process.
 pub(super) fn command_of(proc: &Path, pid: impl Display) -> String {
@@ -316,8 +388,12 @@ mod tests {
             fs::write(directory.join("cmdline"), format!("worker\0{pid}\0")).expect("its command");
         }
         fs::create_dir(root.path().join("self")).expect("what is no process");
-        let family = Family::read_in(root.path(), Version::V2).expect("readable");
+        let family = Family::read_in(root.path(), Version::V2, is_worker).expect("readable");
         (root, family)
+    }
+
+    fn is_worker(name: &str) -> bool {
+        name == "a) b"
     }
 
     fn find(family: &Family, root: &Path, known: &[i32], groups: &[&str]) -> io::Result<Vec<Process>> {
@@ -349,6 +425,30 @@ mod tests {
         assert_eq!(outside(&processes, &[11], &["/system.slice/a.service"]), [11, 12], "the main process itself");
         assert_eq!(outside(&processes, &[20], &["/system.slice/a.service"]), [11, 12, 20], "a longer name is another");
         assert_eq!(outside(&processes, &[], &["/system.slice/a.service.d"]), [0; 0]);
+    }
+
+    #[test]
+    fn programs_are_found_by_the_names_that_the_kernel_has() {
+        let processes = [
+            INIT,
+            (10, 1, "S", "/a.service"),
+            (11, 10, "Z", "/a.service"),
+            (12, 1, "S", "/b.service"),
+            (13, 1, "S", "/a.service"),
+        ];
+        let (root, family) = host(&processes);
+        let groups = BTreeSet::from(["/a.service".to_owned()]);
+        assert_eq!(family.named_in(&groups), [10, 13]);
+        fs::write(root.path().join("10/status"), "Name:\ta\nNSpid:\t10\n").expect("its namespaces");
+        fs::write(root.path().join("13/status"), "NSpid:\t13\t1\n").expect("its namespaces");
+        let find = || family.programs_in(root.path(), &[10, 12, 13], &groups, Version::V2).expect("readable");
+        let [found] = &find()[..] else { panic!("one is outside, and one in a container: {:?}", find()) };
+        assert_eq!((found.process.pid, found.name.as_str()), (10, "a) b"));
+        assert_eq!(found.words, ["worker", "10"]);
+        fs::copy(root.path().join("12/stat"), root.path().join("10/stat")).expect("another process");
+        assert_eq!(find(), []);
+        let none = Family::read_in(root.path(), Version::V2, |_| false).expect("readable");
+        assert_eq!(none.named_in(&groups), [0; 0]);
     }
 
     #[test]
@@ -409,8 +509,11 @@ mod tests {
         assert_eq!(group_in("1:name=systemd:/one\n", Version::V2), None);
         let (root, _) = host(&[INIT]);
         fs::write(root.path().join("1/stat"), "1 what\n").expect("a file without sense");
-        assert!(Family::read_in(root.path(), Version::V2).is_err());
-        assert!(Family::read_in(&root.path().join("self"), Version::V2).is_err(), "no process at all is no host");
+        assert!(Family::read_in(root.path(), Version::V2, is_worker).is_err());
+        assert!(
+            Family::read_in(&root.path().join("self"), Version::V2, is_worker).is_err(),
+            "no process at all is no host"
+        );
     }
 
     fn sleeper() -> (Child, Process) {
@@ -425,7 +528,7 @@ mod tests {
     fn what_cannot_be_read_is_an_error_unless_the_process_is_gone() {
         let (root, family) = host(&[INIT, (10, 1, "S", "/b.service")]);
         fs::create_dir(root.path().join("11")).expect("a process that ends");
-        assert_eq!(Family::read_in(root.path(), Version::V2).expect("readable"), family);
+        assert_eq!(Family::read_in(root.path(), Version::V2, is_worker).expect("readable"), family);
         let outside = || find(&family, root.path(), &[10], &[]);
         for file in ["cgroup", "stat"] {
             let path = root.path().join("10").join(file);
@@ -434,7 +537,7 @@ mod tests {
             fs::create_dir(&path).expect("what is no file");
             outside().expect_err("nobody knows");
             if file == "cgroup" {
-                let family = Family::read_in(root.path(), Version::V2).expect("the others are readable");
+                let family = Family::read_in(root.path(), Version::V2, is_worker).expect("the others are readable");
                 find(&family, root.path(), &[10], &[]).expect_err("it may be anywhere");
                 assert_eq!(find(&family, root.path(), &[], &["/b.service"]).expect("nobody asks for it"), []);
             }
@@ -452,7 +555,7 @@ mod tests {
         for (version, group) in versions.filter_map(|version| Some((version, group_in(&groups, version)?))) {
             let outside = |groups: &[&str]| {
                 let groups = groups.iter().map(|&group| group.to_owned()).collect();
-                let family = Family::read(version).expect("readable");
+                let family = Family::read(version, is_worker).expect("readable");
                 let suspects = family.suspects(&BTreeSet::from([own]), &groups);
                 let found = family.outside(&suspects, &groups, version).expect("readable");
                 found.into_iter().any(|process| process.pid == own)

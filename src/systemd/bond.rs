@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::Systemd;
 use super::by_itself::TURNED_OFF;
 use super::error::BusError;
-use super::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
+use super::gate::{DROP_IN, EXEC_PATHS, GUARD_UNIT, PROGRAM};
 use crate::types::{ServiceName, UnitName};
 
 /// The directory in which putexd keeps its drop-ins. What is in it is gone after a reboot, as the leases are.
@@ -77,12 +77,20 @@ pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
 ///
 /// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
 /// start, which is the safe reading of a contradiction.
+///
+/// `names_programs`: the unit says which programs it may run, and so is permitted to run the gate. Where it does not say so,
+/// the line would give it a view of the file system of its own.
 #[must_use]
-pub fn generated(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
+pub fn generated(unit: &UnitName, services: &BTreeSet<ServiceName>, names_programs: bool) -> String {
     // Without the prefix "+", with which root would run whatever LD_PRELOAD= names in an environment that the unit's user
     // may write.
     let gate = |service: &ServiceName| format!("ExecCondition={PROGRAM} gate {service}\n");
-    drop_in("putex-generator", unit, services, gate)
+    let mut text = drop_in("putex-generator", unit, services, gate);
+    if names_programs && unit.kind() == "service" {
+        text.push_str(EXEC_PATHS);
+        text.push('\n');
+    }
+    text
 }
 
 /// The text of a drop-in. `gate` returns the line, if any, by which a unit of type service checks the lease of one of
@@ -110,7 +118,7 @@ fn drop_in(
 #[must_use]
 pub fn is_generated(directory: &Path, unit: &UnitName, services: &BTreeSet<ServiceName>) -> bool {
     let made = fs::read_to_string(directory.join(format!("{unit}.d")).join(DROP_IN));
-    made.is_ok_and(|text| text == generated(unit, services))
+    made.is_ok_and(|text| [false, true].into_iter().any(|names| text == generated(unit, services, names)))
 }
 
 /// The comment that names the maker, and the `[Unit]` section, which units of every type get. A unit of several services
@@ -152,6 +160,24 @@ fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> St
 fn environment(service: &ServiceName) -> String {
     // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
     format!("EnvironmentFile=-{}", service.grant())
+}
+
+/// Whether a file of `unit` below one of `directories`, in which systemd looks for units, has a line `NoExecPaths=`.
+#[must_use]
+pub fn names_programs(directories: &[PathBuf], unit: &UnitName) -> bool {
+    let name = unit.as_str();
+    // The files of a template are those of its instances.
+    let template = name.split_once('@').map(|(prefix, _)| format!("{prefix}@.{}", unit.kind()));
+    let has_line = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim_start().starts_with("NoExecPaths"))
+    };
+    std::iter::once(name).chain(template.as_deref()).any(|name| {
+        directories.iter().any(|directory| {
+            let drop_ins = fs::read_dir(directory.join(format!("{name}.d"))).into_iter().flatten();
+            has_line(&directory.join(name)) || drop_ins.flatten().any(|entry| has_line(&entry.path()))
+        })
+    })
 }
 
 /// Whether `unit` is a slice or a scope. Other units lie in a slice without any order between them and the slice.
@@ -196,6 +222,33 @@ mod tests {
         JobTimeoutAction=none
         StopWhenUnneeded=no
         ");
+    }
+
+    #[test]
+    fn a_unit_that_names_its_programs_may_run_the_gate() {
+        let root = tempfile::tempdir().expect("a folder");
+        let directories = [root.path().join("etc"), root.path().join("lib")];
+        let unit = |name: &str| UnitName::new(name).expect("a name");
+        let names = |name: &str| names_programs(&directories, &unit(name));
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        assert!(!names("a.service"));
+        write("lib/a.service", "[Service]\n#NoExecPaths=/\n");
+        assert!(!names("a.service"));
+        write("etc/a.service.d/b.conf", "[Service]\nNoExecPaths=/\n");
+        assert!(names("a.service"));
+        write("lib/redis@.service", "[Service]\n NoExecPaths = /\n");
+        assert!(names("redis@b.service") && !names("redis.service"));
+
+        let services = BTreeSet::from([ServiceName::new("db").expect("a name")]);
+        let of = |name: &str, names| generated(&unit(name), &services, names);
+        assert_eq!(of("a.service", true), format!("{}{EXEC_PATHS}\n", of("a.service", false)));
+        assert_eq!(of("a.socket", true), of("a.socket", false));
+        write("out/a.service.d/zzzz-putex.conf", &of("a.service", true));
+        assert!(is_generated(&root.path().join("out"), &unit("a.service"), &services));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use zbus::{Structure, Variant};
 use super::Systemd;
 use super::error::BusError;
 use super::properties::Properties;
+use super::remedy::drop_in;
 use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};
 
 /// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in,
@@ -17,6 +18,8 @@ pub const DROP_IN: &str = "zzzz-putex.conf";
 
 /// The program that `ExecCondition=` runs.
 pub const PROGRAM: &str = "/usr/bin/putex-guard";
+/// What a unit with `NoExecPaths=` needs for it: the program, and the C library that it is linked with.
+pub const EXEC_PATHS: &str = "ExecPaths=/usr/bin/putex-guard /usr/lib -/usr/lib64";
 /// The unit of the guard: all leases end with it.
 pub const GUARD_UNIT: &str = "putex-guard.service";
 
@@ -26,7 +29,8 @@ pub const GENERATED_DIR: &str = "/run/systemd/generator";
 
 /// The paths that the gate needs in the file system as its process sees it. A root directory may have libraries of its
 /// own.
-const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
+const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", LIB64];
+const LIB64: &str = "/usr/lib64";
 
 /// The properties that lay something over a part of the file system that a unit sees, and the index of its place in an
 /// item.
@@ -83,11 +87,13 @@ pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
     if properties.kind() != "service" {
         return Ok(());
     }
+    let id = properties.text("Id").unwrap_or_default();
     let unset = properties.texts("UnsetEnvironment");
-    if unset.iter().any(|entry| entry.split('=').next() == Some(FENCING_TOKEN)) {
+    let is_token = |entry: &String| entry.split('=').next() == Some(FENCING_TOKEN);
+    if unset.iter().any(is_token) {
         return Err(Trouble {
             trouble: format!("has UnsetEnvironment={FENCING_TOKEN}, which its start is judged by"),
-            remedy: "remove that line".to_owned(),
+            remedy: without(id, "UnsetEnvironment", unset.into_iter().filter(|entry| !is_token(entry))),
         });
     }
     if let Some(trouble) = denied(properties) {
@@ -100,31 +106,43 @@ pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
         covers.max_by_key(|mount| mount.place.len()).filter(|mount| mount.hides)
     };
     let hidden = NEEDED.into_iter().filter(|needed| {
-        cover(needed).is_some_and(|mount| mount.place != "/" || matches!(*needed, PROGRAM | LEASES_DIR))
+        cover(needed).is_some_and(|mount| !mount.has_libraries || matches!(*needed, PROGRAM | LEASES_DIR))
     });
     let hidden: Vec<&str> = hidden.collect();
     let Some(mount) = hidden.first().and_then(cover) else { return Ok(()) };
-    let bind = format!("BindReadOnlyPaths={}", hidden.join(" "));
-    let remedy = if mount.place == "/" {
-        format!("set RootDirectoryStartOnly=yes, or have {PROGRAM} run inside of it by {bind}")
+    let is_whole = !mount.has_libraries && mount.place == "/";
+    // Not every host has the second one, and what hides all hides the links to them.
+    let with_links = hidden.iter().map(|needed| if *needed == LIB64 { "-/usr/lib64" } else { needed });
+    let with_links = with_links.chain(is_whole.then_some(["-/lib", "-/lib64"]).into_iter().flatten());
+    let bind = format!("BindReadOnlyPaths={}", with_links.collect::<Vec<_>>().join(" "));
+    let remedy = if mount.has_libraries {
+        let outside = drop_in(id, "Service", "RootDirectoryStartOnly=yes");
+        format!("{outside}, or have {PROGRAM} run inside of it by {bind}")
     } else {
-        format!("add {bind}")
+        drop_in(id, "Service", &bind)
     };
     let hidden = hidden.join(" and ");
     Err(Trouble { trouble: format!("has {}, which hides {hidden} from the gate of its start", mount.setting), remedy })
 }
 
+/// The remedy that takes entries out of a list: the list anew, with the `others`.
+fn without(unit: &str, name: &str, others: impl Iterator<Item = String>) -> String {
+    let others: Vec<String> = others.collect();
+    let again = if others.is_empty() { String::new() } else { format!("\n{name}={}", others.join(" ")) };
+    drop_in(unit, "Service", &format!("{name}={again}"))
+}
+
 /// The trouble, if any, that the sandbox makes a path inaccessible which the gate needs, or does not let it run.
 fn denied(properties: &Properties) -> Option<Trouble> {
+    let id = properties.text("Id").unwrap_or_default();
     let place = |entry: &str| entry.trim_start_matches(['-', '+']).to_owned();
-    for entry in properties.texts("InaccessiblePaths") {
-        let covers = |needed: &&str| is_below(needed, &place(&entry));
-        if let Some(needed) = NEEDED.into_iter().find(covers) {
-            return Some(Trouble {
-                trouble: format!("has InaccessiblePaths={entry}, which keeps {needed} from the gate of its start"),
-                remedy: format!("name there what does not contain {needed}"),
-            });
-        }
+    let covered = |entry: &String| NEEDED.into_iter().find(|needed| is_below(needed, &place(entry)));
+    let inaccessible = properties.texts("InaccessiblePaths");
+    if let Some((entry, needed)) = inaccessible.iter().find_map(|entry| Some((entry.clone(), covered(entry)?))) {
+        return Some(Trouble {
+            trouble: format!("has InaccessiblePaths={entry}, which keeps {needed} from the gate of its start"),
+            remedy: without(id, "InaccessiblePaths", inaccessible.into_iter().filter(|entry| covered(entry).is_none())),
+        });
     }
     let closest = |name: &str| {
         let entries = properties.texts(name);
@@ -134,7 +152,7 @@ fn denied(properties: &Properties) -> Option<Trouble> {
     let is_permitted = closest("ExecPaths").is_some_and(|permit| place(&permit).len() >= place(&refusal).len());
     (!is_permitted).then(|| Trouble {
         trouble: format!("has NoExecPaths={refusal}, which keeps the gate of its start from running"),
-        remedy: format!("add ExecPaths={PROGRAM}, and the directory of the C library if it is not there yet"),
+        remedy: drop_in(id, "Service", EXEC_PATHS),
     })
 }
 
@@ -205,6 +223,8 @@ struct Mount {
     setting: String,
     /// Whether something else than the host's own files is there.
     hides: bool,
+    /// Whether it is a root directory, which has libraries of its own.
+    has_libraries: bool,
 }
 
 fn mounts(properties: &Properties) -> Vec<Mount> {
@@ -216,6 +236,7 @@ fn mounts(properties: &Properties) -> Vec<Mount> {
                 place: "/".to_owned(),
                 setting: format!("{name}={root}"),
                 hides: true,
+                has_libraries: true,
             }));
         }
     }
@@ -224,7 +245,7 @@ fn mounts(properties: &Properties) -> Vec<Mount> {
             let (Some(first), Some(place)) = (text_at(item, 0), text_at(item, at)) else { continue };
             let setting = if at == 0 { format!("{name}={place}") } else { format!("{name}={first}:{place}") };
             let hides = at == 0 || first != place;
-            mounts.push(Mount { place: place.to_owned(), setting, hides });
+            mounts.push(Mount { place: place.to_owned(), setting, hides, has_libraries: false });
         }
     }
     mounts
@@ -384,20 +405,31 @@ mod tests {
             (vec![root()], "BindReadOnlyPaths=/usr/bin/putex-guard /run/putex/leases"),
             (vec![root(), ("BindReadOnlyPaths", Variant::from(bind(PROGRAM, PROGRAM)))], "=/run/putex/leases"),
             (vec![("RootImage", Variant::from("/srv/image"))], "RootDirectoryStartOnly=yes"),
-            (vec![tmpfs("/run")], "add BindReadOnlyPaths=/run/putex/leases"),
-            (vec![tmpfs("/usr")], "BindReadOnlyPaths=/usr/bin/putex-guard /usr/lib"),
+            (vec![tmpfs("/run")], " BindReadOnlyPaths=/run/putex/leases >"),
+            (vec![tmpfs("/usr")], "'BindReadOnlyPaths=/usr/bin/putex-guard /usr/lib -/usr/lib64'"),
+            (
+                vec![tmpfs("/")],
+                "'BindReadOnlyPaths=/usr/bin/putex-guard /run/putex/leases /usr/lib -/usr/lib64 -/lib -/lib64'",
+            ),
             (vec![tmpfs("/usr"), ("RootDirectoryStartOnly", Variant::from(true))], "TemporaryFileSystem=/usr"),
             (vec![("BindPaths", Variant::from(bind("/srv/run", "/run/")))], "BindPaths=/srv/run:/run/, which"),
             (vec![("MountImages", Variant::from(image))], "MountImages=/srv/image:/usr"),
             (vec![("UnsetEnvironment", Variant::from(vec!["A", "PUTEX_FENCING_TOKEN"]))], "UnsetEnvironment="),
-            (vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_FENCING_TOKEN=7"]))], "remove that line"),
+            (vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_FENCING_TOKEN=7"]))], " UnsetEnvironment= >"),
+            (
+                vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_FENCING_TOKEN", "A"]))],
+                " UnsetEnvironment= UnsetEnvironment=A >",
+            ),
             (
                 vec![("InaccessiblePaths", Variant::from(vec!["/srv", "-/run/putex"]))],
                 "InaccessiblePaths=-/run/putex, ",
             ),
-            (vec![("InaccessiblePaths", Variant::from(vec!["/usr/bin"]))], "does not contain /usr/bin/putex-guard"),
+            (vec![("InaccessiblePaths", Variant::from(vec!["/usr/bin"]))], " InaccessiblePaths= >"),
             (vec![paths("NoExecPaths", "+/")], "NoExecPaths=+/, which"),
-            (vec![paths("NoExecPaths", "/usr/bin"), paths("ExecPaths", "/usr")], "add ExecPaths=/usr/bin/putex-guard"),
+            (
+                vec![paths("NoExecPaths", "/usr/bin"), paths("ExecPaths", "/usr")],
+                "'ExecPaths=/usr/bin/putex-guard /usr/lib -/usr/lib64' >",
+            ),
         ] {
             let text = reach(settings).expect_err(wanted);
             assert!(text.contains(wanted), "{text}");

@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    Brief, BusError, Check, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult, StartError, Started,
-    Surroundings, SystemState, Systemd, Unsupervisable,
+    Brief, BusError, Check, FoundClient, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult,
+    StartError, Started, Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -80,6 +80,14 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         groups: &'a BTreeSet<String>,
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>>;
+
+    /// The processes in `groups` that have their work done elsewhere, other than in the units `own`.
+    fn clients<'a>(
+        &'a self,
+        groups: &'a BTreeSet<String>,
+        own: &'a [UnitName],
+        age: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>>;
 
     /// Sends `signal`, if one is given, to `processes`. Returns those that still run.
     fn end_processes<'a>(
@@ -183,6 +191,15 @@ impl Manager for Systemd {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         Box::pin(Systemd::outside(self, known, groups, age))
+    }
+
+    fn clients<'a>(
+        &'a self,
+        groups: &'a BTreeSet<String>,
+        own: &'a [UnitName],
+        age: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
+        Box::pin(Systemd::clients(self, groups, own, age))
     }
 
     fn end_processes<'a>(

@@ -49,6 +49,7 @@ use tokio::time::Instant;
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
+pub use elsewhere::FoundClient;
 pub use error::{BusError, KernelError};
 pub use facts::UnitFacts;
 pub use job::JobEnd;

@@ -12,10 +12,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::Systemd;
+use super::elsewhere::{self, FoundClient};
 use super::error::KernelError;
 use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
 use crate::task::OwnedTask;
+use crate::types::UnitName;
 
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
 /// queue.
@@ -40,6 +42,25 @@ impl Systemd {
         }
         let groups = groups.clone();
         self.control_groups(move |hierarchy| family.outside(&suspects, &groups, hierarchy.version())).await
+    }
+
+    /// The processes in `groups` that are clients of a daemon and stay beside the work that it does for them. `own` are the
+    /// units of the service, which a client may start. `age` is as for [`outside`](Self::outside).
+    pub async fn clients(
+        &self,
+        groups: &BTreeSet<String>,
+        own: &[UnitName],
+        age: Duration,
+    ) -> Result<Vec<FoundClient>, KernelError> {
+        let family = self.walker.family(age, self.keeper.call_limit()).await?;
+        let named = family.named_in(groups);
+        if named.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups = groups.clone();
+        let programs = move |hierarchy: &Hierarchy| family.programs(&named, &groups, hierarchy.version());
+        let programs = self.control_groups(programs).await?;
+        Ok(programs.into_iter().filter_map(|running| elsewhere::found(running, own)).collect())
     }
 
     /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run
@@ -105,7 +126,7 @@ impl Walker {
 }
 
 fn read() -> std::io::Result<Family> {
-    Family::read(Hierarchy::detect()?.version())
+    Family::read(Hierarchy::detect()?.version(), elsewhere::stays)
 }
 
 /// Answers one question after another. If the kernel hangs in a reading, one thread hangs, and not one for each look.

@@ -141,6 +141,12 @@ impl UnitState {
         self.active_state == ActiveState::Inactive && matches!(self.result.as_deref(), None | Some("success" | ""))
     }
 
+    /// Whether its last run was ended by SIGKILL, or by its own fault, so that its programs had no time to end what they had begun.
+    #[must_use]
+    pub fn was_killed(&self) -> bool {
+        matches!(self.result.as_deref(), Some("timeout" | "watchdog" | "signal" | "core-dump" | "oom-kill"))
+    }
+
     /// ActiveState, SubState and Result in one phrase, such as `failed (failed, exit-code)`.
     #[must_use]
     pub fn in_words(&self) -> String {
@@ -194,6 +200,7 @@ const KEPT: &[&str] = &[
     "ExecMainCode",
     "ExecMainStatus",
     "ExecPaths",
+    "ExecReload",
     "ExecStart",
     "ExecStartPost",
     "ExecStartPre",
@@ -238,6 +245,7 @@ const KEPT: &[&str] = &[
     "SubState",
     "SuccessAction",
     "TemporaryFileSystem",
+    "TriggeredBy",
     "Triggers",
     "Type",
     "UnsetEnvironment",
@@ -335,6 +343,13 @@ impl Properties {
         self.get(name)
     }
 
+    /// The name of the unit's section that has the settings of its type, such as `Service`.
+    pub(super) fn section(&self) -> String {
+        let kind = self.kind();
+        let (first, rest) = kind.split_at(kind.len().min(1));
+        first.to_uppercase() + rest
+    }
+
     pub(super) fn signed(&self, name: &str) -> Option<i32> {
         self.get(name)
     }
@@ -343,12 +358,13 @@ impl Properties {
         self.items(name).iter().filter_map(|item| <&str>::try_from(item).ok().map(str::to_owned)).collect()
     }
 
-    /// The argument lists of a property such as ExecStart: `a(sasbttttuii)` of path, arguments, and how the last run went.
+    /// The command lines of a property such as ExecStart: `a(sasbttttuii)` of path, arguments, and how the last run went. The
+    /// first word of each is the path of the program, whatever name it is given.
     pub(super) fn commands(&self, name: &str) -> Vec<Vec<String>> {
         let command = |item: &Variant<'_>| {
             let Variant::Structure(structure) = item else { return None };
-            let Variant::Array(arguments) = structure.fields().get(1)? else { return None };
-            Some(arguments.inner().iter().filter_map(words).collect())
+            let [program, Variant::Array(arguments), ..] = structure.fields() else { return None };
+            Some(std::iter::once(program).chain(arguments.inner().iter().skip(1)).filter_map(words).collect())
         };
         self.items(name).iter().filter_map(command).collect()
     }
@@ -621,7 +637,7 @@ mod tests {
     fn commands_are_read() {
         let command = ("/bin/a", vec!["a", "-b"], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
         let found = Properties::of(vec![("ExecStart", Variant::from(vec![command]))]);
-        assert_eq!(found.commands("ExecStart"), [["a", "-b"]]);
+        assert_eq!(found.commands("ExecStart"), [["/bin/a", "-b"]]);
         assert_eq!(found.exits("ExecStart"), [Exit { code: 0, status: 0 }]);
         assert_eq!(found.commands("ExecStartPre"), Vec::<Vec<String>>::new());
     }

@@ -1,14 +1,26 @@
 //! What an operator is to do about a setting of a unit, as text to paste.
 
-/// The commands that give `unit` a setting in a drop-in. A unit's file belongs to its package, whose next upgrade would bring
-/// back what was changed there.
+use std::fmt::Write as _;
+
+/// The command, in quotation marks, that gives `unit` the lines `setting` in a drop-in. A unit's file belongs to its package,
+/// whose next upgrade would bring back what was changed there. Lines that begin with an empty assignment (`A=\nA=b`) replace a
+/// list.
 #[must_use]
 pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
-    format!(
-        "run \"mkdir -p /etc/systemd/system/{unit}.d && printf '[{section}]\\n{setting}\\n' \
-         >/etc/systemd/system/{unit}.d/{}.conf && systemctl daemon-reload\"",
-        setting.split('=').next().unwrap_or(setting)
-    )
+    let folder = quoted(&format!("/etc/systemd/system/{unit}.d"));
+    let mut lines = quoted(&format!("[{section}]"));
+    for line in setting.lines() {
+        write!(lines, " {}", quoted(line)).expect("writing to a string does not fail");
+    }
+    // systemd reads drop-ins in the order of their names, and an administrator's own is often called override.conf.
+    let name = setting.split('=').next().unwrap_or(setting);
+    format!("run \"mkdir -p {folder} && printf '%s\\n' {lines} >{folder}/zz-{name}.conf && systemctl daemon-reload\"")
+}
+
+/// `word` as a shell takes it literally, also between the quotation marks of a sentence.
+fn quoted(word: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/_.:=@%+,-".contains(character);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -19,7 +31,11 @@ mod tests {
     fn a_drop_in_is_text_to_paste() {
         insta::assert_snapshot!(
             drop_in("mariadb.service", "Service", "SendSIGKILL=yes"),
-            @r#"run "mkdir -p /etc/systemd/system/mariadb.service.d && printf '[Service]\nSendSIGKILL=yes\n' >/etc/systemd/system/mariadb.service.d/SendSIGKILL.conf && systemctl daemon-reload""#
+            @r#"run "mkdir -p /etc/systemd/system/mariadb.service.d && printf '%s\n' '[Service]' SendSIGKILL=yes >/etc/systemd/system/mariadb.service.d/zz-SendSIGKILL.conf && systemctl daemon-reload""#
+        );
+        insta::assert_snapshot!(
+            drop_in(r"srv-a\x2db@1:2.mount", "Mount", "A=\nA=b c"),
+            @r#"run "mkdir -p '/etc/systemd/system/srv-a\x2db@1:2.mount.d' && printf '%s\n' '[Mount]' A= 'A=b c' >'/etc/systemd/system/srv-a\x2db@1:2.mount.d'/zz-A.conf && systemctl daemon-reload""#
         );
     }
 }

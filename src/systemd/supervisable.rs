@@ -11,6 +11,7 @@ use super::elsewhere;
 use super::error::BusError;
 use super::gate::{self, Trouble};
 use super::properties::Properties;
+use super::remedy::drop_in;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
 
@@ -107,7 +108,8 @@ impl Systemd {
                 remedy,
             })?;
         }
-        let checked = check_own_name(&properties, unit).and_then(|()| check_settings(&properties, around));
+        let triggers = self.triggers_of(&properties).await?;
+        let checked = check_own_name(&properties, unit).and_then(|()| check_settings(&properties, around, &triggers));
         let unprovable =
             |Trouble { trouble, remedy }| Unsupervisable::Unprovable { unit: unit.to_string(), trouble, remedy };
         checked.map_err(unprovable)?;
@@ -123,6 +125,20 @@ impl Systemd {
             remarks.extend(self.remark_on_followers(service, around.bound).await?);
         }
         Ok(remarks)
+    }
+
+    /// The units that start a oneshot. A timer that is not enabled may not be loaded, and is found by its name.
+    async fn triggers_of(&self, properties: &Properties) -> Result<Vec<String>, BusError> {
+        let mut triggers = properties.texts("TriggeredBy");
+        if let Some(stem) = properties.text("Id").unwrap_or_default().strip_suffix(".service")
+            && is_bare_oneshot(properties)
+            && triggers.is_empty()
+        {
+            let timer = format!("{stem}.timer");
+            let is_loaded = self.read_settings(&timer).await?.text("LoadState") == Some("loaded");
+            triggers.extend(is_loaded.then_some(timer));
+        }
+        Ok(triggers)
     }
 
     /// Checks that what the service contains can be started only under the lease. A failure does not end a unit that
@@ -185,7 +201,11 @@ fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&Servi
     let load_state = properties.text("LoadState").unwrap_or_default();
     let remedy = match load_state {
         "loaded" => return Ok(()),
-        "not-found" => "install the unit, or correct its name".to_owned(),
+        "not-found" => {
+            "install the unit, or correct its name; the unit of a user's manager has to become one of the system, in \
+                        /etc/systemd/system with User="
+                .to_owned()
+        }
         "masked" => format!("run \"systemctl unmask {unit}\""),
         _ => {
             let error = properties.state().load_error;
@@ -196,13 +216,16 @@ fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&Servi
     Err(Unsupervisable::NotLoaded { unit: unit.to_string(), load_state: load_state.to_owned(), remedy, is_ungated })
 }
 
-fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
-    check_kind(properties, around.may_end)?;
+fn check_settings(properties: &Properties, around: Surroundings<'_>, triggers: &[String]) -> Result<(), Trouble> {
+    check_kind(properties, around, triggers)?;
     gate::check_reach(properties)?;
     check_killing(properties)?;
     for name in ["RefuseManualStart", "RefuseManualStop"] {
         if properties.flag(name) == Some(true) {
-            return trouble(format!("has {name}=yes"), "remove that line, so that it can be driven from outside");
+            return trouble(
+                format!("has {name}=yes, so that putexd cannot drive it"),
+                changed(properties, "Unit", &format!("{name}=no")),
+            );
         }
     }
     if around.service.is_some() {
@@ -214,15 +237,23 @@ fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(
     check_effect(properties, around.self_fence)
 }
 
-fn check_kind(properties: &Properties, may_end: bool) -> Result<(), Trouble> {
+/// The remedy that gives the unit a setting. `section` is empty for the section of the unit's type.
+fn changed(properties: &Properties, section: &str, setting: &str) -> String {
+    let own = properties.section();
+    drop_in(properties.text("Id").unwrap_or_default(), if section.is_empty() { &own } else { section }, setting)
+}
+
+/// Whether it is a oneshot that has no effect once it has ended.
+fn is_bare_oneshot(properties: &Properties) -> bool {
+    properties.text("Type") == Some("oneshot") && properties.flag("RemainAfterExit") != Some(true)
+}
+
+fn check_kind(properties: &Properties, around: Surroundings<'_>, triggers: &[String]) -> Result<(), Trouble> {
     match properties.kind() {
-        "service"
-            if !may_end
-                && properties.text("Type") == Some("oneshot")
-                && properties.flag("RemainAfterExit") != Some(true) =>
-        {
-            trouble("is a oneshot that has ended as soon as it is started", "add RemainAfterExit=yes")
-        }
+        "service" if !around.may_end && is_bare_oneshot(properties) => trouble(
+            "is a oneshot that has ended as soon as it is started",
+            oneshot_remedy(properties, around, triggers),
+        ),
         "target" | "slice" => {
             trouble("only groups other units, and its stop says nothing of them", "name the units themselves")
         }
@@ -231,21 +262,39 @@ fn check_kind(properties: &Properties, may_end: bool) -> Result<(), Trouble> {
     }
 }
 
+/// What to do about a oneshot: what starts it again and again is the unit that runs. One that nothing starts is an effect.
+fn oneshot_remedy(properties: &Properties, around: Surroundings<'_>, triggers: &[String]) -> String {
+    let id = properties.text("Id").unwrap_or_default();
+    // A timer before a path or a socket.
+    if let Some(trigger) = triggers.iter().find(|name| name.ends_with(".timer")).or(triggers.first()) {
+        let others = around.bound.iter().map(UnitName::as_str).filter(|unit| *unit != id && unit != trigger);
+        let bound: Vec<&str> = std::iter::once(id).chain(others).collect();
+        return format!("name what starts it: unit = {trigger:?} and bound-units = {bound:?}");
+    }
+    let remains = changed(properties, "Service", "RemainAfterExit=yes");
+    let fence = if around.self_fence { "" } else { ", and set on-stop-failure = \"reboot-force\"" };
+    format!("if it leaves an effect that its ExecStop= takes back, {remains}{fence}")
+}
+
 /// Refuses settings with which a stop may leave processes behind. Units of types without processes lack these properties.
 fn check_killing(properties: &Properties) -> Result<(), Trouble> {
     if let Some(mode @ ("process" | "none")) = properties.text("KillMode") {
         return trouble(
             format!("has KillMode={mode}, which leaves processes behind"),
-            "set KillMode=control-group or KillMode=mixed",
+            changed(properties, "", "KillMode=mixed"),
         );
     }
     if properties.flag("SendSIGKILL") == Some(false) {
-        return trouble("has SendSIGKILL=no, so that its stop may never end", "remove that line");
+        return trouble(
+            "has SendSIGKILL=no, so that its stop may never end",
+            changed(properties, "", "SendSIGKILL=yes"),
+        );
     }
     match properties.signed("FinalKillSignal") {
-        Some(signal) if signal != SIGKILL => {
-            trouble(format!("has FinalKillSignal={signal}, which can be ignored"), "remove that line")
-        }
+        Some(signal) if signal != SIGKILL => trouble(
+            format!("has FinalKillSignal={signal}, which can be ignored"),
+            changed(properties, "", "FinalKillSignal=SIGKILL"),
+        ),
         Some(_) | None => Ok(()),
     }
 }
@@ -253,7 +302,10 @@ fn check_killing(properties: &Properties) -> Result<(), Trouble> {
 /// Refuses a socket, timer, path or automount that starts a unit which is not bound as well, and so outlives it.
 fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Trouble> {
     if properties.flag("Accept") == Some(true) {
-        return trouble("has Accept=yes, and its instances cannot be named beforehand", "use Accept=no");
+        return trouble(
+            "has Accept=yes, and its instances cannot be named beforehand",
+            "putexd cannot run it: a program that takes connections itself can have a socket with Accept=no",
+        );
     }
     if !matches!(properties.kind(), "socket" | "timer" | "path" | "automount") {
         return Ok(());
@@ -270,7 +322,7 @@ fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Tro
 
 /// Checks that all of the unit's work is where a stop of the unit ends it, unless the administrator answers for it.
 fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
-    match elsewhere::check(properties, around.contains) {
+    match elsewhere::check(properties, around.bound, around.contains) {
         Some((words, remedy)) if !around.unit_only => {
             let answer = "set stop-proof = \"unit-only\" to answer for it yourself";
             trouble(words, format!("{remedy}; or {answer}"))
@@ -280,7 +332,7 @@ fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<
 }
 
 fn remarks(properties: &Properties, unit: &UnitName, around: Surroundings<'_>) -> Vec<String> {
-    let found = elsewhere::check(properties, around.contains).filter(|_| around.unit_only);
+    let found = elsewhere::check(properties, around.bound, around.contains).filter(|_| around.unit_only);
     let remark = |(words, _)| {
         format!(
             "{unit} {words}; stop-proof = \"unit-only\": nobody shows that it has ended before another host starts it"
@@ -299,16 +351,23 @@ fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Trouble
         let is_optional = properties.kind() == "service" && properties.text("Type") != Some("oneshot");
         return trouble(
             "may be active without a process, so that a failed stop may leave its effect behind",
-            if is_optional { format!("{fence}, or remove RemainAfterExit=yes") } else { fence.to_owned() },
+            if is_optional {
+                format!("{fence}, or {}", changed(properties, "Service", "RemainAfterExit=no"))
+            } else {
+                fence.to_owned()
+            },
         );
     }
     if properties.flag("LazyUnmount") == Some(true) {
-        return trouble("has LazyUnmount=yes, so that what is in use stays mounted, unseen", "remove that line");
+        return trouble(
+            "has LazyUnmount=yes, so that what is in use stays mounted, unseen",
+            changed(properties, "", "LazyUnmount=no"),
+        );
     }
     if properties.text("CollectMode") == Some("inactive-or-failed") {
         return trouble(
             "has CollectMode=inactive-or-failed, so that systemd forgets a failed stop",
-            "remove that line",
+            changed(properties, "Unit", "CollectMode=inactive"),
         );
     }
     Ok(())
@@ -327,7 +386,7 @@ mod tests {
     /// What [`check_settings`] says of a unit with these settings; empty if it passes.
     fn said(id: &'static str, mut settings: Vec<(&str, Variant<'static>)>, around: Surroundings<'_>) -> String {
         settings.push(("Id", Variant::from(id)));
-        match check_settings(&Properties::of(settings), around) {
+        match check_settings(&Properties::of(settings), around, &[]) {
             Ok(()) => String::new(),
             Err(Trouble { trouble, remedy }) => format!("{trouble}: {remedy}"),
         }
@@ -344,7 +403,7 @@ mod tests {
         let docker = || command("/usr/bin/docker", vec!["docker", "run", "db"]);
         let remains = |kind| vec![("Type", text(kind)), ("RemainAfterExit", Variant::from(true))];
         for (id, settings, wanted) in [
-            ("a.service", with("Type", text("oneshot")), "add RemainAfterExit=yes"),
+            ("a.service", with("Type", text("oneshot")), "RemainAfterExit=yes"),
             ("a.target", Vec::new(), "name the units themselves"),
             ("a.slice", Vec::new(), "name the units themselves"),
             ("a.scope", Vec::new(), "name a service or a mount"),
@@ -356,13 +415,12 @@ mod tests {
             ("a.service", with("FinalKillSignal", Variant::from(15_i32)), "has FinalKillSignal=15"),
             ("a.service", with("RefuseManualStart", Variant::from(true)), "has RefuseManualStart=yes"),
             ("a.service", with("RefuseManualStop", Variant::from(true)), "has RefuseManualStop=yes"),
-            ("a.socket", with("Accept", Variant::from(true)), "use Accept=no"),
+            ("a.socket", with("Accept", Variant::from(true)), "putexd cannot run it"),
             ("a.timer", with("Triggers", Variant::from(vec!["b.service", "c.service"])), "add \"c.service\" to"),
-            ("a.service", with("PAMName", text("login")), "User= needs no PAM; or set stop-proof"),
             ("a.service", with("ExecStart", docker()), "has docker ask a daemon"),
             ("a.service", with("ExecStartPre", docker()), "has docker ask a daemon"),
             ("a.service", with("ExecStartPost", docker()), "contains = [\"db.slice\"]; or set stop-proof"),
-            ("a.service", remains("exec"), "\"kernel-panic\", or remove RemainAfterExit=yes"),
+            ("a.service", remains("exec"), "\"kernel-panic\", or run \"mkdir"),
             ("a.mount", Vec::new(), "set on-stop-failure ="),
         ] {
             let bound = [unit("b.service")];
@@ -370,16 +428,27 @@ mod tests {
             assert!(said.contains(wanted), "{id} {wanted}: {said}");
         }
         for (id, settings) in [("a.service", remains("oneshot")), ("a.mount", Vec::new())] {
-            assert!(
-                !said(id, settings, Surroundings::default()).contains("remove RemainAfterExit"),
-                "{id} has to be one"
-            );
+            assert!(!said(id, settings, Surroundings::default()).contains("RemainAfterExit=no"), "{id} has to be one");
         }
         let fenced = Surroundings { self_fence: true, ..Surroundings::default() };
         let lazy = with("LazyUnmount", Variant::from(true));
         assert!(said("a.mount", lazy, fenced).contains("has LazyUnmount=yes"));
         let collected = with("CollectMode", text("inactive-or-failed"));
         assert!(said("a.mount", collected, fenced).contains("has CollectMode=inactive-or-failed"));
+    }
+
+    #[test]
+    fn a_oneshot_is_named_by_what_starts_it() {
+        let properties = Properties::of(vec![("Id", Variant::from("a.service"))]);
+        let bound = ["a.service", "b.mount"].map(unit);
+        let around = Surroundings { bound: &bound, ..Surroundings::default() };
+        let said = |triggers: &[&str]| {
+            oneshot_remedy(&properties, around, &triggers.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let timer = "name what starts it: unit = \"a.timer\" and bound-units = [\"a.service\", \"b.mount\"]";
+        assert_eq!(said(&["a.path", "a.timer"]), timer);
+        assert!(said(&["a.path"]).contains("unit = \"a.path\""));
+        assert!(said(&[]).ends_with(", and set on-stop-failure = \"reboot-force\""));
     }
 
     #[test]

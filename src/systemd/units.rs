@@ -45,7 +45,7 @@ const EFFECT: [&str; 5] = [
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "LoadError",
     "BindsTo",
     "After",
@@ -54,6 +54,7 @@ const SETTINGS: [&str; 11] = [
     "ConflictedBy",
     "DropInPaths",
     "Triggers",
+    "TriggeredBy",
     "RefuseManualStart",
     "RefuseManualStop",
     "CollectMode",
@@ -95,6 +96,10 @@ pub enum NotDead {
     /// The control group of the unit is empty, but a process that the unit has begun runs somewhere else.
     #[error("{0} has left its control group and runs")]
     Outside(String),
+    /// A process of the unit that had its work done elsewhere was killed, or the unit was while it had one, so that it has not
+    /// ended that work.
+    #[error("it was killed, and so did not end the work of {0}")]
+    Elsewhere(String),
     /// systemd counts the unit as unmounted, but its file system is mounted.
     #[error("{0}")]
     Mounted(String),
@@ -203,7 +208,7 @@ impl NotDead {
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         match self {
-            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Mounted(_) => true,
+            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Elsewhere(_) | Self::Mounted(_) => true,
             Self::Unknown(_)
             | Self::Running(_)
             | Self::JobQueued { .. }
@@ -218,7 +223,7 @@ impl NotDead {
     #[must_use]
     pub fn of(&self, unit: &UnitName) -> String {
         match self {
-            Self::FailedIsNoProof(_) => format!(
+            Self::FailedIsNoProof(_) | Self::Elsewhere(_) => format!(
                 "see that nothing of {unit} is left on this host, and run \"systemctl reset-failed {unit}\", or reboot the \
                  host: {unit} is not proven dead: {self}"
             ),

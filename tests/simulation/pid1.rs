@@ -7,9 +7,9 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KernelError, KillError, Look, Manager,
-    ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState,
-    UnitState, Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError, Look,
+    Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings,
+    SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
@@ -690,6 +690,15 @@ impl Manager for Pid1 {
         _: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         Box::pin(async { self.call(|_, _| Vec::new()).await.map_err(|error| KernelError::Failed(error.to_string())) })
+    }
+
+    fn clients<'a>(
+        &'a self,
+        _: &'a BTreeSet<String>,
+        _: &'a [UnitName],
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn end_processes<'a>(

@@ -1,5 +1,7 @@
 //! A service whose processes are run by a real Docker daemon: its unit has only the client in it.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use crate::cluster::{Cut, Host};
@@ -42,6 +44,15 @@ const UNIT: &str = "[Unit]\nRequires=docker.service\nAfter=docker.service\n\
     --volume=/usr:/usr --volume=/srv/shared:/srv/shared plain /usr/local/bin/oracle\n\
     ExecStop=/usr/bin/docker stop --time=2 db\n";
 
+/// A unit whose work only a look finds: its command is a script, which has a wrapper around it. `ExecStop=` does not end what it
+/// runs, and the client is killed soon.
+const HIDDEN: &str = "[Unit]\nRequires=docker.service\nAfter=docker.service\n\
+    [Service]\nExecStart=\nExecStartPre=-/usr/bin/docker rm -f db\n\
+    ExecStart=/usr/bin/flock /run/db.lock /usr/local/bin/run-db\nTimeoutStopSec=1s\n";
+const SCRIPT: &str = "#!/bin/sh\nset -e\ndocker run --rm --name=db --network=host --env=PUTEX_FENCING_TOKEN \
+    --volume=/usr:/usr --volume=/srv/shared:/srv/shared plain /bin/sh -c 'trap \"\" TERM; /usr/local/bin/oracle & wait'\n";
+const DROP_IN: &str = "/etc/systemd/system/database.service.d/docker.conf";
+
 fn start_docker(host: &Host) {
     host.sh("chmod 755 /usr/local/bin/crun-plain");
     host.exec(&["systemctl", "unmask", "docker.service", "docker.socket", "containerd.service"]);
@@ -58,13 +69,19 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     let plan = Plan::hosts("docker", 2, Lockstore::Nats)
         .file("/etc/docker/daemon.json", DAEMON_JSON)
         .file("/usr/local/bin/crun-plain", CRUN_PLAIN)
-        .file("/etc/systemd/system/database.service.d/docker.conf", UNIT);
+        .file("/usr/local/bin/run-db", SCRIPT)
+        .file(DROP_IN, HIDDEN);
     let Some(fixture) = plan.prepare() else { return };
     for host in &fixture.hosts {
+        host.sh("chmod 755 /usr/local/bin/run-db");
         start_docker(host);
     }
     fixture.start_putexd();
+    found_by_what_runs(&fixture);
     for host in &fixture.hosts {
+        host.write_file(DROP_IN, UNIT);
+        host.exec(&["systemctl", "daemon-reload"]);
+        host.exec(&["systemctl", "reload", DAEMON]);
         wait_for_line(host, &["database.service has docker ask a daemon to run containers"]);
     }
     let since = now();
@@ -95,6 +112,32 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     restart_policy(&fixture, host);
     fixture.assert_alone(&third);
     fixture.assert_no_violation();
+}
+
+/// Checks that a client is found which no command line shows, and that nobody starts a second container before somebody has
+/// ended the one that the killed client left.
+fn found_by_what_runs(fixture: &Fixture) {
+    let mut since = Duration::ZERO;
+    for _ in &fixture.hosts {
+        let start = fixture.wait_for_start(since, TAKE_OVER);
+        let host = fixture.host_of(&start);
+        let line = wait_for_line(host, &["work of the unit is outside of its control group: PID "]);
+        assert!(line.contains("(docker run ") && line.contains("has docker ask a daemon to run containers"), "{line}");
+        wait_for_line(host, &["run \"systemctl reset-failed database.service\"", "so did not end the work of PID "]);
+        holds_for(WAIT, "only the container that was left runs", || fixture.oracle.live() == [start.clone()]);
+        since = now();
+        host.exec(&["docker", "rm", "--force", "db"]);
+        host.exec(&["systemctl", "reset-failed", "database.service"]);
+        fixture.oracle.wait_for_end(&start, SOON);
+    }
+    wait_until(TAKE_OVER, "no host contends", || {
+        fixture
+            .hosts
+            .iter()
+            .all(|host| host.exec(&["putexctl", "status", "--local", "db"]).contains("does not contend"))
+    });
+    let starts = fixture.oracle.starts();
+    holds_for(WAIT, "nobody runs it again", || fixture.oracle.starts() == starts);
 }
 
 /// Checks that a container in the slice that docker starts by itself does not run on a host without the lease.

@@ -310,7 +310,7 @@ fn a_oneshot_that_remains_is_an_effect() {
         let settings = "Type=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 1000";
         let unit = service(&systemd, "t-remain-exec.service", settings).await;
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
-        assert!(error.contains("on-stop-failure") && error.contains("remove RemainAfterExit=yes"), "{error}");
+        assert!(error.contains("on-stop-failure") && error.contains("RemainAfterExit=no"), "{error}");
         systemd.supervisable(&unit, fence).await.expect("supervisable with a fence");
         systemd.start(&unit, LIMIT).await.expect("started");
         assert_eq!(systemd.stop(&unit, Duration::from_millis(500)).await, Ok(JobEnd::StillQueued));

@@ -49,6 +49,7 @@ mod postgres;
 mod quickstart;
 mod reboots;
 mod reload;
+mod remedies;
 mod rights;
 mod round;
 mod scale;

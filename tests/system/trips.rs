@@ -46,7 +46,7 @@ fn what_is_wrong_is_said_before_it_does_harm() {
     let (_, doctor) = asked(standby, &["putexctl", "doctor"]);
     for told in [&told, &doctor] {
         assert!(told.contains("run \"systemctl disable late.service\""), "{told}");
-        assert!(told.contains("systemd waits for its stop for ever"), "{told}");
+        assert!(told.contains("systemd waits for the stop of late.service for ever"), "{told}");
     }
     assert!(doctor.lines().any(|line| line.starts_with("finding ")), "{doctor}");
     standby.exec(&["systemctl", "disable", "late.service"]);

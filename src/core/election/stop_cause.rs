@@ -21,7 +21,7 @@ use super::waiting::rounded;
 pub enum ReleaseCause {
     /// This host may not take part in the election; the text says why. The texts come from `bar` in `daemon/service.rs` (the
     /// unit's entry, N1, names another lock or awaits a former one; its gate is gone), from `observe` there (the host is
-    /// shutting down) and from `judge_strays` (a process has left its control group).
+    /// shutting down) and from `judge_outside` (work of the unit is outside of its control group).
     Barred(String),
     /// Somebody asked this host to let the lock go, or the units were changed while putexd was away; the text says which.
     SteppedDown(String),

@@ -271,9 +271,13 @@ impl UnitName {
             ("app.slice" | "background.slice" | "session.slice", _) => {
                 Some("services of any kind may run in it; name a slice of the service's own, such as \"db.slice\"")
             }
-            ("user.slice", _) => Some("all logins are in it; name a slice of the service's own, such as \"db.slice\""),
-            (name, "slice") if name.starts_with("user-") => {
-                Some("a user's logins are in it; name a slice of the service's own, such as \"db.slice\"")
+            (name, "slice" | "scope")
+                if name == "user.slice" || name.starts_with("user-") || name.starts_with("session-") =>
+            {
+                Some(
+                    "logins are in it; have the processes stay in the unit, with User= in place of su, or without pam_systemd in \
+                     the PAM file of what opens their session",
+                )
             }
             (_, "slice" | "scope") => None,
             _ => Some(

@@ -1,4 +1,4 @@
-//! The tasks that look at the units of a service, and for processes outside of their control groups.
+//! The tasks that look at the units of a service, and for work of theirs outside of their control groups.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Inbox, Looked, Told, UnitControl};
 use crate::config::ServiceSettings;
+use crate::daemon::beyond::Outside;
 use crate::daemon::machine::Machine;
 use crate::daemon::timers::{shared, shared_pause};
 use crate::election::ObservedUnit;
-use crate::host::processes::Process;
-use crate::systemd::SystemState;
+use crate::systemd::{NotDead, SystemState};
 
 /// Shortest time between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID
 /// 1 as well, is announced by several changes.
@@ -66,7 +66,8 @@ pub(super) async fn watch_units(
     }
 }
 
-/// Tells which processes of the units are outside of their control groups, when that changes. It looks after each look that
+/// Tells which work of the units is outside of their control groups, when that changes: processes that have left them, and
+/// clients that have their work done elsewhere. It looks after each look that
 /// has shown running units, and every R where the host has few units. It has a task of its own, so that nothing waits for
 /// it.
 ///
@@ -79,13 +80,13 @@ pub(super) async fn watch_outside(
     mut looked: watch::Receiver<bool>,
     inbox: Inbox,
 ) {
-    let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
+    let (mut before, mut told): (Vec<Outside>, Vec<Outside>) = (Vec::new(), Vec::new());
     let age = || {
         let half = settings.borrow().timings.renew_interval / 2;
         half.max(FAMILY_AGE).max(shared(&*units.systemd, &units.main, SHARE_OF_FAMILIES))
     };
     loop {
-        let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
+        let strays = if before.iter().all(|work| told.iter().any(|other| other.is(work))) {
             let interval =
                 settings.borrow().timings.renew_interval.max(shared(&*units.systemd, &units.main, SHARE_OF_STRAYS));
             let runs = *looked.borrow_and_update();
@@ -103,14 +104,18 @@ pub(super) async fn watch_outside(
         } else {
             units.find_strays_anew(age()).await
         };
-        match found {
-            Ok(found) => {
-                let seen_twice = |process: &&Process| before.iter().any(|other| other.is(process));
-                let lasting: Vec<Process> = found.iter().filter(seen_twice).cloned().collect();
+        let clients = units.find_clients(age()).await.map_err(NotDead::from);
+        match strays.and_then(|strays| Ok((strays, clients?))) {
+            Ok((strays, clients)) => {
+                let left = strays.into_iter().map(Outside::Left);
+                let found: Vec<Outside> = left.chain(clients.into_iter().map(Outside::Asks)).collect();
+                let seen_twice = |work: &&Outside| before.iter().any(|other| other.is(work));
+                let lasting: Vec<Outside> = found.iter().filter(seen_twice).cloned().collect();
                 before = found;
+                units.beyond.remember_client(&lasting);
                 if lasting != told {
                     told.clone_from(&lasting);
-                    if inbox.tell(Told::Strays(lasting)).await.is_err() {
+                    if inbox.tell(Told::Outside(lasting)).await.is_err() {
                         return;
                     }
                 }

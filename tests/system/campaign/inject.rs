@@ -496,7 +496,7 @@ impl<'a> Injector<'a> {
         let left = main != "0" && host.output(&["sh", "-c", &line]).status.success();
         if left {
             wait_until(SOON, &format!("putexd on {} sees what has left", host.name), || {
-                host.journal_since(since).contains("a process has left its control group")
+                host.journal_since(since).contains("work of the unit is outside of its control group")
                     || self.live_on(host) != before
             });
         }
