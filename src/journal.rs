@@ -353,6 +353,8 @@ messages! {
         Undrained = "this host takes part again", "dfb8574b7d284764a1e40d92672e0148", INFO;
         /// The unit has failed here again and again, or has failed and nobody runs it since.
         ServiceFails = "the service fails on this host", "a3f13eb9ca454ccfbd466124f42333bd", ERROR;
+        /// Somebody has frozen the unit, which holds the lock and serves nobody.
+        Frozen = "the unit is frozen", "61c83ab2ba5540e4a37ed6e6b2a7a4bb", ERROR;
         /// The guard does not answer putexd.
         GuardGone = "the guard does not answer", "d1d1f9b4ee014057a53f4cd15a7f1764", ERROR;
         /// PID 1 of this host does not answer.

@@ -172,6 +172,7 @@ clock-error = "500ppm"
 longest-hold = "1min"
 confirmation = "minimal"
 stop-limit = "2min"
+start-limit = "30min"
 on-stop-failure = "reboot-force"
 [health]
 command = ["/usr/bin/check-db", "--fast"]
@@ -197,6 +198,7 @@ timeout = "20s"
     assert_eq!(timings.longest_hold, Some(Duration::from_secs(60)));
     assert_eq!(timings.confirmation, Confirmation::Minimal);
     assert_eq!(service.stop_limit, Duration::from_secs(120));
+    assert_eq!(service.start_limit, Some(Duration::from_secs(1800)));
     assert_eq!(service.on_stop_failure, OnStopFailure::RebootForce);
     let health = service.health.expect("there is a check");
     let argv = vec!["/usr/bin/check-db".to_owned(), "--fast".to_owned()];
@@ -826,6 +828,8 @@ fn numbers_out_of_range_are_refused() {
         ("longest-hold = \"1s\"", "below this service's own hold"),
         ("stop-limit = \"5s\"", "stop-limit = 5s is below stop-budget = 6s"),
         ("stop-limit = \"48h\"", "more than the limit"),
+        ("start-limit = \"48h\"", "start-limit = 172800s is not between 10s and"),
+        ("start-limit = \"5s\"", "start-limit = 5s is not between 10s and"),
         ("on-stop-failure = \"cry\"", "reboot-force"),
         ("confirmation = \"half\"", "minimal"),
         ("key = \".a\"", "NATS refuses"),
@@ -1482,9 +1486,9 @@ proptest! {
         lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
         host in any::<bool>(),
     ) {
-        const KEYS: [&str; 32] = [
+        const KEYS: [&str; 33] = [
             "unit", "mode", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
-            "clock-error", "longest-hold", "confirmation", "stop-limit", "on-stop-failure", "[health]", "[fence]",
+            "clock-error", "longest-hold", "confirmation", "stop-limit", "start-limit", "on-stop-failure", "[health]", "[fence]",
             "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
             "type", "unfence", "user",
         ];

@@ -112,6 +112,7 @@ fn active() -> Shown {
         state: State::Active,
         holds: true,
         alive: true,
+        serves: true,
         healthy: Some(false),
         lease: Duration::from_secs(9),
         stopped: false,

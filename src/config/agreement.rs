@@ -78,6 +78,7 @@ mod tests {
             key: Key::new("db").expect("a key"),
             timings: Timings::new(Duration::from_secs(3), 3, 1),
             stop_limit: Duration::from_secs(90),
+            start_limit: None,
             on_stop_failure: OnStopFailure::default(),
             health: None,
             fence: FenceSettings::default(),

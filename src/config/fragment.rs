@@ -228,6 +228,7 @@ macro_rules! tuned {
             longest_hold: Length,
             confirmation: ConfirmationWord,
             stop_limit: Length,
+            start_limit: Length,
             on_stop_failure: OnStopFailure,
         })*
     };
@@ -262,6 +263,7 @@ pub(super) struct Tuning {
     pub(super) longest_hold: Option<Spanned<Length>>,
     pub(super) confirmation: Option<Spanned<ConfirmationWord>>,
     pub(super) stop_limit: Option<Spanned<Length>>,
+    pub(super) start_limit: Option<Spanned<Length>>,
     pub(super) on_stop_failure: Option<Spanned<OnStopFailure>>,
     /// The default of F with the host's store, if it differs from that of other stores.
     pub(super) usual_failures: Option<u32>,
@@ -287,6 +289,7 @@ impl Tuning {
             "longest-hold" => length(&self.longest_hold),
             "confirmation" => self.confirmation.as_ref().map(Spanned::span),
             "stop-limit" => length(&self.stop_limit),
+            "start-limit" => length(&self.start_limit),
             _ => None,
         }
     }
@@ -666,7 +669,7 @@ mod tests {
     #[test]
     fn keys_come_from_serde() {
         assert_eq!(keys_of::<FenceFragment>(), ["others", "hosts", "required", "unfence", "timeout"]);
-        assert_eq!(keys_of::<ServiceFragment>().len(), 19);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 20);
     }
 
     #[test]

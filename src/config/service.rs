@@ -11,7 +11,7 @@ use super::fragment::{Mode, ServiceFragment, Tuning, UnitList, pick, take};
 use super::health::{check_fence, check_health};
 use super::host_file::Common;
 use super::settings::{FenceSettings, ServiceSettings, StopProof, WatchdogSettings};
-use super::timings::{STOP_LIMIT, check_stop_limit, check_timings, timings};
+use super::timings::{STOP_LIMIT, check_start_limit, check_stop_limit, check_timings, timings};
 use crate::election::Timings;
 use crate::host::watchdog;
 use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
@@ -45,6 +45,7 @@ impl ServiceSettings {
             key,
             timings,
             stop_limit: timings.stop_budget.max(STOP_LIMIT),
+            start_limit: None,
             on_stop_failure,
             health: None,
             fence: FenceSettings::default(),
@@ -138,6 +139,7 @@ pub(super) fn check(
         check_watchdog(&own, &unit_span, timings, watchdog, report);
     }
     let stop_limit = timings.and_then(|timings| check_stop_limit(&own, defaults, timings, report));
+    let start_limit = check_start_limit(&own, defaults, report);
     let health = take(fragment.health.take(), report)
         .and_then(|health| check_health(health.span(), health.into_inner(), timings, &common.root, report));
     let fence = take(fragment.fence.take(), report).map_or_else(FenceSettings::default, |fence| {
@@ -155,6 +157,7 @@ pub(super) fn check(
             key: key.as_ref().map_or_else(|| Key::from(name), |key| key.get_ref().clone()),
             timings,
             stop_limit,
+            start_limit,
             on_stop_failure,
             health,
             fence,

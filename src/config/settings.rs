@@ -66,6 +66,9 @@ pub struct ServiceSettings {
     /// How long an orderly stop may take before an alarm. Where `on_stop_failure` takes the host down, SIGKILL follows
     /// at the same time, and `on_stop_failure` S later (release, H5). At least S, by default max(S, 90 s).
     pub stop_limit: Duration,
+    /// How long a start may take. `None`: as long as the unit's own `TimeoutStartSec=` has it, and five minutes of them for jobs of
+    /// other units.
+    pub start_limit: Option<Duration>,
     /// What to do when a stop cannot be proven.
     pub on_stop_failure: OnStopFailure,
     /// The health check; `None`: the unit's own ActiveState counts.
@@ -126,6 +129,7 @@ impl PartialEq for ServiceSettings {
             key,
             timings,
             stop_limit,
+            start_limit,
             on_stop_failure,
             health,
             fence,
@@ -139,6 +143,7 @@ impl PartialEq for ServiceSettings {
             && *key == other.key
             && *timings == other.timings
             && *stop_limit == other.stop_limit
+            && *start_limit == other.start_limit
             && *on_stop_failure == other.on_stop_failure
             && *health == other.health
             && *fence == other.fence

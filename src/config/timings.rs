@@ -18,6 +18,8 @@ pub(super) const FAILURES_WITH_NATS: u32 = 6;
 pub(super) const NATS_ELECTION: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(9);
 /// The default of C.
 const CONFIRMATIONS: u32 = 2;
+/// The shortest `start-limit`.
+const SHORTEST_START: Duration = Duration::from_secs(10);
 /// The default of `stop-limit`: systemd's own default for the time that a unit may take to stop.
 pub(super) const STOP_LIMIT: Duration = Duration::from_secs(90);
 
@@ -158,4 +160,15 @@ pub(super) fn check_stop_limit(
         return None;
     }
     Some(limit)
+}
+
+/// The time that a start may take. `None`: none is given, or an error was reported.
+pub(super) fn check_start_limit(own: &Tuning, defaults: &Tuning, report: &mut Report) -> Option<Duration> {
+    let limit = pick(own.start_limit.as_ref(), defaults.start_limit.as_ref())?;
+    if (SHORTEST_START..=LONGEST_LIMIT).contains(&limit) {
+        return Some(limit);
+    }
+    let span = own.span_of("start-limit").unwrap_or(0..0);
+    report.error(&span, format!("start-limit = {limit:?} is not between {SHORTEST_START:?} and {LONGEST_LIMIT:?}"));
+    None
 }

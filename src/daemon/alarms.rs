@@ -197,7 +197,7 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::SelfFence => "find out why the unit could not be stopped",
         Alarm::OddRecord => "find out who may write to the store",
         Alarm::NewerRecord => "install on this host the version of putexd that the holder has",
-        Alarm::FenceFailed | Alarm::ConfirmedDead | Alarm::ConfigurationBroken => IN_REASON,
+        Alarm::FenceFailed | Alarm::ConfirmedDead | Alarm::ConfigurationBroken | Alarm::Frozen => IN_REASON,
         Alarm::NotToBeFenced => "name the host under [fence] hosts if it should be fenced",
         Alarm::CheckFailed => "find out why the health check fails",
         Alarm::OtherLock => "follow putexd-operations(7)",

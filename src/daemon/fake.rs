@@ -14,7 +14,7 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Look, Manager,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Life, Look, Manager,
     ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
     Unsupervisable,
 };
@@ -41,6 +41,10 @@ pub(super) struct Told {
     pub(super) alive: Vec<Process>,
     /// Why units are not dead. All other units are dead unless their control group is in `full`.
     pub(super) not_dead: BTreeMap<UnitName, NotDead>,
+    /// The control groups that are frozen.
+    pub(super) frozen: BTreeSet<String>,
+    /// The job that a queued start waits for.
+    pub(super) awaited: Option<Awaited>,
     /// Units that are started.
     pub(super) started: BTreeSet<UnitName>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
@@ -103,6 +107,7 @@ pub(super) fn settings() -> ServiceSettings {
         key: Key::new("db").expect("a key"),
         timings: Timings::new(Duration::from_millis(50), 2, 1),
         stop_limit: Duration::from_secs(90),
+        start_limit: None,
         on_stop_failure: OnStopFailure::Alert,
         health: None,
         fence: FenceSettings::default(),
@@ -156,6 +161,7 @@ fn stopped(unit: &UnitName) -> UnitState {
         control_pid: None,
         control_group: String::new(),
         invocation: None,
+        restarts: 0,
         exit: String::new(),
         is_not_set_up: false,
         is_not_run: false,
@@ -186,6 +192,24 @@ impl Manager for Fake {
             }
             Ok(JobEnd::Ended("done".to_owned()))
         })
+    }
+
+    fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>> {
+        let frozen: Vec<String> = self.tell(|told| groups.intersection(&told.frozen).cloned().collect());
+        self.tell(|told| told.done.extend(frozen.iter().map(|group| format!("thaw {group}"))));
+        Box::pin(async { frozen })
+    }
+
+    fn awaits<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+        self.answer(|silence| silence, |told| Ok(told.awaited.clone()))
+    }
+
+    fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
+        let cancel = |told: &mut Told| {
+            told.done.push(format!("cancel {unit}"));
+            Ok(Vec::new())
+        };
+        self.answer(|silence| silence, cancel)
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
@@ -266,7 +290,7 @@ impl Manager for Fake {
             let result = told.killed.then(|| "timeout".to_owned());
             Look {
                 placement,
-                is_started: told.started.contains(unit),
+                life: Life { is_started: told.started.contains(unit), ..Life::default() },
                 dead: trouble.map_or_else(|| Ok(UnitState { result, ..stopped(unit) }), Err),
             }
         };
@@ -297,13 +321,14 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
+    /// No start comes to its end.
     fn start<'a>(
         &'a self,
         _: &'a UnitName,
         _: &'a ServiceName,
         _: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>> {
-        unreachable!("no test asks for it")
+        Box::pin(std::future::pending())
     }
 
     fn changes(&self, _: &UnitName) -> ChangeHints {

@@ -67,6 +67,7 @@ mod notify;
 mod observation;
 mod observer;
 mod registration;
+mod restarts;
 pub mod service;
 mod silence;
 mod supervisor;

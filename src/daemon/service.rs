@@ -20,6 +20,7 @@ use super::inbox::{Admission, Inbox, Looked, Refusal, Standpoint, Told};
 pub use super::inbox::{Answer, Order, Orders};
 use super::machine::{Task, Timer};
 use super::registration::{self, Adoptions};
+use super::restarts::Restarts;
 use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
 use crate::cluster::request::Unmet;
@@ -117,6 +118,12 @@ struct Service {
     alive: Vec<UnitName>,
     /// The remark that systemd was stopping the main unit then, which nobody had asked putexd for.
     stopped_by_another: Option<String>,
+    /// Whether the main unit serves, by the last look. `None`: it was not looked at since its start.
+    serves: Option<bool>,
+    /// Whether it is frozen.
+    frozen: bool,
+    /// Its restarts by systemd.
+    restarts: Restarts,
     /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
     /// systemd gave no answer about the unit at the last look.
@@ -257,6 +264,9 @@ impl Service {
             units,
             units_changed,
             alive: Vec::new(),
+            serves: None,
+            frozen: false,
+            restarts: Restarts::default(),
             undead: None,
             systemd_is_silent: false,
             stopped_by_another: None,
@@ -416,6 +426,9 @@ impl Service {
         // well.
         if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &unit) {
             self.fails(result.clone());
+        }
+        if let (State::Active, ObservedUnit::Failing(why)) = (self.election.state(), &unit) {
+            self.fails_for_good(why.clone());
         }
         Some(Event::Unit(unit))
     }
@@ -656,7 +669,28 @@ impl Service {
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);
-        if self.election.state() == State::Active { observed.main } else { observed.all }
+        if self.election.state() != State::Active {
+            (self.serves, self.frozen, self.restarts) = (None, false, Restarts::default());
+            return observed.all;
+        }
+        let Some(life) = observed.life.filter(|_| observed.main == Some(ObservedUnit::Alive)) else {
+            self.serves = observed.main.as_ref().map(|_| false);
+            return observed.main;
+        };
+        self.serves = Some(life.is_started && life.frozen_by.is_none());
+        let was_frozen = std::mem::replace(&mut self.frozen, life.frozen_by.is_some());
+        if let Some(by) = life.frozen_by.as_ref().filter(|_| !was_frozen) {
+            self.raise(
+                journal::Alarm::Frozen,
+                &format!("run \"systemctl thaw {by}\": {by} is frozen, and keeps its lock"),
+            );
+        }
+        let (lease, now) = (self.settings.timings.lease(), self.host.machine.now());
+        Some(match self.restarts.see(&life, lease, self.settings.start_limit, now) {
+            Some(why) => ObservedUnit::Failing(why),
+            None if life.is_trying => ObservedUnit::Trying,
+            None => ObservedUnit::Alive,
+        })
     }
 
     /// Tells of work outside of the units' control groups. By default it ends the lease, because no stop reaches it, and no

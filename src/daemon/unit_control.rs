@@ -19,14 +19,20 @@ use crate::election::{ObservedUnit, rounded};
 use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Look, Manager, NotDead, PATIENCE, Placement,
+    ActiveState, Awaited, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Life, Look, Manager, NotDead, PATIENCE, Placement,
     Purpose, StartError, insist,
 };
 use crate::types::{ServiceName, Time, UnitName};
 
-/// Limit of a start. The unit's own TimeoutStartSec= ends it long before. A database that recovers may rightly take hours,
-/// and the lease is renewed meanwhile.
+/// Limit of a start. The unit's own TimeoutStartSec= ends it long before, unless that is infinite: a database that recovers may
+/// rightly take hours, and the lease is renewed meanwhile. `start-limit` is for less.
 const START_LIMIT: Duration = Duration::from_secs(86_400);
+/// How long a start without a `start-limit` may wait for jobs of units that are not of the service. Nothing of the service is being
+/// started then, so that no TimeoutStartSec= of it counts.
+const AWAIT_LIMIT: Duration = Duration::from_secs(300);
+/// Time until the first look at what a start waits for, and between two looks. The journal is told of what is seen twice.
+const FIRST_AWAIT: Duration = Duration::from_secs(1);
+const AWAIT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each one is waited
 /// for twice as long as the one before, up to `STOP_SLICE_MAX`, so that the requests of many slow stops do not keep PID 1
 /// from the stops themselves.
@@ -70,6 +76,8 @@ pub(super) struct Shared {
     former: Mutex<Vec<UnitName>>,
     /// What keeps a stop that is under way from being proven, for the status.
     unproven: Mutex<Option<String>>,
+    /// What a start that is under way waits for.
+    awaited: Mutex<Option<Awaited>>,
     work: watch::Sender<Work>,
 }
 
@@ -154,6 +162,8 @@ pub(super) struct ObservedUnits {
     pub(super) is_not_run: bool,
     /// There was no answer about any unit, and the kernel shows nothing of them.
     pub(super) nothing_left: bool,
+    /// How the run of the main unit goes. `None`: not known.
+    pub(super) life: Option<Life>,
 }
 
 /// When a stop has taken too long, and the settings that say what follows. The settings may change while the stop is under
@@ -190,6 +200,15 @@ pub(super) enum StartFailure {
     /// The main unit is not known to be started.
     #[error(transparent)]
     NotStarted(#[from] StartError),
+    /// The start has waited too long for another unit.
+    #[error(
+        "see why {} of {} does not come to its end: the start of {unit} has waited for that job, number {}, for {}",
+        awaited.kind, awaited.unit, awaited.job, rounded(*waited)
+    )]
+    Awaits { unit: UnitName, awaited: Awaited, waited: Duration },
+    /// The start has taken longer than it may.
+    #[error("the start of {unit} has taken longer than start-limit = {}", rounded(*limit))]
+    TooLong { unit: UnitName, limit: Duration },
     /// The units are started, but what the guard has to kill at the end of the lease is not known.
     #[error("the units' control groups are not known: {0}")]
     GroupsUnknown(#[source] BusError),
@@ -220,6 +239,7 @@ impl ObservedUnits {
             is_stopping: false,
             is_not_run: false,
             nothing_left: false,
+            life: None,
         }
     }
 }
@@ -256,6 +276,7 @@ impl UnitControl {
             learning: tokio::sync::Mutex::default(),
             former: Mutex::new(former),
             unproven: Mutex::default(),
+            awaited: Mutex::default(),
             work: watch::Sender::default(),
         }))
     }
@@ -373,10 +394,10 @@ impl UnitControl {
         self.begun.send_if_modified(|all| {
             let count = all.units.len();
             for (name, look) in looks {
-                if all.round == before.round && (look.is_started || before.is_up && look.dead.is_ok()) {
+                if all.round == before.round && (look.life.is_started || before.is_up && look.dead.is_ok()) {
                     all.units.remove(*name);
                 }
-                all.is_up |= all.round == before.round && look.is_started && **name == self.main;
+                all.is_up |= all.round == before.round && look.life.is_started && **name == self.main;
             }
             all.units.len() != count
         });
@@ -393,21 +414,89 @@ impl UnitControl {
     }
 
     /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
-    /// with them, because they are bound to it.
-    pub(super) async fn start(&self) -> Result<(), StartFailure> {
+    /// with them, because they are bound to it. `limit`: the limit of the whole start, if one is configured.
+    pub(super) async fn start(&self, limit: Option<Duration>) -> Result<(), StartFailure> {
         let _under_way = UnderWay::begin(self, |work| &mut work.starts);
         for bound in &self.bound {
             // A unit that failed for want of the lease must not be refused now for having failed too often.
             let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
             reset.map_err(|source| StartFailure::NotReset { unit: bound.clone(), source })?;
         }
-        self.systemd.start(&self.main, &self.service, START_LIMIT).await?;
+        tokio::select! {
+            biased;
+            started = self.systemd.start(&self.main, &self.service, START_LIMIT) => drop(started?),
+            failure = self.waits_too_long(limit) => return Err(failure),
+        }
+        self.tell_awaited(None);
         self.main_is_up();
         // The units may have been started in other control groups than those that the guard was armed with. The guard queue
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.
         insist(Instant::now() + START_LIMIT, || self.learn()).await.map_err(StartFailure::GroupsUnknown)?;
         Ok(())
+    }
+
+    /// Returns when a start has taken too long. Meanwhile it notes which job of another unit the start waits for, and tells the
+    /// journal of each once.
+    async fn waits_too_long(&self, limit: Option<Duration>) -> StartFailure {
+        let begun = Instant::now();
+        let at_limit = async {
+            match limit {
+                Some(limit) => sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        let awaits = async {
+            let (mut told, mut since, mut pause) = (None, begun, FIRST_AWAIT);
+            loop {
+                sleep(std::mem::replace(&mut pause, AWAIT_INTERVAL)).await;
+                // Whoever does not answer has not said anything else.
+                let Ok(awaited) = self.systemd.awaits(&self.main).await else { continue };
+                let is_own = |awaited: &Awaited| self.all().iter().any(|unit| unit.as_str() == awaited.unit);
+                let awaited = awaited.filter(|awaited| !is_own(awaited));
+                self.tell_awaited(awaited.clone());
+                let Some(awaited) = awaited else {
+                    since = Instant::now();
+                    continue;
+                };
+                let waited = since.elapsed();
+                if told != Some(awaited.job) && waited >= AWAIT_INTERVAL {
+                    told = Some(awaited.job);
+                    let remark = self.awaited().unwrap_or_default();
+                    tracing::warn!(OBJECT_SYSTEMD_UNIT = self.main.as_str(), "{}: {remark}", self.service);
+                }
+                if limit.is_none() && waited >= AWAIT_LIMIT {
+                    return StartFailure::Awaits { unit: self.main.clone(), awaited, waited };
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = at_limit => {
+                let (unit, limit) = (self.main.clone(), limit.unwrap_or_default());
+                let awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                match awaited {
+                    Some(awaited) => StartFailure::Awaits { unit, awaited, waited: limit },
+                    None => StartFailure::TooLong { unit, limit },
+                }
+            }
+            failure = awaits => failure,
+        }
+    }
+
+    fn tell_awaited(&self, awaited: Option<Awaited>) {
+        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner) = awaited;
+    }
+
+    /// What a start that is under way waits for, as a sentence. `None`: for no job of another unit.
+    pub(super) fn awaited(&self) -> Option<String> {
+        let Awaited { job, unit, kind, is_running } =
+            self.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let how = if is_running { "is under way" } else { "waits itself" };
+        let main = &self.main;
+        Some(format!(
+            "the start of {main} waits for {unit}, whose {kind} (job {job}) {how}: see \"systemctl status {unit}\""
+        ))
     }
 
     /// Stops the units and the lease target, and returns with the proof that nothing of them is left, however long that
@@ -568,6 +657,26 @@ impl UnitControl {
     /// is over. Once it is time to kill, nothing is waited for.
     async fn ask_to_stop(&self, slice: Duration, late: bool) {
         let [main, bound @ ..] = &self.all()[..] else { return };
+        // systemd stops nothing that is frozen.
+        for frozen in self.systemd.thaw(&self.groups()).await {
+            tracing::warn!(
+                OBJECT_SYSTEMD_UNIT = frozen,
+                "{}: {frozen} is frozen, and is thawed for the stop",
+                self.service
+            );
+        }
+        // What a start has queued must not be carried out after it. The stop itself cancels the starts of the service's units.
+        if self.awaited().is_some()
+            && let Ok(units) = self.systemd.cancel_start(main).await
+        {
+            self.tell_awaited(None);
+            for unit in units {
+                tracing::info!(
+                    "{}: the start of {unit}, which was queued for {main} alone, is cancelled",
+                    self.service
+                );
+            }
+        }
         let stopped = self.systemd.stop(main, slice).await;
         if stopped == Ok(JobEnd::StillQueued) && !late {
             return;
@@ -653,7 +762,7 @@ impl UnitControl {
             Some(Trouble { words: trouble.of(name), is_for_the_operator: trouble.is_for_the_operator() })
         });
         sighting.is_settled =
-            looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
+            looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.life.is_started || look.dead.is_ok()));
         let deactivating = ActiveState::Deactivating.to_string();
         sighting.is_stopping = matches!(
             looks.first(),
@@ -673,6 +782,7 @@ impl UnitControl {
         {
             sighting.main = Some(ObservedUnit::Dead { result: trouble.to_string(), failed: true });
         }
+        sighting.life = looks.into_iter().next().and_then(|look| Some(look.ok()?.life));
         sighting
     }
 
@@ -901,6 +1011,62 @@ mod tests {
         assert_eq!(fake.done(), [""; 0], "it was only looked for");
         fake.tell(|told| told.alive.clear());
         assert!(units.are_dead_by(&listed).await);
+    }
+
+    #[tokio::test]
+    async fn what_is_frozen_is_thawed_before_it_is_asked_to_stop() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.learn().await.expect("an answer");
+        fake.tell(|told| told.frozen = set(&["/b"]));
+        units.stop(None, None).await;
+        let done = fake.done();
+        let at = |what: &str| done.iter().position(|done| done == what);
+        assert!(at("thaw /b").is_some() && at("thaw /b") < at("stop database.service"), "{done:?}");
+        assert_eq!(at("cancel database.service"), None, "no start waits");
+    }
+
+    fn awaited(unit: &str) -> Awaited {
+        Awaited { job: 7, unit: unit.to_owned(), kind: "start".to_owned(), is_running: true }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_waits_for_another_unit_is_told_of_within_a_minute_and_ends_and_is_taken_back() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| told.awaited = Some(awaited("mirror.service")));
+        let start = tokio::spawn({
+            let units = units.clone();
+            async move { units.start(None).await }
+        });
+        sleep(Duration::from_secs(60)).await;
+        let told = units.awaited().expect("it is told");
+        assert!(told.contains("mirror.service") && told.contains("job 7"), "{told}");
+        let since = tokio::time::Instant::now();
+        let failure = start.await.expect("it ends").expect_err("it has failed").to_string();
+        assert!(since.elapsed() < AWAIT_LIMIT, "{failure}");
+        assert!(failure.contains("mirror.service"), "{failure}");
+        fake.done();
+        units.stop(None, None).await;
+        let done = fake.done();
+        assert!(done.contains(&"cancel database.service".to_owned()), "{done:?}");
+        assert_eq!(units.awaited(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_of_the_services_own_units_takes_as_long_as_they_say_or_start_limit() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        for own in [None, Some(awaited("database.service"))] {
+            fake.tell(|told| told.awaited = own);
+            let start = timeout(Duration::from_secs(3_600), units.start(None)).await;
+            assert!(start.is_err(), "a database may recover for hours");
+        }
+        let limit = Duration::from_secs(600);
+        let since = tokio::time::Instant::now();
+        let failure = units.start(Some(limit)).await.expect_err("it has failed").to_string();
+        assert_eq!(since.elapsed(), limit);
+        assert!(failure.contains("start-limit = 10min") || failure.contains("start-limit = 600"), "{failure}");
     }
 
     #[tokio::test]

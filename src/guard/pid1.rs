@@ -138,6 +138,16 @@ impl Systemd {
         Ok(())
     }
 
+    /// Has systemd thaw units and slices, because systemd 256 and newer stops no frozen unit. Nothing is waited for: systemd reads one
+    /// call after another, refuses what is not frozen, and may answer late.
+    pub fn thaw<'a>(&mut self, units: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
+        for unit in units {
+            let message = Message::method_call(MANAGER, "ThawUnit").interface(MANAGER_INTERFACE).build(&unit)?;
+            self.send(message.data())?;
+        }
+        Ok(())
+    }
+
     /// Those of `units` that are active now.
     pub fn started(&mut self, units: &[UnitName]) -> Result<Vec<UnitName>, Error> {
         let mut started = Vec::new();

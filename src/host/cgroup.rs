@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::group_name::is_within;
+use super::group_name::{is_within, unescape};
 
 /// The hierarchy in which systemd keeps processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +123,21 @@ impl Hierarchy {
             Version::V1 => Ok(self.pids(&group)?.is_empty()),
             Version::V2 => self.is_unpopulated(&group),
         }
+    }
+
+    /// The names of the groups by which the processes of the group are frozen, the outer ones first: of the group itself and of
+    /// those that it lies in. None where that cannot be read, and in version 1, in which systemd freezes nothing.
+    pub fn frozen_by(&self, path: &str) -> Vec<String> {
+        let Ok(group) = self.locate(path) else { return Vec::new() };
+        if self.version == Version::V1 || !has_line(&group.join("cgroup.events"), "frozen 1") {
+            return Vec::new();
+        }
+        let groups = group.ancestors().take_while(|group| *group != self.root.as_path());
+        let frozen = groups.filter(|group| has_line(&group.join("cgroup.freeze"), "1"));
+        let mut names: Vec<String> =
+            frozen.filter_map(|group| Some(unescape(group.file_name()?.to_str()?).to_owned())).collect();
+        names.reverse();
+        names
     }
 
     /// Sends SIGKILL to every process of the group and of those below it, however deep. Succeeds for a group that does
@@ -486,6 +501,11 @@ fn named(path: &Path, error: io::Error) -> io::Error {
 
 fn invalid(path: &str, reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{path:?}: {reason}"))
+}
+
+/// Whether a file can be read and has this line.
+fn has_line(file: &Path, line: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.lines().any(|other| other == line))
 }
 
 #[cfg(test)]

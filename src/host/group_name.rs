@@ -43,6 +43,12 @@ pub fn escape(name: &str) -> String {
     if taken { format!("_{name}") } else { name.to_owned() }
 }
 
+/// The unit whose control group has this name: the reverse of [`escape`].
+#[must_use]
+pub fn unescape(name: &str) -> &str {
+    name.strip_prefix('_').unwrap_or(name)
+}
+
 /// Whether `group` is `other` or lies below it.
 #[must_use]
 pub fn is_within(group: &str, other: &str) -> bool {

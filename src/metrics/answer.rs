@@ -1,6 +1,6 @@
 //! The answers to `GET /metrics` and `GET /lease/SERVICE`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -75,7 +75,7 @@ impl Answers {
         let service = path.strip_prefix("/lease/").map(ServiceName::new);
         match service {
             Some(Ok(service)) => {
-                let (status, said) = lease(&self.sources.leases, &self.sources.node, &service);
+                let (status, said) = lease(&self.sources, &service);
                 response(method, status, JSON, said.into())
             }
             Some(Err(error)) => response(method, StatusCode::NOT_FOUND, PLAIN, format!("{error}\n").into()),
@@ -123,9 +123,15 @@ async fn make(sources: Arc<Sources>) -> Option<Bytes> {
     Some(Bytes::from(tokio::task::spawn_blocking(make).await.ok()?))
 }
 
-/// Whether this host has the lease of `service` now, by the guard's grant.
-fn lease(leases: &Path, node: &NodeId, service: &ServiceName) -> (StatusCode, String) {
+/// Whether this host has the lease of `service` now, by the guard's grant, and its unit is active.
+fn lease(sources: &Sources, service: &ServiceName) -> (StatusCode, String) {
+    let Sources { node, leases, metrics, .. } = sources;
     let (status, said) = match grant::held(leases, service) {
+        Ok(_) if !metrics.serves(service) => {
+            let why = "this host holds the lease, and its unit is not active";
+            let said = serde_json::json!({ "service": service.as_str(), "node": node.as_str(), "reason": why });
+            (StatusCode::SERVICE_UNAVAILABLE, said)
+        }
         Ok(held) => {
             let left = milliseconds(held.left);
             let said = serde_json::json!({

@@ -69,6 +69,8 @@ pub(super) struct Numbers {
     state: AtomicU8,
     holds: AtomicU8,
     alive: AtomicU8,
+    /// 1: the main unit is known not to be active. A service of which nothing is known yet serves.
+    idle: AtomicU8,
     /// 0: no check is configured; 1: the last verdict was bad; 2: it was good.
     health: AtomicU8,
     lease_ms: AtomicU64,
@@ -93,6 +95,8 @@ pub struct Shown {
     pub holds: bool,
     /// Whether some of its units was alive when they were last looked at.
     pub alive: bool,
+    /// Whether the main unit is active, as far as is known; it is not while it is being started.
+    pub serves: bool,
     /// The last verdict of the health check; `None` where no check is configured.
     pub healthy: Option<bool>,
     /// T.
@@ -142,6 +146,11 @@ impl Metrics {
         self.0.calls[usize::from(is_write)][usize::from(!answered)].fetch_add(1, Relaxed);
     }
 
+    /// Whether the main unit of a service is active, as far as is known.
+    pub(super) fn serves(&self, name: &ServiceName) -> bool {
+        self.services().get(name).is_none_or(|numbers| numbers.idle.load(Relaxed) == 0)
+    }
+
     pub(super) fn all(&self) -> Vec<(ServiceName, Arc<Numbers>)> {
         self.services().iter().map(|(name, numbers)| (name.clone(), Arc::clone(numbers))).collect()
     }
@@ -173,6 +182,7 @@ impl OfService {
         self.numbers.state.store(u8::try_from(place).unwrap_or_default(), Relaxed);
         self.numbers.holds.store(shown.holds.into(), Relaxed);
         self.numbers.alive.store(shown.alive.into(), Relaxed);
+        self.numbers.idle.store((!shown.serves).into(), Relaxed);
         self.numbers.health.store(shown.healthy.map_or(0, |healthy| 1 + u8::from(healthy)), Relaxed);
         self.numbers.lease_ms.store(milliseconds(shown.lease), Relaxed);
         self.numbers.stopped.store(shown.stopped.into(), Relaxed);

@@ -7,6 +7,7 @@ use super::error::BusError;
 use super::link::Link;
 use super::properties::{Properties, Row};
 use super::proxy::{Setting, UNIT, interface, object};
+use super::queue::JobRow;
 
 impl Link {
     pub(super) async fn reset_failed_unit(&self, unit: &str) -> Result<(), BusError> {
@@ -18,6 +19,30 @@ impl Link {
     pub(super) async fn kill_unit(&self, unit: &str, signal: i32) -> Result<(), BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
         self.call(async move { manager.kill_unit(&unit, "all", signal).await }).await
+    }
+
+    /// Thaws a unit, and waits for it.
+    pub(super) async fn thaw_unit(&self, unit: &str) -> Result<(), BusError> {
+        let (manager, unit) = (self.manager.clone(), unit.to_owned());
+        self.call(async move { manager.thaw_unit(&unit).await }).await
+    }
+
+    /// The jobs that have to end before the job `id` is carried out.
+    pub(super) async fn jobs_before(&self, id: u32) -> Result<Vec<JobRow>, BusError> {
+        let manager = self.manager.clone();
+        self.call(async move { manager.get_job_before(id).await }).await
+    }
+
+    /// The jobs that are not carried out before the job `id` has ended.
+    pub(super) async fn jobs_after(&self, id: u32) -> Result<Vec<JobRow>, BusError> {
+        let manager = self.manager.clone();
+        self.call(async move { manager.get_job_after(id).await }).await
+    }
+
+    /// Takes a job out of the queue.
+    pub(super) async fn cancel_job(&self, id: u32) -> Result<(), BusError> {
+        let manager = self.manager.clone();
+        self.call(async move { manager.cancel_job(id).await }).await
     }
 
     /// Queues a start. Returns the object of the job.

@@ -9,7 +9,7 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    Brief, BusError, Check, FoundClient, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult,
+    Awaited, Brief, BusError, Check, FoundClient, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult,
     StartError, Started, Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
@@ -60,6 +60,15 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
 
     /// Queues a stop and waits for the end of its job, which does not show that the unit is dead.
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>>;
+
+    /// Thaws what is frozen in control groups, because systemd does not stop what is frozen.
+    fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>>;
+
+    /// The job for which the queued job of a unit waits.
+    fn awaits<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>>;
+
+    /// Takes back a start that is queued, and what was queued for it alone.
+    fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>>;
 
     /// Sends SIGKILL to every process of a unit.
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>>;
@@ -166,6 +175,18 @@ impl Manager for Systemd {
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
         Box::pin(async move { Systemd::stop(&self.to(Purpose::Stop), unit, limit).await })
+    }
+
+    fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>> {
+        Box::pin(async move { Systemd::thaw(&self.to(Purpose::Stop), groups).await })
+    }
+
+    fn awaits<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+        Box::pin(Systemd::awaits(self, unit.as_str()))
+    }
+
+    fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
+        Box::pin(async move { Systemd::cancel_start(&self.to(Purpose::Stop), unit.as_str()).await })
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {

@@ -73,7 +73,8 @@ impl Systemd {
         let Ok(properties) = self.read_settings(unit.as_str()).await else { return };
         let state = properties.state();
         // A failed unit is not prepared: only its start has systemd forget the failure.
-        let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
+        let is_at_rest =
+            state.load_state == "loaded" && state.active_state == ActiveState::Inactive && !properties.is_frozen();
         if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
             self.prepared_starts
                 .put(unit, Reading { at, rounds, prepared: Prepared { properties, pin, _place: place } });

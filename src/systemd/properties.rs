@@ -115,6 +115,8 @@ pub struct UnitState {
     pub control_group: String,
     /// The current run, or the last one.
     pub invocation: Option<Invocation>,
+    /// How often systemd has restarted it by itself since somebody has started it.
+    pub restarts: u32,
     /// How the `ExecCondition=` that refused the start, or else the main process, ended, in words; empty while it runs or
     /// where the type has none.
     pub exit: String,
@@ -209,6 +211,7 @@ const KEPT: &[&str] = &[
     "FailureAction",
     "FinalKillSignal",
     "FragmentPath",
+    "FreezerState",
     "Id",
     "InaccessiblePaths",
     "InactiveEnterTimestampMonotonic",
@@ -222,6 +225,7 @@ const KEPT: &[&str] = &[
     "LoadState",
     "MainPID",
     "MountImages",
+    "NRestarts",
     "NoExecPaths",
     "Options",
     "PAMName",
@@ -232,6 +236,7 @@ const KEPT: &[&str] = &[
     "RequiredBy",
     "Requires",
     "RequisiteOf",
+    "RestartUSec",
     "Result",
     "RootDirectory",
     "RootDirectoryStartOnly",
@@ -405,6 +410,16 @@ impl Properties {
         }
     }
 
+    /// Whether systemd counts the unit as frozen. It may go on to do so after the unit's death.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.text("FreezerState").is_some_and(|state| !matches!(state, "" | "running"))
+    }
+
+    /// RestartSec=; `None` for types that are not restarted.
+    pub(super) fn restart_pause(&self) -> Option<Duration> {
+        self.get("RestartUSec").map(Duration::from_micros)
+    }
+
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
     pub(super) fn active_since(&self) -> u64 {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
@@ -442,6 +457,7 @@ impl Properties {
             control_pid: self.number("ControlPID").filter(|pid| *pid != 0),
             control_group: text("ControlGroup"),
             invocation: self.invocation(),
+            restarts: self.number("NRestarts").unwrap_or(0),
             exit: self.exit(),
             is_not_set_up: self.main_exit().is_not_set_up(),
             is_not_run: self.main_exit().is_not_run(),

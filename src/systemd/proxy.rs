@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
 use super::properties::Row;
+use super::queue::JobRow;
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -49,6 +50,10 @@ pub(super) trait Manager {
     fn list_units_by_names(&self, names: &[String]) -> zbus::Result<Vec<Row>>;
     fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
+    fn thaw_unit(&self, name: &str) -> zbus::Result<()>;
+    fn get_job_before(&self, id: u32) -> zbus::Result<Vec<JobRow>>;
+    fn get_job_after(&self, id: u32) -> zbus::Result<Vec<JobRow>>;
+    fn cancel_job(&self, id: u32) -> zbus::Result<()>;
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
     fn reset_failed_unit(&self, name: &str) -> zbus::Result<()>;
     /// Keeps the unit loaded until `unref_unit` or the end of this connection.

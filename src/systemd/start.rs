@@ -19,6 +19,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// given up of which nothing has begun. Another host may do better.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// After how many automatic restarts, with no service time in between, a unit has failed: systemd's own default for
+/// StartLimitBurst=.
+pub const RESTARTS_LIMIT: u32 = 5;
+
 /// A unit that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
@@ -74,6 +78,10 @@ pub enum StartError {
         /// Why systemd has not taken a reference to it.
         error: BusError,
     },
+    /// The unit is dead, and systemd counts it as frozen, which it does until it forgets the unit. It forgets none that another
+    /// unit wants.
+    #[error("reboot this host: systemd counts {0} as frozen, although nothing of it runs, and starts no frozen unit")]
+    Frozen(String),
     /// The host is going down, which is no failure of the unit.
     #[error("the host is shutting down")]
     ShuttingDown,
@@ -94,6 +102,9 @@ pub enum StartError {
         /// The unit's state.
         state: String,
     },
+    /// systemd has restarted the unit so often by itself, and it was not seen active.
+    #[error("systemd has restarted it {0} times in vain: it is {1}")]
+    Restarts(u32, String),
     /// The unit was started and ended at once, as a oneshot does that does not remain after exit.
     #[error("it ended as soon as it was started: it is {0}")]
     Ended(String),
@@ -173,13 +184,18 @@ impl Systemd {
                 | StartError::Ungated { .. }
                 | StartError::Rival { .. }
                 | StartError::NotKept { .. }
+                | StartError::Frozen(_)
                 | StartError::ShuttingDown
                 | StartError::Condition(_)
                 | StartError::Assert(_)
                 | StartError::AlreadyRunning(_),
             ) => false,
             Err(
-                StartError::TimedOut { .. } | StartError::Ended(_) | StartError::Failed { .. } | StartError::Bus(_),
+                StartError::TimedOut { .. }
+                | StartError::Restarts(..)
+                | StartError::Ended(_)
+                | StartError::Failed { .. }
+                | StartError::Bus(_),
             ) => true,
         };
         drop(under_way);
@@ -205,6 +221,11 @@ impl Systemd {
             Some(properties) => (properties, true),
             None => (insist(patient_until, || self.read_settings(unit.as_str())).await?, false),
         };
+        let properties = if properties.is_frozen() && properties.state().active_state.is_stopped() {
+            self.forget_frozen(unit, properties.is_effect(), patient_until).await?
+        } else {
+            properties
+        };
         let before = properties.state();
         *is_effect = before.is_effect;
         if before.load_state != "loaded" {
@@ -226,6 +247,21 @@ impl Systemd {
         let order = Order::Start(unit.as_str());
         let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
         self.verify(unit, &before, &end, deadline, limit).await
+    }
+
+    /// Has systemd forget a unit that died while it was frozen, because it would refuse the start, and reads the unit anew. systemd
+    /// thaws no unit that is dead, and forgets one only if nobody holds a reference.
+    async fn forget_frozen(
+        &self,
+        unit: &UnitName,
+        is_effect: bool,
+        patient_until: Instant,
+    ) -> Result<Properties, StartError> {
+        self.end_start(unit).await;
+        insist(patient_until, || self.reset_failed(unit.as_str())).await?;
+        check_kept(unit, is_effect, self.keep(unit, true).await)?;
+        let properties = insist(patient_until, || self.read_settings(unit.as_str())).await?;
+        if properties.is_frozen() { Err(StartError::Frozen(unit.to_string())) } else { Ok(properties) }
     }
 
     /// Queues a stop and waits for the end of its job, which does not show that the unit is dead:
@@ -257,6 +293,9 @@ impl Systemd {
             let new = state.invocation.filter(|run| Some(*run) != before.invocation);
             match new {
                 Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
+                Some(_) if state.restarts >= RESTARTS_LIMIT => {
+                    return Err(StartError::Restarts(state.restarts, state.in_full()));
+                }
                 // The unit is between two automatic restarts, or has a job later than ours: it gets the time that is
                 // left.
                 Some(_) if matches!(job, "done" | "") && state.may_run() => {}

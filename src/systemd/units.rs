@@ -8,7 +8,7 @@ use futures_util::future::try_join;
 
 use super::Systemd;
 use super::error::{BusError, KernelError};
-use super::properties::{ActiveState, Properties, UnitState, Unmet};
+use super::properties::{ActiveState, Invocation, Properties, UnitState, Unmet};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
@@ -45,7 +45,7 @@ const EFFECT: [&str; 5] = [
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 13] = [
     "LoadError",
     "BindsTo",
     "After",
@@ -58,6 +58,7 @@ const SETTINGS: [&str; 12] = [
     "RefuseManualStart",
     "RefuseManualStop",
     "CollectMode",
+    "FreezerState",
 ];
 
 /// How many times a unit is read at most, if another run of it begins during each reading.
@@ -116,10 +117,47 @@ pub enum NotDead {
 pub struct Look {
     /// Where processes of it may be.
     pub placement: Placement,
-    /// Whether the unit is started.
-    pub is_started: bool,
+    /// How its present run goes.
+    pub life: Life,
     /// The unit, if nothing of it runs, as [`Systemd::prove_dead`] shows it.
     pub dead: Result<UnitState, NotDead>,
+}
+
+/// How the present run of a unit goes, or the last one went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Life {
+    /// The run.
+    pub invocation: Option<Invocation>,
+    /// Whether the unit is started.
+    pub is_started: bool,
+    /// Whether systemd is starting it, or waits in order to start it again.
+    pub is_trying: bool,
+    /// NRestarts: how often systemd has restarted the unit by itself since its last start by somebody. It is kept over a
+    /// daemon-reload.
+    pub restarts: u32,
+    /// RestartSec=, where the last run has ended in good order and systemd waits in order to start the unit again.
+    pub rests_for: Option<Duration>,
+    /// The unit or the slice by which it is frozen, and so does nothing.
+    pub frozen_by: Option<String>,
+    /// The unit's state in words.
+    pub state: String,
+}
+
+impl Life {
+    fn of(properties: &Properties, state: &UnitState) -> Self {
+        let is_trying = state.active_state == ActiveState::Activating;
+        let rests =
+            is_trying && state.sub_state.starts_with("auto-restart") && state.result.as_deref() == Some("success");
+        Self {
+            invocation: state.invocation,
+            is_started: state.active_state.is_started(),
+            is_trying,
+            restarts: state.restarts,
+            rests_for: properties.restart_pause().filter(|_| rests),
+            frozen_by: None,
+            state: state.in_full(),
+        }
+    }
 }
 
 /// The line of a unit in PID 1's list of units. It takes a tenth of the time that all properties of the unit take.
@@ -279,9 +317,12 @@ impl Systemd {
     pub async fn look(&self, unit: &UnitName) -> Result<Look, BusError> {
         let properties = self.read(unit.as_str()).await?;
         let placement = placement(&properties, &self.link().await?.root);
-        let is_started = properties.state().active_state.is_started();
+        let mut life = Life::of(&properties, &properties.state());
+        if life.is_started {
+            life.frozen_by = self.frozen(placement.groups.iter().cloned().collect()).await.into_iter().next();
+        }
         let dead = self.prove(unit, &properties, placement.groups.clone()).await;
-        Ok(Look { placement, is_started, dead })
+        Ok(Look { placement, life, dead })
     }
 
     async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<UnitState, NotDead> {

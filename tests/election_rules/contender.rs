@@ -157,6 +157,38 @@ fn what_somebody_asked_for_waits_once_each_time() {
     assert_eq!(host.back_off().as_secs(), 16);
 }
 
+/// Back-off (K9): a unit that systemd restarts again and again counts as alive, is not healthy however long that lasts, and is let
+/// go like one that has failed.
+#[test]
+fn a_unit_that_only_tries_is_let_go_and_waits_longer_each_time() {
+    let (mut host, mut instance) = Host::activated();
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..10 {
+            host.goes_on(ms(5000));
+            let actions = host.handle(Event::Unit(ObservedUnit::Trying));
+            assert!(!actions.iter().any(|action| matches!(action, Action::Stop { .. })), "it may be mended");
+        }
+        assert_eq!(host.election.state(), State::Active);
+        host.let_go_for(instance, Event::Unit(ObservedUnit::Failing("it was restarted 5 times".to_owned())));
+        waits.push(host.back_off().as_secs());
+        host = again(host, &mut instance);
+    }
+    assert_eq!(waits, [2, 4, 8, 16]);
+}
+
+/// What may come back at any moment runs, as far as another host is concerned.
+#[test]
+fn a_unit_that_only_tries_is_no_dead_one_without_the_lock() {
+    for unit in [ObservedUnit::Trying, ObservedUnit::Failing("it was restarted 5 times".to_owned())] {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        host.ready();
+        let stray = host.handle(Event::Unit(unit));
+        assert_eq!(alarms(&stray), [&Alarm::StrayUnit]);
+        assert!(stray.iter().any(|action| matches!(action, Action::Stop { .. })));
+    }
+}
+
 /// Back-off (K9): an administrator who has mended what failed need not wait. The next failure is the first one again.
 #[test]
 fn an_administrator_ends_the_wait_after_a_failure() {

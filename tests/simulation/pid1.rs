@@ -7,7 +7,7 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError, Look,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError, Life, Look,
     Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings,
     SystemState, UnitState, Unsupervisable,
 };
@@ -134,6 +134,7 @@ impl Unit {
             control_pid: None,
             control_group: if self.alive { group(name, self.slice) } else { String::new() },
             invocation: self.invocation,
+            restarts: 0,
             exit: String::new(),
             is_not_set_up: false,
             is_not_run: false,
@@ -661,6 +662,18 @@ impl Manager for Pid1 {
         Box::pin(self.stop_and_wait(unit, limit))
     }
 
+    fn thaw<'a>(&'a self, _: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn awaits<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn cancel_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn kill<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
         Box::pin(async { Ok(self.call(World::kill_unit).await?) })
     }
@@ -717,8 +730,8 @@ impl Manager for Pid1 {
         Box::pin(self.call(move |world, h| {
             let seen = &world.hosts[h].unit;
             let state = seen.state(&unit);
-            let is_started = state.active_state.is_started();
-            Look { placement: seen.placement(&unit), is_started, dead: check_dead(state) }
+            let life = Life { is_started: state.active_state.is_started(), ..Life::default() };
+            Look { placement: seen.placement(&unit), life, dead: check_dead(state) }
         }))
     }
 

@@ -1066,3 +1066,67 @@ fn units_run_to_their_end() {
         assert!(matches!(systemd.run_unit_to_completion(&missing, LIMIT).await, Ok(RunResult::Failed(_))));
     });
 }
+
+/// From version 256 on systemd neither stops nor starts a frozen unit, and does not thaw a dead one.
+#[test]
+#[ignore = "runs inside a host"]
+fn what_is_frozen_is_thawed_for_its_stop_and_forgotten_for_its_start() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-frozen.service", "ExecStart=/bin/sleep 1000\nSlice=t.slice").await;
+        let frozen_by = async || systemd.look(&unit).await.expect("known").life.frozen_by;
+        for frozen in ["t-frozen.service", "t.slice"] {
+            systemd.start(&unit, LIMIT).await.expect("started");
+            let groups: BTreeSet<String> = systemd.placement(&unit).await.expect("known").groups.into_iter().collect();
+            assert_eq!(frozen_by().await, None);
+            run(&format!("systemctl freeze {frozen}"));
+            assert_eq!(frozen_by().await.as_deref(), Some(frozen));
+            assert_eq!(systemd.thaw(&groups).await, [frozen]);
+            assert_eq!(frozen_by().await, None);
+            assert_eq!(systemd.stop(&unit, LIMIT).await, Ok(JobEnd::Ended("done".to_owned())));
+            systemd.prove_dead(&unit).await.expect("dead");
+        }
+        systemd.start(&unit, LIMIT).await.expect("started");
+        run("systemctl freeze t-frozen.service");
+        systemd.kill(&unit).await.expect("killed");
+        while systemd.prove_dead(&unit).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        systemd.start(&unit, LIMIT).await.expect("started although it died frozen");
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_start_that_waits_is_taken_back_with_what_was_queued_for_it_alone() {
+    inside(|systemd| async move {
+        let oneshot = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=";
+        let other = install(&systemd, "t-hangs.service", &format!("{oneshot}/bin/sleep 1000\n")).await;
+        let (after, wants) = ("[Unit]\nAfter=t-hangs.service\n", "Wants=t-late.service\nAfter=t-late.service\n");
+        let late = install(&systemd, "t-late.service", &format!("{after}{oneshot}/bin/true\n")).await;
+        let settings = format!("{after}{wants}[Service]\nExecStart=/bin/sleep 1000\n");
+        let unit = install(&systemd, "t-waits.service", &settings).await;
+        run("systemctl start --no-block t-hangs.service");
+        let start = tokio::spawn({
+            let (systemd, unit) = (systemd.clone(), unit.clone());
+            async move { systemd.start(&unit, LIMIT).await }
+        });
+        let awaited = async {
+            loop {
+                if let Ok(Some(awaited)) = systemd.awaits(unit.as_str()).await {
+                    return awaited;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let awaited = tokio::time::timeout(LIMIT, awaited).await.expect("it waits");
+        assert_eq!((&*awaited.unit, &*awaited.kind, awaited.is_running), ("t-hangs.service", "start", true));
+        assert_eq!(systemd.cancel_start(unit.as_str()).await, Ok(vec!["t-late.service".to_owned()]));
+        start.await.expect("no panic").expect_err("it is cancelled");
+        for (unit, job) in [(&unit, None), (&late, None), (&other, Some(JobType::Start))] {
+            assert_eq!(systemd.job_for_unit(unit).await, Ok(job), "{unit}");
+        }
+        gone(&systemd, &other).await;
+        assert_eq!(systemd.state(&late).await.expect("known").active_state, ActiveState::Inactive);
+    });
+}

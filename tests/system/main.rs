@@ -59,6 +59,7 @@ mod server;
 mod share;
 mod store_faults;
 mod stores;
+mod tries;
 mod trips;
 mod unit_faults;
 mod upgrade;

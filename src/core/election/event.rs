@@ -282,6 +282,10 @@ pub enum ObservedUnit {
     },
     /// Something of the unit runs, or may soon run without putexd's doing (`auto-restart`).
     Alive,
+    /// Alive, but not active: systemd is starting it, for the first time or again.
+    Trying,
+    /// Alive, but it serves nobody, and by itself never will, for this reason.
+    Failing(String),
 }
 
 /// What the driver has to do. Every action but the last three is answered by one event, however it ends.

@@ -37,6 +37,8 @@ pub enum ReleaseCause {
         /// The unit ended in good order, and later than T after its start.
         in_order: bool,
     },
+    /// The unit is alive and serves nobody, because systemd restarts it again and again; the text says how often.
+    UnitFails(String),
     /// The active check has failed `fall` times in a row; the text is the reason of the last failure.
     CheckFailed(String),
     /// No active check has passed for this long, so that no renewal may be sent (renewal, H1).
@@ -86,12 +88,13 @@ pub enum Occasion {
 
 /// What a cause is without its details, in a word that is the same in each version: a label of the metrics. The last one stands
 /// for a stop whose cause is over by the time that it is counted.
-pub const STOP_KINDS: [&str; 21] = [
+pub const STOP_KINDS: [&str; 22] = [
     "barred",
     "stepped-down",
     "retired",
     "closed-while-away",
     "unit-ended",
+    "unit-fails",
     "check-failed",
     "check-overdue",
     "start-failed",
@@ -114,16 +117,16 @@ impl LapseCause {
     /// Its place in [`STOP_KINDS`].
     pub(super) const fn kind(&self) -> usize {
         match self {
-            Self::NotRenewed => 10,
-            Self::ClockJumped => 11,
-            Self::GuardRefusedExtension(_) => 12,
-            Self::HeldBy(_) => 13,
-            Self::Blanked => 14,
-            Self::Deleted => 15,
-            Self::WroteOverAnother => 16,
-            Self::EndedWhileAway => 17,
-            Self::StoreUnknown => 18,
-            Self::SystemdSilent => 19,
+            Self::NotRenewed => 11,
+            Self::ClockJumped => 12,
+            Self::GuardRefusedExtension(_) => 13,
+            Self::HeldBy(_) => 14,
+            Self::Blanked => 15,
+            Self::Deleted => 16,
+            Self::WroteOverAnother => 17,
+            Self::EndedWhileAway => 18,
+            Self::StoreUnknown => 19,
+            Self::SystemdSilent => 20,
         }
     }
 }
@@ -137,11 +140,12 @@ impl ReleaseCause {
             Self::Retired(_) => 2,
             Self::ClosedWhileAway => 3,
             Self::UnitEnded { .. } => 4,
-            Self::CheckFailed(_) => 5,
-            Self::CheckOverdue(_) => 6,
-            Self::StartFailed(_) => 7,
-            Self::GuardGone => 8,
-            Self::GuardRefusedLease(_) => 9,
+            Self::UnitFails(_) => 5,
+            Self::CheckFailed(_) => 6,
+            Self::CheckOverdue(_) => 7,
+            Self::StartFailed(_) => 8,
+            Self::GuardGone => 9,
+            Self::GuardRefusedLease(_) => 10,
         }
     }
 
@@ -154,6 +158,7 @@ impl ReleaseCause {
             | Self::ClosedWhileAway
             | Self::UnitEnded { in_order: true, .. } => Occasion::Planned,
             Self::UnitEnded { in_order: false, .. }
+            | Self::UnitFails(_)
             | Self::CheckFailed(_)
             | Self::CheckOverdue(_)
             | Self::StartFailed(_)
@@ -171,6 +176,7 @@ impl fmt::Display for ReleaseCause {
             }
             Self::ClosedWhileAway => f.write_str("the lease was closed while putexd was away"),
             Self::UnitEnded { result, .. } => write!(f, "the unit has ended: {result}"),
+            Self::UnitFails(why) => write!(f, "the unit only tries: {why}"),
             Self::CheckFailed(reason) => write!(f, "the active check fails: {reason}"),
             Self::CheckOverdue(age) => write!(f, "no health check has passed for {}", rounded(*age)),
             Self::GuardGone => f.write_str("the guard is gone"),
@@ -214,6 +220,7 @@ mod tests {
             ReleaseCause::Retired(reason()),
             ReleaseCause::ClosedWhileAway,
             ReleaseCause::UnitEnded { result: "RESULT".to_owned(), in_order: true },
+            ReleaseCause::UnitFails(reason()),
             ReleaseCause::CheckFailed(reason()),
             ReleaseCause::CheckOverdue(Duration::from_secs(7)),
             ReleaseCause::StartFailed(reason()),
@@ -227,11 +234,12 @@ mod tests {
                 ReleaseCause::Retired(_) => 2,
                 ReleaseCause::ClosedWhileAway => 3,
                 ReleaseCause::UnitEnded { .. } => 4,
-                ReleaseCause::CheckFailed(_) => 5,
-                ReleaseCause::CheckOverdue(_) => 6,
-                ReleaseCause::StartFailed(_) => 7,
-                ReleaseCause::GuardGone => 8,
-                ReleaseCause::GuardRefusedLease(_) => 9,
+                ReleaseCause::UnitFails(_) => 5,
+                ReleaseCause::CheckFailed(_) => 6,
+                ReleaseCause::CheckOverdue(_) => 7,
+                ReleaseCause::StartFailed(_) => 8,
+                ReleaseCause::GuardGone => 9,
+                ReleaseCause::GuardRefusedLease(_) => 10,
             };
             assert_eq!(position, expected);
         }

@@ -92,8 +92,8 @@ impl Service {
                 });
             }
             Action::Start { instance, token: _ } => {
-                let units = self.units.clone();
-                let start = async move { Event::Started { instance, result: in_words(units.start().await) } };
+                let (units, limit) = (self.units.clone(), self.settings.start_limit);
+                let start = async move { Event::Started { instance, result: in_words(units.start(limit).await) } };
                 self.start = Some(self.answer(start).into());
             }
             Action::Stop { kill_at } => self.stop(kill_at),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Service, Standpoint};
 use crate::cluster::alarm::AlarmStatus;
+use crate::daemon::restarts::service_time;
 use crate::election::{Heard, Hindrance, Stage, State, Waiting};
 use crate::journal::{self, Alarm};
 use crate::types::{FencingToken, Time, span};
@@ -24,6 +25,8 @@ enum Runs {
     Here,
     Elsewhere,
     Nowhere,
+    /// It is alive here, and systemd is starting it again.
+    Tries,
     /// The store does not answer this host, so that nothing is judged.
     Unknown,
 }
@@ -69,7 +72,10 @@ impl Failing {
             self.tenures += 1;
             self.since = None;
         }
-        if runs == Runs::Unknown {
+        if matches!(runs, Runs::Tries | Runs::Unknown) {
+            if runs == Runs::Tries {
+                self.since = None;
+            }
             return self.stands;
         }
         if self.since.is_none_or(|(before, _)| before != runs) {
@@ -80,7 +86,7 @@ impl Failing {
             Runs::Here if lasts >= lease => *self = Self { token, ..Self::default() },
             Runs::Elsewhere if lasts >= WELL_ELSEWHERE => *self = Self { token, ..Self::default() },
             Runs::Nowhere if lasts >= ALONE => self.stands = true,
-            Runs::Here | Runs::Elsewhere | Runs::Nowhere | Runs::Unknown => {}
+            Runs::Here | Runs::Elsewhere | Runs::Nowhere | Runs::Tries | Runs::Unknown => {}
         }
         self.stands |= self.failures.max(self.tenures) >= FAILURES;
         self.stands
@@ -105,6 +111,12 @@ impl Service {
         self.failure = Some((self.host.machine.wall(), why));
     }
 
+    /// As [`fails`](Self::fails), of a unit that has failed often enough to be an alarm.
+    pub(super) fn fails_for_good(&mut self, why: String) {
+        self.failing.failures = self.failing.failures.max(FAILURES - 1);
+        self.fails(why);
+    }
+
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
     /// alarm.
     pub(super) fn settle_alarms(&mut self, now: Time) {
@@ -127,7 +139,7 @@ impl Service {
 
     fn judge_failures(&mut self, now: Time) {
         let runs = if self.failing.failures == 0 { Runs::Nowhere } else { self.runs(now) };
-        let (token, lease) = (self.election.token(), self.settings.timings.lease());
+        let (token, lease) = (self.election.token(), service_time(self.settings.timings.lease()));
         let (stood, has_failed) = (self.failing.stands, self.failing.is_counting());
         if self.failing.look(runs, token, lease, now)
             && !stood
@@ -143,6 +155,7 @@ impl Service {
 
     fn runs(&self, now: Time) -> Runs {
         match (self.election.state(), self.election.waiting(now)) {
+            (State::Active, _) if self.serves == Some(false) => Runs::Tries,
             (State::Active, _) => Runs::Here,
             (_, Some(Waiting::Holder { stage: Stage::Runs, .. })) => Runs::Elsewhere,
             (_, Some(Waiting::Store { .. })) => Runs::Unknown,
@@ -167,6 +180,7 @@ impl Service {
             Alarm::CheckFailed => self.checker.is_none() || self.healthy,
             Alarm::OtherLock => !matches!(self.registration, Standpoint::Refused(_)),
             Alarm::ServiceFails => !self.failing.stands,
+            Alarm::Frozen => !self.frozen,
             // These are shown for a while, or are no alarms of a service.
             Alarm::StoreLost
             | Alarm::StoreFound

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::Service;
 use crate::cluster::alarm::AlarmStatus;
+use crate::daemon::restarts::service_time;
 use crate::daemon::unit_control;
-use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word};
+use crate::election::{Heard, Hindrance, Stage, State, Waiting, Word, rounded};
 use crate::metrics::Shown;
+use crate::systemd::RESTARTS_LIMIT;
 use crate::types::{FencingToken, Revision, Time, span};
 
 /// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
@@ -209,6 +211,7 @@ impl Service {
             state: self.election.state(),
             holds: self.election.holder() == self.host.node.as_str(),
             alive: !self.alive.is_empty(),
+            serves: self.election.state() != State::Starting && self.serves != Some(false),
             healthy: self.settings.health.as_ref().map(|_| self.healthy),
             lease: self.settings.timings.lease(),
             stopped: self.election.stop_word(now).is_some(),
@@ -340,6 +343,15 @@ impl Service {
         // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
         remarks.extend(self.stopped_by_another.clone());
+        remarks.extend(self.units.awaited().filter(|_| self.election.state() == State::Starting));
+        if self.restarts.count() > 1 {
+            let (unit, count) = (&self.settings.unit, self.restarts.count());
+            let time = rounded(service_time(self.settings.timings.lease()));
+            remarks.push(format!(
+                "{unit} was restarted by systemd {count} times without being active for {time}; after {RESTARTS_LIMIT} times its \
+                 lock is let go"
+            ));
+        }
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         remarks.extend(self.remark_on_words());

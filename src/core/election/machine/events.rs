@@ -346,7 +346,7 @@ impl Election {
 
     pub(super) fn observe_unit(&mut self, now: Time, unit: ObservedUnit) {
         self.silent_since = None;
-        let alive = unit == ObservedUnit::Alive;
+        let alive = !matches!(unit, ObservedUnit::Dead { .. });
         self.unit_alive = Some(alive);
         if alive {
             self.give_up("the unit is not known to be dead");
@@ -356,10 +356,17 @@ impl Election {
                 self.stop_again(now);
             }
         }
-        if let (Phase::Active(_, since), ObservedUnit::Dead { result, failed }) = (&self.phase, unit) {
-            // A unit that ends in good order and at once would be started again and again.
-            let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
-            self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
+        let Phase::Active(_, since) = &mut self.phase else { return };
+        match unit {
+            ObservedUnit::Dead { result, failed } => {
+                // A unit that ends in good order and at once would be started again and again.
+                let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
+                self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
+            }
+            ObservedUnit::Failing(why) => self.release(now, ReleaseCause::UnitFails(why), None),
+            // Its health counts from the restart on.
+            ObservedUnit::Trying => *since = now,
+            ObservedUnit::Alive => {}
         }
     }
 
