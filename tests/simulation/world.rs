@@ -387,6 +387,7 @@ impl World {
             key: self.key.clone(),
             timings,
             stop_limit,
+            start_limit: None,
             on_stop_failure,
             health: self.has(Word::Checked).then(|| HealthSettings {
                 probe: Probe::Unit("check@.service".to_owned()),
