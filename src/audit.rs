@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::{Probe, ServiceSettings, Settings, StopProof};
 use crate::systemd::remedy::drop_in;
-use crate::systemd::{Surroundings, Systemd, Unsupervisable};
+use crate::systemd::{Boot, BusError, Puller, Surroundings, Systemd, Unsupervisable};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
@@ -56,9 +56,13 @@ pub async fn connect() -> Result<Systemd, String> {
 pub async fn units(systemd: &Systemd, settings: &Settings, with_gate: bool) -> Result<Vec<Finding>, String> {
     let until = Instant::now() + LIMIT;
     let mut found = Vec::new();
+    let boot = systemd.boot().await.map_err(|error| error.to_string())?;
+    let judged = settings.services.iter().filter(|service| !service.observes).flat_map(ServiceSettings::units);
+    let judged: BTreeSet<UnitName> = judged.cloned().collect();
     for service in &settings.services {
         let of_service = async {
             let mut found = units_of(systemd, service, settings, with_gate).await?;
+            found.extend(at_boot(&boot, service, &judged).await?);
             found.extend(others_of(systemd, service, settings.node.as_str()).await?);
             Ok::<_, String>(found)
         };
@@ -98,12 +102,7 @@ async fn units_of(
         found.extend(texts.into_iter().map(|text| finding(is_error, text)));
         if is_loaded {
             let facts = systemd.facts(unit).await.map_err(|error| error.to_string())?;
-            let texts = of_boot(unit, facts.is_enabled() && !service.observes).into_iter().chain(of_time(
-                unit,
-                facts.stop_time,
-                service,
-            ));
-            found.extend(texts.map(|text| finding(false, text)));
+            found.extend(of_time(unit, facts.stop_time, service).map(|text| finding(false, text)));
         }
         if is_loaded && !service.observes {
             let turned_off = systemd.turned_off(unit).await.map_err(|error| error.to_string())?;
@@ -115,15 +114,45 @@ async fn units_of(
     Ok(found)
 }
 
-/// What is wrong with a unit that systemd starts at boot.
-fn of_boot(unit: &UnitName, is_enabled: bool) -> Option<String> {
-    is_enabled.then(|| {
-        format!(
-            "run \"systemctl disable {unit}\": it is enabled, so systemd tries to start it at each boot, where it fails for want of \
-             the lease, and the package is not removed before, because it would start beside the copy of another host then; putexd \
-             starts it"
-        )
-    })
+/// What starts the units of a service at a boot. What is only observed may be started.
+async fn at_boot(boot: &Boot, service: &ServiceSettings, judged: &BTreeSet<UnitName>) -> Result<Vec<Finding>, String> {
+    let mut found = Vec::new();
+    for unit in service.units().filter(|_| !service.observes) {
+        let pullers = boot.pullers(unit, judged).await.map_err(|error| error.to_string())?;
+        found.extend(pullers.iter().map(|puller| Finding::of(service, false, of_boot(puller))));
+    }
+    Ok(found)
+}
+
+fn of_boot(puller: &Puller) -> String {
+    format!(
+        "run \"{}\"{}: {puller}, where it fails for want of the lease, and the package is not removed before, because it would start \
+         beside the copy of another host then; putexd starts it",
+        puller.command(),
+        puller.then()
+    )
+}
+
+/// What starts `units` at a boot, whatever they are. Where PID 1 cannot be asked, as in the root of a host that does not run, the
+/// links on the disk alone tell.
+pub async fn pullers(units: &BTreeSet<UnitName>) -> Vec<Puller> {
+    let asked = async {
+        let systemd = connect().await.ok()?;
+        let boot = systemd.boot().await.ok()?;
+        pullers_by(&boot, units).await.ok()
+    };
+    match timeout(LIMIT, asked).await {
+        Ok(Some(found)) => found,
+        Ok(None) | Err(_) => pullers_by(&Boot::by_files(), units).await.unwrap_or_default(),
+    }
+}
+
+async fn pullers_by(boot: &Boot, units: &BTreeSet<UnitName>) -> Result<Vec<Puller>, BusError> {
+    let mut found = Vec::new();
+    for unit in units {
+        found.extend(boot.pullers(unit, units).await?);
+    }
+    Ok(found)
 }
 
 /// What is to be known of units of other services that end `unit` by their start.
@@ -201,15 +230,17 @@ async fn others_of(systemd: &Systemd, service: &ServiceSettings, node: &str) -> 
 mod tests {
     use super::*;
     use crate::election::Timings;
+    use crate::systemd::Origin;
     use crate::types::{Key, OnStopFailure, ServiceName};
 
     #[test]
     fn what_is_found_begins_with_its_remedy() {
         let unit = UnitName::new("database.service").expect("a unit");
-        assert_eq!(of_boot(&unit, false), None);
-        assert!(
-            of_boot(&unit, true).is_some_and(|text| text.starts_with("run \"systemctl disable database.service\""))
-        );
+        let link = "/etc/systemd/system/multi-user.target.wants/database.service";
+        let origin = Origin::Enabled(link.into());
+        let puller = Puller { unit: unit.to_string(), by: "multi-user.target".to_owned(), origin };
+        let text = of_boot(&puller);
+        assert!(text.starts_with("run \"systemctl disable database.service\": ") && text.contains(link), "{text}");
         let (name, key) = (ServiceName::new("db").expect("a name"), Key::new("db").expect("a key"));
         let timings = Timings::new(Duration::from_secs(3), 3, 2);
         let service =

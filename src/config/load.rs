@@ -17,6 +17,9 @@ use super::host_file::{self, Common, Host};
 use super::service::{self, Claim};
 use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
+use crate::host::mountinfo::Mount;
+use crate::host::mounts;
+use crate::types::bound::{self, AtBoot};
 use crate::types::kept::{Made, Text};
 use crate::types::trust;
 use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
@@ -27,7 +30,7 @@ const HOST_FILE: &str = "etc/putex/putexd.toml";
 const SAMPLE: &str = "/usr/share/doc/putexd/putexd.toml";
 /// The directories of the services' files, relative to the root. A file in an earlier directory hides those of its name
 /// in later ones.
-const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/lib/putex.d"];
+pub const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/lib/putex.d"];
 /// The largest file that is read. A definition is a page of text; a much larger file is a mistake, and would be held in
 /// memory.
 const MOST_BYTES: u64 = 256 * 1024;
@@ -43,6 +46,9 @@ pub struct Loaded {
     pub broken: BTreeMap<ServiceName, Diagnostic>,
     /// The error that concerns every service: in `putexd.toml`, or of a directory.
     pub for_all: Option<Diagnostic>,
+    /// Whether that error is a directory that cannot be read, or whose file system is not mounted. It may be there in a moment, and
+    /// until then nobody knows which services there are.
+    pub is_unread: bool,
     /// All errors and warnings, in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
     /// The texts that the settings were made of.
@@ -115,7 +121,7 @@ pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>)
 #[must_use]
 pub fn lacks_store(root: &Path) -> bool {
     let path = root.join(HOST_FILE);
-    if path.parent().is_some_and(|folder| why_not_obeyed(folder).is_some()) {
+    if path.parent().is_some_and(|folder| why_not_obeyed(folder).is_some()) || not_mounted(root).is_some() {
         return false;
     }
     let Ok(text) = read(&path) else {
@@ -132,10 +138,13 @@ pub fn lacks_store(root: &Path) -> bool {
 
 fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
     let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = load_host(root, host_name);
+    let mut is_unread = false;
     let (files, is_listed) = match service_files(root) {
         Ok(files) => (files, true),
-        Err(diagnostic) => {
-            diagnostics.push(diagnostic);
+        Err(unlisted) => {
+            is_unread = matches!(unlisted, Unlisted::Unread(_));
+            // What is missing because of it is not what the administrator has to see to.
+            diagnostics.insert(0, unlisted.into_diagnostic());
             (BTreeMap::new(), false)
         }
     };
@@ -214,7 +223,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
         metrics: host.metrics,
         services,
     });
-    Loaded { settings, broken, for_all, diagnostics, texts }
+    Loaded { settings, broken, for_all, is_unread, diagnostics, texts }
 }
 
 fn first_errors(candidates: &[Candidate]) -> BTreeMap<ServiceName, Diagnostic> {
@@ -404,15 +413,31 @@ fn refuse_same(
     }
 }
 
+/// Why the services' files are not known.
+enum Unlisted {
+    /// A directory that putexd does not obey.
+    Refused(Diagnostic),
+    /// A directory that cannot be read, or whose file system is not mounted.
+    Unread(Diagnostic),
+}
+
+impl Unlisted {
+    fn into_diagnostic(self) -> Diagnostic {
+        match self {
+            Self::Refused(diagnostic) | Self::Unread(diagnostic) => diagnostic,
+        }
+    }
+}
+
 /// The services' files that count, by their names without `.toml`.
-fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
+fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Unlisted> {
+    let wrong =
+        |path: &Path, message| Diagnostic { severity: Severity::Error, path: path.into(), place: None, message };
     let mut files = BTreeMap::new();
-    for directory in SERVICE_DIRECTORIES {
-        let directory = root.join(directory);
-        let wrong = |message| Diagnostic { severity: Severity::Error, path: directory.clone(), place: None, message };
-        let names = list(&directory).map_err(|error| wrong(format!("cannot be listed: {error}")))?;
+    for directory in SERVICE_DIRECTORIES.map(|directory| root.join(directory)) {
+        let names = list(&directory).map_err(|why| Unlisted::Unread(wrong(&directory, why)))?;
         if let Some(why) = why_not_obeyed(&directory) {
-            return Err(wrong(why));
+            return Err(Unlisted::Refused(wrong(&directory, why)));
         }
         for name in names {
             let stem = name.strip_suffix(".toml").filter(|stem| !stem.is_empty() && !stem.starts_with('.'));
@@ -421,16 +446,42 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
             }
         }
     }
-    Ok(files)
+    // A directory that is listed has had its automount mounted.
+    match not_mounted(root) {
+        Some((place, why)) => Err(Unlisted::Unread(wrong(&place, why))),
+        None => Ok(files),
+    }
 }
 
-/// The names in a directory; none if it does not exist.
-fn list(directory: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
+/// The names in a directory; none if it does not exist. A link to a directory that does not exist is one to a file system that is
+/// not mounted.
+fn list(directory: &Path) -> Result<Vec<String>, String> {
+    let unlisted = |error: io::Error| match fs::read_link(directory) {
+        Ok(target) if error.kind() == io::ErrorKind::NotFound => {
+            format!("mount what {} is on, or remove this link to it: it leads nowhere", target.display())
+        }
+        Ok(_) | Err(_) => format!("cannot be listed: {error}"),
     };
-    entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.is_symlink() => return Ok(Vec::new()),
+        other => other.map_err(unlisted)?,
+    };
+    entries.map(|entry| Ok(entry.map_err(unlisted)?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// A mount point of a file system that the files were read from last, and that is not mounted, and what to do about it: what is in
+/// the folder below it says nothing. `None`: all of them are mounted.
+fn not_mounted(root: &Path) -> Option<(PathBuf, String)> {
+    let copy = root.join(bound::FILE.trim_start_matches('/'));
+    let AtBoot { mounts, .. } = serde_json::from_slice(&fs::read(copy).ok()?).ok()?;
+    let is_mounted = |place: &String| Mount::at(place).is_ok_and(|mount| mount.is_some());
+    let place = mounts.iter().filter_map(mounts::place_of).find(|place| !is_mounted(place))?;
+    let why = format!(
+        "run \"mount {place}\", or \"rm {}\" if the files are elsewhere now: nothing is mounted here, and the files were read from \
+         here",
+        bound::FILE
+    );
+    Some((place.into(), why))
 }
 
 /// The text of a regular file that putexd obeys, or why there is none. The type is checked before the file is opened,

@@ -179,6 +179,7 @@ mod tests {
             settings: None,
             broken: broken.iter().map(service).collect(),
             for_all: is_host_broken.then(|| error("putexd")),
+            is_unread: false,
             diagnostics: broken.iter().copied().chain(is_host_broken.then_some("putexd")).map(error).collect(),
             texts: Texts::default(),
         }

@@ -11,6 +11,7 @@
 //! | [`kept_alarms`] | those of them that outlive the daemon |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
+//! | [`boot_copy`] | what is bound, for a boot in which the files cannot be read |
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
 //! | [`diary`] | what a service tells the history of its lock |
@@ -42,6 +43,7 @@ mod alarms;
 pub mod aside;
 mod beyond;
 mod bonds;
+mod boot_copy;
 mod broken;
 mod cluster;
 #[cfg(test)]
@@ -87,7 +89,8 @@ use clap::Parser;
 use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
 use crate::config::{Diagnostic, Loaded, Severity};
-use crate::types::{GUARDED_LEASES_DIR, first_named};
+use crate::systemd::bond::is_group;
+use crate::types::{GUARDED_LEASES_DIR, UnitName, first_named};
 use crate::{config, journal};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
@@ -112,6 +115,10 @@ struct Arguments {
     /// Exit with 0 if putexd has something to do, and with 1 if putexd.toml names no store yet: ExecCondition= of putexd.service
     #[arg(long, conflicts_with = "check")]
     has_store: bool,
+    /// Read the names of units from standard input, print the commands that keep a boot from starting them, and exit with 1 if there
+    /// are any: for the removal of the package
+    #[arg(long, conflicts_with_all = ["check", "has_store"])]
+    at_boot: bool,
     /// Look for the configuration below this directory
     #[arg(long, value_name = "DIRECTORY", default_value = "/")]
     root: PathBuf,
@@ -129,6 +136,9 @@ pub fn main() -> ExitCode {
     }
     if arguments.has_store {
         return has_store(&arguments.root);
+    }
+    if arguments.at_boot {
+        return at_boot();
     }
     if let Err(error) = journal::init("putexd") {
         eprintln!("putexd: failed to set up logging: {error}");
@@ -164,6 +174,27 @@ fn has_store(root: &Path) -> ExitCode {
          started, because no file says yet where the locks are"
     );
     ExitCode::from(exit::REFUSED)
+}
+
+/// What starts the units on standard input at a boot. A slice or a scope starts nothing that is in it.
+fn at_boot() -> ExitCode {
+    let lines = io::stdin().lines().map_while(Result::ok);
+    let units = lines.filter_map(|line| UnitName::new(&line).ok());
+    let units = units.filter(|unit| !unit.is_part_of_putexd() && !is_group(unit)).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("putexd: failed to start the runtime: {error}");
+            return ExitCode::from(exit::OS);
+        }
+    };
+    let found = runtime.block_on(audit::pullers(&units));
+    runtime.shutdown_background();
+    for puller in &found {
+        println!("{}  # {puller}{}", puller.command(), puller.then());
+    }
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::REFUSED) }
 }
 
 /// How many services with the same timings "--check" names.

@@ -24,6 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
+use super::boot_copy::BootCopy;
 use super::broken::Broken;
 use super::cluster::{self, Cluster, Errand};
 use super::drain::Drain;
@@ -40,7 +41,7 @@ use super::texts::KeptTexts;
 use super::tidings::Tidings;
 use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
+use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask};
 use crate::election::{self, Hindrance, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
@@ -106,17 +107,33 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     }
     let kept = KeptTexts::read(Path::new(kept::DIR));
     let mut loaded = load(root);
-    if !loaded.broken.is_empty() || loaded.settings.is_none() {
-        let leased = tokio::select! {
-            leased = leased(&loaded, &kept) => leased,
+    loop {
+        if !loaded.broken.is_empty() || loaded.settings.is_none() {
+            let leased = tokio::select! {
+                leased = leased(&loaded, &kept) => leased,
+                () = signals.end() => return ExitCode::SUCCESS,
+            };
+            loaded = config::load_keeping(root, kept.texts(), &leased);
+        }
+        if loaded.settings.is_some() || !loaded.is_unread {
+            break;
+        }
+        // It was said what is to be done.
+        notify::status("waiting for the files of the services: see \"journalctl --unit putexd\"");
+        tokio::select! {
+            () = sleep(TICK) => {}
             () = signals.end() => return ExitCode::SUCCESS,
-        };
-        loaded = config::load_keeping(root, kept.texts(), &leased);
+        }
+        let again = config::load(root);
+        if again.diagnostics != loaded.diagnostics {
+            tell(&again);
+        }
+        loaded = again;
     }
     let broken = Broken::new(&loaded);
     let Some(settings) = loaded.settings else { return ExitCode::from(exit::CONFIGURATION) };
     let mut supervisor = tokio::select! {
-        supervisor = Supervisor::start(root, settings, broken, kept) => match supervisor {
+        supervisor = Supervisor::start(root, settings, broken, (kept, loaded.texts)) => match supervisor {
             Ok(supervisor) => supervisor,
             Err(Unstarted { error, status }) => {
                 tracing::error!("{error}");
@@ -126,7 +143,6 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
         () = signals.end() => return ExitCode::SUCCESS,
     };
-    supervisor.keep(loaded.texts);
     let code = supervisor.serve(&mut signals).await;
     supervisor.host.tidings.write();
     supervisor.finish().await;
@@ -165,6 +181,11 @@ async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
 /// Reads the configuration and tells what is wrong with it.
 fn load(root: &Path) -> Loaded {
     let loaded = config::load(root);
+    tell(&loaded);
+    loaded
+}
+
+fn tell(loaded: &Loaded) {
     for diagnostic in &loaded.diagnostics {
         match diagnostic.severity {
             Severity::Error => {
@@ -174,7 +195,6 @@ fn load(root: &Path) -> Loaded {
             Severity::Warning => tracing::warn!("{diagnostic}"),
         }
     }
-    loaded
 }
 
 /// Returns when a service's status has changed, but not before `due`.
@@ -256,13 +276,20 @@ struct Supervisor {
     /// What serves metrics and leases over HTTP.
     for_machines: Server,
     bonds: Bonds,
+    boot_copy: BootCopy,
     /// Whether some drop-ins may have to be made again or removed.
     bonds_are_due: bool,
 }
 
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
-    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, Unstarted> {
+    /// `texts` are those that were kept, and those that the settings were made of.
+    async fn start(
+        root: &Path,
+        settings: Settings,
+        broken: Broken,
+        texts: (KeptTexts, Texts),
+    ) -> Result<Self, Unstarted> {
         let of_host = |error: String| Unstarted { error, status: exit::OS };
         let machine_id =
             identity::machine_id().map_err(|error| of_host(format!("failed to read the machine id: {error}")))?;
@@ -346,12 +373,15 @@ impl Supervisor {
             reported: Default::default(),
             broken,
             taken: BTreeMap::new(),
-            texts,
+            texts: texts.0,
             for_machines,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
+            boot_copy: BootCopy::read(root),
             bonds_are_due: true,
         };
+        supervisor.keep(texts.1);
         let (services, observed) = observer::apart(settings.services);
+        supervisor.keep_for_boot(&services).await;
         supervisor.gate(&services).await;
         supervisor.coming = services;
         let changed = Arc::clone(&supervisor.changed);

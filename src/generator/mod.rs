@@ -22,13 +22,17 @@
 //! stay bound, as long as this boot lasts; and its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are
 //! looked for all the same, because a typing error in another line must not set the units free. Where nothing was in
 //! force in this boot, what the broken file hides is bound as well: the units of the file of the same name in the next
-//! directory, and those that putexd has run under the lease before. The daemon also refuses a file that others may
-//! change. Here such a file binds the units that it named while it was in force. Only if there are none, as at boot, it
+//! directory, and those that putexd has taken from the files before.
+//!
+//! A service without any file may be one whose folder is mounted later in this boot, or does not answer. So what putexd has
+//! taken from its file [stays bound](crate::types::bound) until putexd has read the files and found that it is gone.
+//!
+//! The daemon also refuses a file that others may change. Here such a file binds the units that it named while it was in force. Only if there are none, as at boot, it
 //! binds those that it names now and those that it hides: the worst that whoever wrote it gains is a unit that does not
 //! start. If the guard was not told of a watchdog the daemon notices, and starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io;
 use std::io::{Read as _, Write as _};
@@ -43,9 +47,10 @@ use serde::Deserialize;
 use crate::command_line;
 use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT};
+use crate::types::bound::{self, AtBoot};
 use crate::types::kept::{self, Kept};
 use crate::types::trust;
-use crate::types::{Key, LEASES_DIR, STATE_DIR, ServiceName, UnitName, is_device_path, span};
+use crate::types::{DAEMON_UNIT, LEASES_DIR, ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
@@ -76,12 +81,12 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", command_line::version()),
         Some(target) if !target.starts_with('-') => {
-            let folders = KeptFolders {
-                kept: PathBuf::from(kept::DIR),
-                state: PathBuf::from(STATE_DIR),
+            let kept = KeptFiles {
+                texts: PathBuf::from(kept::DIR),
+                bound: PathBuf::from(bound::FILE),
                 units: UNIT_DIRS.map(PathBuf::from).into(),
             };
-            let generated = run(&SERVICE_DIRS.map(PathBuf::from), &folders, Path::new(target));
+            let generated = run(&SERVICE_DIRS.map(PathBuf::from), &kept, Path::new(target));
             report(&generated.problems);
             if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
                 report(&[problem]);
@@ -104,41 +109,38 @@ pub struct Generated {
     pub problems: Vec<String>,
 }
 
-/// The folders that are read beside those of the service files.
+/// Where putexd keeps what it has taken from the service files, and where the units are.
 #[derive(Debug, Clone)]
-pub struct KeptFolders {
-    /// The folder of what putexd has last taken from each file, in this boot.
-    pub kept: PathBuf,
-    /// The folder of what putexd has run, in any boot.
-    pub state: PathBuf,
+pub struct KeptFiles {
+    /// The folder of the texts, of this boot.
+    pub texts: PathBuf,
+    /// The copy of what they bind, of any boot.
+    pub bound: PathBuf,
     /// The folders of the units themselves.
     pub units: Vec<PathBuf>,
 }
 
-impl KeptFolders {
-    fn kept_of(&self, service: &ServiceName) -> PathBuf {
-        self.kept.join(format!("{service}.json"))
+impl KeptFiles {
+    fn text_of(&self, service: &ServiceName) -> PathBuf {
+        self.texts.join(format!("{service}.json"))
     }
 }
 
 /// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
 #[must_use]
-pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Generated {
+pub fn run(directories: &[PathBuf], kept: &KeptFiles, target: &Path) -> Generated {
     let mut generated = Generated::default();
     let mut refused = BTreeSet::new();
     let end = Instant::now() + READ_LIMIT;
-    let state = folders.state.clone();
-    let beginning = begin(move || Ok(read_state(&state)));
-    let files = read_all(select(directories, &mut generated.problems), end);
-    let ran = awaited(&beginning, end).unwrap_or_default();
-    for (service, files) in files {
+    let AtBoot { mounts, services: mut former, .. } = read_bound(&kept.bound, end, &mut generated.problems);
+    for (service, files) in read_all(select(directories, end, &mut generated.problems), end) {
         let Some(first) = files.first().map(|(path, _)| path.clone()) else { continue };
-        let kept = service.as_ref().map(|service| folders.kept_of(service));
-        let ran = service.as_ref().and_then(|service| ran.get(service));
-        if is_observed(&files, kept.as_deref()) {
+        let text = service.as_ref().map(|service| kept.text_of(service));
+        let ran = service.as_ref().and_then(|service| former.remove(service));
+        if is_observed(&files, text.as_deref()) {
             continue;
         }
-        let mut units = units_of_all(files, kept.as_deref(), ran, &mut generated.problems);
+        let mut units = units_of_all(files, text.as_deref(), ran, &mut generated.problems);
         if units.is_empty() {
             generated.problems.push(format!("{}: no unit is bound to its lease", first.display()));
         }
@@ -151,10 +153,17 @@ pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Gen
             None => refused.append(&mut units),
         }
     }
+    for (service, units) in former {
+        generated
+            .problems
+            .push(format!("{service} has no file, and stays bound to its lease until putexd has read the files"));
+        for unit in units.into_iter().filter(|unit| !unit.is_part_of_putexd()) {
+            generated.bonds.entry(unit).or_default().insert(service.clone());
+        }
+    }
     for (unit, services) in generated.bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
-        let has_taken = |service: &&ServiceName| {
-            former_units(&folders.kept_of(service)).is_some_and(|former| former.contains(unit))
-        };
+        let has_taken =
+            |service: &&ServiceName| former_units(&kept.text_of(service)).is_some_and(|former| former.contains(unit));
         let holders: BTreeSet<ServiceName> = services.iter().filter(has_taken).cloned().collect();
         // Otherwise a running unit would be bound to a second lease, and stopped because of a file that putexd refuses.
         if !holders.is_empty() {
@@ -171,7 +180,7 @@ pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Gen
         }
     }
     let bound: Vec<UnitName> = generated.bonds.keys().cloned().collect();
-    let directories = folders.units.clone();
+    let directories = kept.units.clone();
     let naming = begin(move || Ok(bound.into_iter().filter(|unit| bond::names_programs(&directories, unit)).collect()));
     let naming: BTreeSet<UnitName> = awaited(&naming, end).unwrap_or_default();
     for (unit, services) in &generated.bonds {
@@ -184,7 +193,38 @@ pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Gen
     {
         generated.problems.push(format!("{UNITS_TARGET} keeps no units loaded: {error}"));
     }
+    if !mounts.is_empty()
+        && let Err(error) = write(target, DAEMON_UNIT, &after(&mounts))
+    {
+        generated.problems.push(format!("{DAEMON_UNIT} does not wait for its files to be mounted: {error}"));
+    }
     generated
+}
+
+/// The drop-in that has putexd start after the mounts that its files were on.
+fn after(mounts: &BTreeSet<UnitName>) -> String {
+    let mut text = "# Made by putex-generator: putexd reads files that are on these.\n[Unit]\n".to_owned();
+    for mount in mounts {
+        writeln!(text, "After={mount}").expect("writing to a string does not fail");
+    }
+    text
+}
+
+/// What putexd had taken from the files when it last read them; nothing if it never has.
+fn read_bound(path: &Path, end: Instant, problems: &mut Vec<String>) -> AtBoot {
+    let problem = |why: &dyn fmt::Display| format!("{}: {why}", path.display());
+    match awaited(&begin_to_read(path), end).map(Option::unwrap_or_default) {
+        // Whoever may write to it gains that a unit does not start, as with a service's file.
+        Ok(Found { text, why_not_obeyed }) => {
+            problems.extend(why_not_obeyed.map(|why| problem(&why)));
+            serde_json::from_str(&text).inspect_err(|error| problems.push(problem(error))).unwrap_or_default()
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => AtBoot::default(),
+        Err(error) => {
+            problems.push(problem(&error));
+            AtBoot::default()
+        }
+    }
 }
 
 /// The drop-in of the target that keeps units loaded. A unit that another one names in `PropagatesReloadTo=` stays loaded
@@ -233,21 +273,31 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
 /// The files of each service. A name in an earlier directory hides the same name in a later one, which is listed behind
 /// it; an empty file or a link to /dev/null hides it without putting anything in its place. A file whose name is refused
 /// has no service (`None`).
-fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<ServiceName>, Vec<PathBuf>)> {
+fn select(
+    directories: &[PathBuf],
+    end: Instant,
+    problems: &mut Vec<String>,
+) -> Vec<(Option<ServiceName>, Vec<PathBuf>)> {
     let mut files: BTreeMap<ServiceName, Vec<PathBuf>> = BTreeMap::new();
     let mut refused = Vec::new();
-    for directory in directories {
-        // The files in the directory are judged one by one.
-        problems.extend(fs::metadata(directory).ok().and_then(|found| why_not_obeyed(directory, &found)));
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+    let listings = directories.iter().map(|directory| {
+        let listed = directory.clone();
+        (directory, begin(move || list(&listed)))
+    });
+    for (directory, listing) in listings.collect::<Vec<_>>() {
+        let paths = match awaited(&listing, end) {
+            Ok((paths, why_not_obeyed)) => {
+                // The files in the directory are judged one by one.
+                problems.extend(why_not_obeyed);
+                paths
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.is_symlink() => continue,
             Err(error) => {
                 problems.push(format!("{}: {error}", directory.display()));
                 continue;
             }
         };
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        for path in paths {
             if path.extension().is_none_or(|extension| extension != "toml") {
                 continue;
             }
@@ -262,6 +312,12 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<Se
         }
     }
     files.into_iter().map(|(service, paths)| (Some(service), paths)).chain(refused).collect()
+}
+
+/// What is in a directory, as far as it can be read, and why it is not obeyed.
+fn list(directory: &Path) -> io::Result<(Vec<PathBuf>, Option<String>)> {
+    let why = why_not_obeyed(directory, &fs::metadata(directory)?);
+    Ok((fs::read_dir(directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect(), why))
 }
 
 /// The files of a service and what is in them, up to the first that only hides the others.
@@ -387,44 +443,13 @@ fn former_units(kept: &Path) -> Option<BTreeSet<UnitName>> {
     Some(names.filter_map(|name| UnitName::new(&name).ok()).collect())
 }
 
-/// The keys that are read here, of what putexd keeps of a service.
-#[derive(Debug, Deserialize)]
-struct KeptService {
-    key: Key,
-}
-
-/// The keys that are read here, of what putexd keeps of a unit.
-#[derive(Debug, Deserialize)]
-struct KeptUnit {
-    unit: UnitName,
-    key: Key,
-}
-
-/// The units that putexd has run under the key of each service. What is not understood is left out.
-fn read_state(directory: &Path) -> BTreeMap<ServiceName, BTreeSet<UnitName>> {
-    let of_units = Key::OF_UNITS.replace('/', "+");
-    let (mut keys, mut units) = (Vec::new(), Vec::new());
-    for path in fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())) {
-        let (Some(stem), Ok(text)) = (path.file_stem().and_then(|stem| stem.to_str()), fs::read(&path)) else {
-            continue;
-        };
-        if stem.starts_with(&of_units) {
-            units.extend(serde_json::from_slice::<KeptUnit>(&text));
-        } else if let (Ok(service), Ok(kept)) = (ServiceName::new(stem), serde_json::from_slice::<KeptService>(&text)) {
-            keys.push((service, kept.key));
-        }
-    }
-    let of = |key: &Key| units.iter().filter(|unit| unit.key == *key).map(|unit| unit.unit.clone()).collect();
-    keys.into_iter().map(|(service, key)| (service, of(&key))).collect()
-}
-
-/// The units of a service with these files, the first of which counts. `ran` are the units that putexd has run before.
+/// The units of a service with these files, the first of which counts. `ran` are the units that putexd has taken from its file before.
 /// Where the first file is broken, and nothing was taken from it in this boot, the units of the next and `ran` are bound
 /// as well.
 fn units_of_all(
     files: Files,
     kept: Option<&Path>,
-    ran: Option<&BTreeSet<UnitName>>,
+    ran: Option<BTreeSet<UnitName>>,
     problems: &mut Vec<String>,
 ) -> BTreeSet<UnitName> {
     let is_kept = kept.and_then(read_former).is_some();
@@ -436,7 +461,7 @@ fn units_of_all(
             return units;
         }
     }
-    units.extend(ran.into_iter().flatten().cloned());
+    units.extend(ran.into_iter().flatten());
     units
 }
 
@@ -605,6 +630,10 @@ mod tests {
         root: tempfile::TempDir,
     }
 
+    fn kept_below(root: &Path) -> KeptFiles {
+        KeptFiles { texts: root.join("kept"), bound: root.join("bound.json"), units: vec![root.join("units")] }
+    }
+
     impl Host {
         fn new() -> Self {
             let host = Self { root: tempfile::tempdir().expect("a directory") };
@@ -633,12 +662,7 @@ mod tests {
         }
 
         fn run(&self) -> Generated {
-            let folders = KeptFolders {
-                kept: self.root.path().join("kept"),
-                state: self.root.path().join("state"),
-                units: vec![self.root.path().join("units")],
-            };
-            run(&self.directories(), &folders, &self.root.path().join("out"))
+            run(&self.directories(), &kept_below(self.root.path()), &self.root.path().join("out"))
         }
 
         /// The unit that each service is bound to.
@@ -1099,21 +1123,40 @@ mod tests {
         assert_eq!(host.bonds(), "");
         host.file("usr/web.toml", "unit = \"web.service\"");
         assert_eq!(host.bonds(), "web:web.service");
-        fs::create_dir(host.root.path().join("state")).expect("makes a directory");
-        let place = |unit: &str, key: &str| {
-            let text = format!("{{\"unit\":\"{unit}\",\"store\":\"a\",\"key\":\"{key}\",\"former\":[\"site/db\"]}}");
-            host.file(&format!("state/putex-unit+{unit}.json"), &text);
-        };
-        place("db.service", "site/db");
-        place("db.mount", "site/db");
-        place("web.socket", "web");
-        place("other.service", "elsewhere");
-        host.file("state/db.json", "{\"key\":\"site/db\",\"token\":1}").file("state/web.json", "{\"key\":\"web\"}");
-        host.file("state/db.new", "").file("state/putex-unit+x.json", "{");
+        host.file(
+            "bound.json",
+            r#"{"format":1,"mounts":["srv-conf.mount"],"services":{"db":["db.mount","db.service"],"web":["web.socket"]}}"#,
+        );
         // The file that is hidden is good.
         assert_eq!(host.bonds(), "db:db.mount db:db.service web:web.service");
-        fs::remove_file(host.root.path().join("etc/db.toml")).expect("is there");
-        assert_eq!(host.bonds(), "web:web.service", "a file that is gone binds nothing");
+        assert!(host.drop_in(DAEMON_UNIT).ends_with("[Unit]\nAfter=srv-conf.mount\n"));
+    }
+
+    #[test]
+    fn what_putexd_had_taken_stays_bound_until_it_has_read_the_files() {
+        let host = Host::new();
+        let copy = |text: &str| {
+            host.file("bound.json", text);
+        };
+        copy(r#"{"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#);
+        host.file("usr/web.toml", "unit = \"other.service\"");
+        assert_eq!(host.bonds(), "db:db.mount db:db.service web:other.service", "a file that is there counts");
+        let told = host.run().problems;
+        assert!(told.iter().any(|said| said.starts_with("db has no file")) && told.len() == 1, "{told:?}");
+        // A folder that cannot be listed, and a link into a file system that is not mounted yet.
+        let usr = host.root.path().join("usr");
+        fs::rename(&usr, host.root.path().join("away")).expect("moved");
+        for target in ["/nowhere/putex.d", "/dev/null"] {
+            symlink(target, &usr).expect("links");
+            assert_eq!(host.bonds(), "db:db.mount db:db.service web:web.service", "{target}");
+            assert!(host.run().problems.iter().any(|said| said.contains("/usr: ")), "{target}");
+            fs::remove_file(&usr).expect("removed");
+        }
+        // What is only observed has no units there.
+        copy(r#"{"services":{}}"#);
+        assert_eq!(host.bonds(), "");
+        copy("{");
+        assert!(host.run().problems.iter().any(|said| said.contains("bound.json: ")), "{:?}", host.run());
     }
 
     #[test]
@@ -1164,8 +1207,6 @@ mod tests {
     #[test]
     fn without_any_directory_there_is_nothing_to_do() {
         let root = tempfile::tempdir().expect("a directory");
-        let folders =
-            KeptFolders { kept: root.path().join("kept"), state: root.path().join("state"), units: Vec::new() };
-        assert_eq!(run(&[root.path().join("none")], &folders, root.path()), Generated::default());
+        assert_eq!(run(&[root.path().join("none")], &kept_below(root.path()), root.path()), Generated::default());
     }
 }

@@ -1,8 +1,11 @@
 //! The tables of mounts that the kernel shows of each process, as proc_pid_mountinfo(5) describes them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::types::UnitName;
 
 /// Where procfs is.
 pub(super) const PROC: &str = "/proc";
@@ -40,6 +43,16 @@ impl Mount {
         let folder = fs::canonicalize(folder)?;
         let mounts = table(&Path::new(PROC).join("self/mountinfo"))?;
         find(mounts, &folder).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount has the folder"))
+    }
+
+    /// The units of the mounts that `paths` are on in PID 1's mount namespace, without the root and what is in memory. A path that
+    /// leads nowhere is left out.
+    pub fn units_of(paths: impl IntoIterator<Item = PathBuf>) -> io::Result<BTreeSet<UnitName>> {
+        let table = table_of_pid1(Path::new(PROC))?;
+        let paths = paths.into_iter().filter_map(|path| fs::canonicalize(path).ok());
+        let mounts = paths.filter_map(|path| find(table.clone(), &path));
+        let lasting = mounts.filter(|mount| mount.place != "/" && mount.kind != "tmpfs");
+        Ok(lasting.filter_map(|mount| UnitName::of_mount(&mount.place).ok()).collect())
     }
 
     fn parse(line: &str) -> Option<Self> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Systemd;
 use super::error::BusError;
 use super::private::PrivateSocket;
-use super::proxy::{UNIT, object};
+use super::proxy::object;
 use crate::types::UnitName;
 
 /// What PID 1 says of a unit at one time.
@@ -16,21 +16,11 @@ pub struct UnitFacts {
     pub load_state: String,
     /// ActiveState, such as `active` or `failed`.
     pub active_state: String,
-    /// UnitFileState, such as `enabled` or `static`; empty where the unit has no file.
-    pub file_state: String,
     /// How long systemd waits for the unit's stop until it sends SIGKILL; [`Duration::MAX`] where it waits for ever. `None`: units
     /// of this type have no such time.
     pub stop_time: Option<Duration>,
     /// The process id of the main process; 0 if there is none.
     pub main_pid: u32,
-}
-
-impl UnitFacts {
-    /// Whether systemd starts the unit at boot.
-    #[must_use]
-    pub fn is_enabled(&self) -> bool {
-        matches!(self.file_state.as_str(), "enabled" | "enabled-runtime")
-    }
 }
 
 /// The interface and the property that tell how long a stop may take. `None`: units of this type have no processes.
@@ -56,8 +46,6 @@ impl Systemd {
         let (name, path) = (unit.as_str(), object(unit.as_str()));
         let (_, _, load_state, active_state, ..) = link.row(name).await?;
         let malformed = |error: &dyn std::fmt::Display| BusError::Malformed(error.to_string());
-        let file_state = link.property(&path, UNIT, "UnitFileState").await?;
-        let file_state = <&str>::try_from(&file_state).map_err(|error| malformed(&error))?.to_owned();
         let stop_time = match stop_time_of(name) {
             None => None,
             Some((interface, property)) => {
@@ -72,26 +60,13 @@ impl Systemd {
         } else {
             0
         };
-        Ok(UnitFacts { load_state, active_state, file_state, stop_time, main_pid })
+        Ok(UnitFacts { load_state, active_state, stop_time, main_pid })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_unit_that_is_started_at_boot_is_enabled() {
-        let facts = |file_state: &str| UnitFacts {
-            load_state: "loaded".to_owned(),
-            active_state: "inactive".to_owned(),
-            file_state: file_state.to_owned(),
-            stop_time: None,
-            main_pid: 0,
-        };
-        assert!(facts("enabled").is_enabled() && facts("enabled-runtime").is_enabled());
-        assert!(["", "static", "disabled", "linked", "indirect"].iter().all(|state| !facts(state).is_enabled()));
-    }
 
     #[test]
     fn each_type_with_processes_has_its_time_to_stop() {

@@ -9,6 +9,7 @@
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
 pub mod bond;
+mod boot;
 mod by_itself;
 mod calls;
 mod changes;
@@ -48,6 +49,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use boot::{Boot, Origin, Puller};
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;

@@ -2,6 +2,7 @@
 //!
 //! Lowest layer: it imports nothing of this crate.
 
+pub mod bound;
 pub mod format;
 pub mod holder;
 pub mod kept;
@@ -246,6 +247,11 @@ impl UnitName {
             return Err(NameError::Empty { what: "instance of a template" });
         }
         Self::new(&format!("{stem}@{}.{ending}", escape(instance)))
+    }
+
+    /// The unit that systemd has for a mount at `place`.
+    pub fn of_mount(place: &str) -> Result<Self, NameError> {
+        Self::new(&format!("{}.mount", escape(place.trim_matches('/'))))
     }
 
     /// Whether the unit is one of putexd's own. These hold the leases, and must not wait for one.

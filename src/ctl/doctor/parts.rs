@@ -1,9 +1,10 @@
 //! The programs of putexd's package, as PID 1 has them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::Host;
-use crate::systemd::{Systemd, UnitFacts};
+use crate::systemd::{BusError, Systemd, UnitFacts};
 use crate::types::{DAEMON_UNIT, UnitName};
 
 /// The units that have to run, each with what is missing without it.
@@ -19,10 +20,12 @@ const REPLACED: &str = " (deleted)";
 pub(super) async fn look(systemd: &Systemd, host: &mut Host) {
     for (name, without) in PARTS {
         let Ok(unit) = UnitName::new(name) else { continue };
-        match systemd.facts(&unit).await {
-            Ok(facts) => {
+        let of_boot = async { systemd.boot().await?.pullers(&unit, &BTreeSet::new()).await };
+        let found = async { Ok::<_, BusError>((systemd.facts(&unit).await?, !of_boot.await?.is_empty())) };
+        match found.await {
+            Ok((facts, at_boot)) => {
                 let program = std::fs::read_link(format!("/proc/{}/exe", facts.main_pid)).ok();
-                host.findings.extend(of_part(name, without, &facts, program));
+                host.findings.extend(of_part(name, without, &facts, at_boot, program));
                 host.facts.push(("systemd", format!("{name} is {}", facts.active_state)));
             }
             Err(error) => host.findings.push(format!("run this again: {name} was not looked at: {error}")),
@@ -30,8 +33,8 @@ pub(super) async fn look(systemd: &Systemd, host: &mut Host) {
     }
 }
 
-/// What is wrong with one of the units. `program`: what its main process runs.
-fn of_part(name: &str, without: &str, facts: &UnitFacts, program: Option<PathBuf>) -> Vec<String> {
+/// What is wrong with one of the units. `at_boot`: whether it is started then. `program`: what its main process runs.
+fn of_part(name: &str, without: &str, facts: &UnitFacts, at_boot: bool, program: Option<PathBuf>) -> Vec<String> {
     if facts.load_state != "loaded" {
         let remedy = if facts.load_state == "masked" {
             format!("run \"systemctl unmask {name}\"")
@@ -44,7 +47,7 @@ fn of_part(name: &str, without: &str, facts: &UnitFacts, program: Option<PathBuf
     if !matches!(facts.active_state.as_str(), "active" | "reloading") {
         found.push(format!("run \"systemctl start {name}\": it is {}, so {without}", facts.active_state));
     }
-    if name == DAEMON_UNIT && !facts.is_enabled() {
+    if name == DAEMON_UNIT && !at_boot {
         found.push(format!("run \"systemctl enable {name}\": it is not started at the next boot, so {without} then"));
     }
     if program.is_some_and(|program| program.to_string_lossy().ends_with(REPLACED)) {
@@ -64,11 +67,10 @@ fn of_part(name: &str, without: &str, facts: &UnitFacts, program: Option<PathBuf
 mod tests {
     use super::*;
 
-    fn facts(load_state: &str, active_state: &str, file_state: &str) -> UnitFacts {
+    fn facts(load_state: &str, active_state: &str) -> UnitFacts {
         UnitFacts {
             load_state: load_state.to_owned(),
             active_state: active_state.to_owned(),
-            file_state: file_state.to_owned(),
             stop_time: None,
             main_pid: 1,
         }
@@ -76,21 +78,24 @@ mod tests {
 
     #[test]
     fn each_fault_of_a_part_has_its_remedy() {
-        let of = |name, facts: &UnitFacts, program: &str| of_part(name, "nothing works", facts, Some(program.into()));
-        let good = facts("loaded", "active", "enabled");
+        let at_boot = |at_boot, name, facts: &UnitFacts, program: &str| {
+            of_part(name, "nothing works", facts, at_boot, Some(program.into()))
+        };
+        let of = |name, facts: &UnitFacts, program: &str| at_boot(true, name, facts, program);
+        let good = facts("loaded", "active");
         assert_eq!(of(DAEMON_UNIT, &good, "/usr/bin/putexd"), Vec::<String>::new());
         assert_eq!(
-            of(DAEMON_UNIT, &facts("not-found", "inactive", ""), ""),
+            of(DAEMON_UNIT, &facts("not-found", "inactive"), ""),
             ["install putexd's package: putexd.service is not-found, so nothing works"]
         );
         assert_eq!(
-            of(DAEMON_UNIT, &facts("loaded", "failed", "disabled"), ""),
+            at_boot(false, DAEMON_UNIT, &facts("loaded", "failed"), ""),
             [
                 "run \"systemctl start putexd.service\": it is failed, so nothing works",
                 "run \"systemctl enable putexd.service\": it is not started at the next boot, so nothing works then",
             ]
         );
-        let guard = of("putex-guard.service", &facts("loaded", "active", "disabled"), "/usr/bin/putex-guard (deleted)");
+        let guard = of("putex-guard.service", &facts("loaded", "active"), "/usr/bin/putex-guard (deleted)");
         let [replaced] = &guard[..] else { panic!("{guard:?}") };
         assert!(replaced.starts_with("run \"systemctl reload putex-guard.service\""), "{replaced}");
         let daemon = of(DAEMON_UNIT, &good, "/usr/bin/putexd (deleted)");

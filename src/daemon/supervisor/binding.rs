@@ -1,16 +1,19 @@
 //! Has PID 1 bind the units to their leases: by the drop-ins of the generator, and by kept ones where it makes none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use super::Supervisor;
 use super::retire::Retiring;
-use crate::config::ServiceSettings;
+use crate::config::{SERVICE_DIRECTORIES, ServiceSettings};
 use crate::daemon::bonds::Bound;
 use crate::guard_client::frame::ListedLease;
+use crate::host::mountinfo::Mount;
 use crate::systemd::bond::is_generated;
 use crate::systemd::gate::GENERATED_DIR;
+use crate::types::bound::AtBoot;
+use crate::types::format::Format;
 use crate::types::{ServiceName, UnitName};
 
 /// Limit of a daemon-reload, which waits for every generator.
@@ -29,6 +32,30 @@ impl Supervisor {
         if let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
             tracing::error!("failed to have the units bound to their leases: {error}");
         }
+    }
+
+    /// Keeps for the next boot what `services` bind. The files that are broken say nothing, so what their services bound stays.
+    pub(super) async fn keep_for_boot(&mut self, services: &[ServiceSettings]) {
+        let mut units: BTreeMap<ServiceName, BTreeSet<UnitName>> = BTreeMap::new();
+        for (name, former) in self.boot_copy.kept().into_iter().flat_map(|kept| &kept.services) {
+            if self.broken.goes_on(name).is_some() {
+                units.insert(name.clone(), former.clone());
+            }
+        }
+        for service in services {
+            units.insert(service.name.clone(), service.units().chain(&service.contains).cloned().collect());
+        }
+        let texts = self.texts.texts();
+        let files = texts.services.values().map(|made| &made.file).chain(&texts.host).map(|text| text.path.clone());
+        let folders = SERVICE_DIRECTORIES.map(|folder| self.root.join(folder));
+        let mut mounts = Mount::units_of(files.chain(folders)).unwrap_or_else(|error| {
+            tracing::warn!("failed to read what the configuration is on: {error}, ignoring");
+            BTreeSet::new()
+        });
+        if !self.broken.is_empty() {
+            mounts.extend(self.boot_copy.kept().into_iter().flat_map(|kept| kept.mounts.clone()));
+        }
+        self.boot_copy.replace(AtBoot { format: Format::WRITTEN, mounts, services: units }).await;
     }
 
     /// Whether PID 1 has loaded a kept drop-in of one of these units. If PID 1 does not answer about a unit, its drop-in

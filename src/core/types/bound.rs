@@ -1,0 +1,28 @@
+//! The copy of what is bound to leases, for the time of a boot in which the configuration may not be there yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::format::Format;
+use super::{ServiceName, UnitName};
+
+/// The folder of the copy. /etc is on the root file system of every host that systemd boots, which /var need not be, and neither
+/// /etc/putex nor /etc/putex.d will do, because they may be mounted later themselves.
+pub const DIR: &str = "/etc/putex.kept";
+
+/// The copy's path.
+pub const FILE: &str = "/etc/putex.kept/bound.json";
+
+/// The content of [`FILE`]: what putexd has taken from the files when it read them last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtBoot {
+    /// The number of the file's format.
+    #[serde(default)]
+    pub format: Format<1>,
+    /// The mounts that the files were read from, without the root.
+    #[serde(default)]
+    pub mounts: BTreeSet<UnitName>,
+    /// The units that each service binds to its lease.
+    pub services: BTreeMap<ServiceName, BTreeSet<UnitName>>,
+}
