@@ -251,6 +251,7 @@ fn service_report() -> ServiceReport {
         token: 1_767_225_600,
         starts: 1_767_225_624,
         waits: "waits for the former holder h2".to_owned(),
+        goes_down: 1_767_225_660,
         remembered_ms: 86_400_000,
         remembered_until: 1_767_312_000,
         alarms: vec![alarm()],
@@ -347,6 +348,7 @@ fn histories() {
     };
     let stopped = Happened {
         or_earlier: true,
+        stopping_ms: Some(1_767_225_690_000),
         lease_until_ms: Some(1_767_225_700_000),
         ..Happened::new(1_767_225_700_123, "h1", What::Stopped, 1_767_225_600, "the lease has lapsed")
     };

@@ -35,7 +35,11 @@ pub fn eligibility(cluster: &ClusterStatus, service: &str) -> Vec<Candidate> {
     let judge = |host: &HostStatus| {
         let life = host.life();
         let is_self = host.report.node == cluster.node;
-        let verdict = if is_self { Ok(()) } else { alive(host, life) };
+        let verdict = match cluster.renamed(host) {
+            _ if is_self => Ok(()),
+            Some(name) => Err(format!("reports as {name} by now")),
+            None => alive(host, life),
+        };
         let verdict = verdict.and_then(|()| takes(host, service, reference.as_ref()));
         // The clocks of two hosts may differ: a report that was found is not known to be fresh.
         let is_certain = is_self || life != Life::Unknown && (life != Life::Reports || host.reported_ms.is_some());
@@ -192,6 +196,23 @@ mod tests {
         assert_eq!(told, expected);
         let web = eligibility(&cluster(vec![]), "web");
         assert_eq!(web[0].verdict, Err("has no service web".to_owned()));
+    }
+
+    /// h2 was renamed to h3 and rebooted.
+    #[test]
+    fn a_host_that_was_renamed_takes_nothing_under_its_former_name() {
+        let of_machine = |node, at, since| {
+            let mut host = host(node, Some(1), db());
+            (host.report.machine, host.report.at, host.report.since) = ("6f1c".to_owned(), at, since);
+            host
+        };
+        let judged = |h3_since| {
+            let cluster = cluster(vec![of_machine("h2", 500, 100), of_machine("h3", 600, h3_since)]);
+            eligibility(&cluster, "db").into_iter().map(|candidate| candidate.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(510), [Ok(()), Err("reports as h3 by now".to_owned()), Ok(())]);
+        // Two machines have one id: h2 has reported since h3 was started.
+        assert_eq!(judged(490), [Ok(()), Ok(()), Ok(())]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | its begin | its host | [`What::Started`] |
 //! | its begin, where the host could not write that any more | who ran the unit next, and has followed the record | [`Happened::former`] |
-//! | its end | its host, by the proof or the release | [`What::Stopped`] |
+//! | its end, which is the begin of its stop | its host, with the proof or the release | [`Happened::stopping_ms`] |
 //! | its end while putexd was away or the host stood still | nobody exactly: the guard stopped the unit after the deadline | `Stopped` with [`Happened::or_earlier`] |
 //! | its end, where the host could not write that any more | who ran the unit next, and has seen the release: it was before that | [`Happened::former_reason`] |
 //! | its end, where the host is gone | who ran the unit next: when it had last heard of the holder | [`Happened::gap_ms`] |
@@ -103,6 +103,10 @@ pub struct Happened {
     /// With [`What::Stopped`]: the unit may have stopped earlier, because putexd was away or the host stood still.
     #[serde(default, skip_serializing_if = "is_false")]
     pub or_earlier: bool,
+    /// With [`What::Stopped`]: when the stop began, by the clock of the host, in milliseconds since 1970. From then on the unit does
+    /// not run any more as far as its users are concerned. `None`: nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping_ms: Option<u64>,
     /// With `or_earlier`: when the lease was over. Before that nobody but the unit itself had ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until_ms: Option<u64>,
@@ -146,6 +150,7 @@ impl Happened {
             former_from_ms: None,
             former_reason: String::new(),
             or_earlier: false,
+            stopping_ms: None,
             lease_until_ms: None,
         }
     }

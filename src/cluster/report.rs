@@ -7,6 +7,9 @@ use super::alarm::AlarmStatus;
 /// The reason for the drain of a host from which the package is removed, as `packaging/usr/libexec/putexd/package-step` gives it.
 pub const REMOVED: &str = "the package putexd is removed";
 
+/// The state of a service that a host only observes.
+pub const OBSERVED: &str = "observed";
+
 /// What an operator has asked for, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -102,9 +105,12 @@ pub struct ServiceReport {
     /// When the host, which has the lock, may start the unit, in seconds since 1970; 0 = it does not wait for that.
     #[serde(skip_serializing_if = "is_zero")]
     pub starts: u64,
-    /// Why it may not start it before.
+    /// Why it may not start it before, or what keeps the stop of its units from being proven.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waits: String,
+    /// When the host goes down unless that stop is proven before, in seconds since 1970; 0 = it does not.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub goes_down: u64,
     /// For how long the host waits for the unit of a holder that falls silent, if that is longer than usual because the host
     /// remembers a longer lease, in milliseconds; 0 = as usual.
     #[serde(skip_serializing_if = "is_zero")]

@@ -69,3 +69,19 @@ pub struct ClusterStatus {
     /// Why this is not all that there is, as a sentence that begins with what to do; empty = nothing is known to be missing.
     pub trouble: String,
 }
+
+impl ClusterStatus {
+    /// The name under which the machine of `host` reports by now: it has the same machine id, and putexd was started there after the
+    /// last report of `host`, by the one clock that both have. So a host is seen that was renamed.
+    #[must_use]
+    pub fn renamed(&self, host: &HostStatus) -> Option<&str> {
+        let former = &host.report;
+        let is_new = |other: &&HostStatus| {
+            let now = &other.report;
+            let is_up = now.node == self.node || other.life() == Life::Reports;
+            now.node != former.node && now.machine == former.machine && now.since >= former.at && is_up
+        };
+        let new = self.hosts.iter().filter(|_| !former.machine.is_empty()).find(is_new);
+        new.map(|new| new.report.node.as_str())
+    }
+}

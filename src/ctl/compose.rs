@@ -9,6 +9,7 @@ use super::view::{
     Candidate, Finding, HostView, Presence, Rank, ServiceView, Severity, View, activity_in, report_of, state_in,
 };
 use crate::cluster::eligibility::{self, eligibility};
+use crate::cluster::report::OBSERVED;
 use crate::cluster::view::Life;
 use crate::dbus::{ClusterStatus, HostStatus, ServiceReport, ServiceStatus, StoreStatus, Word};
 
@@ -36,14 +37,16 @@ impl View {
         };
         let of_host = |status: &HostStatus| {
             let here = status.report.node == node;
+            let renamed_to = cluster.renamed(status).filter(|_| !here).map(str::to_owned);
             let presence = match (status.life(), &status.report.drained) {
+                _ if renamed_to.is_some() => Presence::Renamed,
                 (Life::Silent, _) if !here => Presence::Silent,
                 (Life::Lost, _) if !here => Presence::Lost,
                 (Life::Unknown, None) if !here => Presence::Unknown,
                 (_, Some(_)) => Presence::Drained,
                 (_, None) => Presence::Up,
             };
-            HostView { node: status.report.node.clone(), here, presence, runs: 0, status: status.clone() }
+            HostView { node: status.report.node.clone(), here, presence, renamed_to, runs: 0, status: status.clone() }
         };
         let mut hosts: Vec<HostView> = cluster.hosts.iter().map(of_host).collect();
         let mut names: BTreeMap<&str, Option<&ServiceStatus>> = BTreeMap::new();
@@ -145,7 +148,8 @@ fn of_service(
     let is_seen = here.is_none_or(|status| status.silent_ms.is_some()) || holder == node;
     let is_stale = stale_ms.is_some() && !holder.is_empty() && !is_seen && !is_gone;
     let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone, is_stale };
-    let state = state_of(here, &known, &holder, node);
+    let is_observed = holder.is_empty() && findings::is_only_observed(hosts, name);
+    let state = if is_observed { OBSERVED.to_owned() } else { state_of(here, &known, &holder, node) };
     let of_run = here.filter(|status| state == "lapsed" && status.ran_on == holder).and_then(|status| status.ran_until);
     let since = of_run.or_else(|| since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
@@ -192,7 +196,7 @@ fn of_service(
         holder,
     };
     view.findings = findings::of_service(&view, hosts, now);
-    let is_as_it_should_be = view.state == "running" || findings::is_only_observed(hosts, name);
+    let is_as_it_should_be = matches!(view.state.as_str(), "running" | OBSERVED);
     view.well = is_as_it_should_be && view.findings.iter().all(|found| found.rank == Rank::Past);
     view
 }
@@ -219,6 +223,7 @@ fn is_held_under_another_key(hosts: &[HostView], service: &str, key: &str) -> bo
 /// | lapsed | the host whose record the lock has does not run the unit any more, and the record has to age |
 /// | stopped | an operator keeps it stopped everywhere |
 /// | no-holder | nobody holds the lock |
+/// | observed | nobody takes part in its election: each host that has it only observes it |
 /// | broken | its file is broken on this host, and no host is known to run it |
 /// | unknown | the store does not answer this host, and no host has told of it |
 fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node: &str) -> String {
@@ -249,6 +254,8 @@ fn state_of(here: Option<&ServiceStatus>, known: &Known<'_>, holder: &str, node:
         _ if known.is_stale => "held",
         // Its own unit is stopped, and another host may run its own.
         (_, "standby" | "retired") if holder == node && known.storeless_ms > 0 => "unknown",
+        // Another machine is seen to renew it under this host's name.
+        (_, "standby") if holder == node && here.is_some_and(|status| status.silent_ms.is_some()) => "held",
         // Its own word comes first; a report counts if it was made after the tenure was seen here.
         (_, "standby" | "retired") if holder == node || known.is_of_tenure => "lapsed",
         (_, "no-store") if holder == node => "unknown",
@@ -302,7 +309,6 @@ fn hosts_of(
         let state = own.map(|status| status.state.as_str()).or(reported).unwrap_or_default();
         let reason = match own {
             _ if host.node == holder => String::new(),
-            Some(status) if status.observes => "only observes".to_owned(),
             Some(_) | None => verdict.verdict.clone().err().unwrap_or_default(),
         };
         let remembered = own.map(|status| (status.remembered_ms, status.remembered_until.unwrap_or_default()));

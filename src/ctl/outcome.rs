@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::view::{Presence, ServiceView, View, in_words};
+use super::view::{Presence, Rank, ServiceView, Severity, View, in_words};
 use crate::cluster::eligibility;
 use crate::dbus::Word;
 use crate::types::span::rounded;
@@ -231,7 +231,7 @@ fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option
         (holder, "running" | "paused" | "held" | "silent") if holder == from => {
             Verdict::Going(format!("{holder} is about to stop it"))
         }
-        (holder, "stopping") => Verdict::Going(format!("{holder} stops it")),
+        (holder, "stopping") => Verdict::Going(stops(service, holder)),
         (holder, "starting") => Verdict::Going(format!("{holder} has the lock and starts it{}", left(service))),
         (holder, "running" | "paused") => runs(format!("{holder} has taken it over")),
         (holder, "held") if incomplete.is_empty() || to.is_none_or(|to| to == holder) => held(service, incomplete),
@@ -241,6 +241,12 @@ fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option
 }
 
 /// How far it has come with a holder that has not reported what its unit does. Where reports cannot be read, no waiting helps.
+/// How a stop goes on, with what hinders it.
+fn stops(service: &ServiceView, holder: &str) -> String {
+    let hinders = service.findings.iter().find(|found| found.severity == Severity::Alarm && found.rank == Rank::Down);
+    hinders.map_or_else(|| format!("{holder} stops it"), |found| found.text.clone())
+}
+
 fn held(service: &ServiceView, incomplete: &str) -> Verdict {
     let (name, holder) = (&service.service, &service.holder);
     if incomplete.is_empty() {
@@ -286,7 +292,7 @@ fn stopped(service: Option<&ServiceView>, token: u64) -> Verdict {
             service.service,
             service.stopped.as_ref().and_then(|word| word.until).map_or("", |_| " or the end of the given time")
         )),
-        (Some(_), holder) => Verdict::Going(format!("{holder} stops it")),
+        (Some(_), holder) => Verdict::Going(stops(service, holder)),
     }
 }
 

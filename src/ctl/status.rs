@@ -277,6 +277,7 @@ fn hosts(screen: &mut Screen, hosts: &[HostView], is_storeless: bool, now: u64) 
         let (state, style) = match host.presence {
             Presence::Up => ("up".to_owned(), Style::Good),
             Presence::Drained => ("drained".to_owned(), Style::Notable),
+            Presence::Renamed => ("renamed".to_owned(), Style::Faint),
             Presence::Unknown => ("not heard of yet".to_owned(), Style::Faint),
             Presence::Silent | Presence::Lost => {
                 // A host that was drained may be off.

@@ -6,7 +6,7 @@ use super::output::Style;
 pub(super) fn style_of(state: &str) -> Style {
     match state {
         "running" => Style::Good,
-        "starting" | "stopping" | "stopped" | "paused" | "held" => Style::Notable,
+        "starting" | "stopping" | "stopped" | "paused" | "held" | "observed" => Style::Notable,
         _ => Style::Bad,
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Presence {
     Silent,
     /// Another host has taken a lock from it because it fell silent, and it has not reported since.
     Lost,
+    /// Its machine reports under another name by now.
+    Renamed,
     /// This host has not listened for long enough to know.
     Unknown,
 }
@@ -49,7 +51,7 @@ pub(super) enum Presence {
 impl Presence {
     /// Whether nothing is heard of the host, so that what it has reported is not so any more.
     pub(super) fn is_gone(self) -> bool {
-        matches!(self, Self::Silent | Self::Lost)
+        matches!(self, Self::Silent | Self::Lost | Self::Renamed)
     }
 }
 
@@ -63,6 +65,9 @@ pub(super) struct HostView {
     pub(super) here: bool,
     /// What it is for the cluster.
     pub(super) presence: Presence,
+    /// The name under which its machine reports by now.
+    #[serde(skip)]
+    pub(super) renamed_to: Option<String>,
     /// How many services it runs.
     pub(super) runs: usize,
     /// What it has reported, and how long ago.

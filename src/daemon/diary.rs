@@ -42,6 +42,8 @@ pub(super) struct Diary {
     ends_because: String,
     /// The bounds of its end, where this putexd has noticed a lapse late.
     late: Option<Late>,
+    /// When its stop began.
+    stopping: Option<Time>,
     /// When its unit was proven dead. What follows until the end of the tenure, such as the release, may take a while.
     dead: Option<Time>,
 }
@@ -120,13 +122,20 @@ impl Teller {
         self.history.tell(&self.lock, happened);
     }
 
-    /// Tells at `now` of a stop that was proven at `dead`.
-    fn tell_stop(&self, token: FencingToken, reason: &str, late: Option<Late>, dead: Time, now: Time) {
+    /// Tells at `now` of a stop that began and was proven at these times.
+    fn tell_stop(
+        &self,
+        (token, reason): (FencingToken, &str),
+        late: Option<Late>,
+        (began, dead): (Time, Time),
+        now: Time,
+    ) {
         let mut happened = self.happened(What::Stopped, token, reason);
         let now_ms = happened.at_ms;
         let at = |time: Time| now_ms.saturating_sub(milliseconds(now.since_at_least(time)));
-        happened.at_ms = at(dead);
+        (happened.at_ms, happened.stopping_ms) = (at(dead), Some(at(began)));
         if let Some(late) = late {
+            happened.stopping_ms = None;
             (happened.at_ms, happened.or_earlier) = (at(late.latest(dead)), true);
             happened.lease_until_ms = Some(at(late.deadline));
         }
@@ -222,7 +231,7 @@ impl Diary {
             self.late = Late::of(lapse, now);
         }
         if *from != State::Releasing && matches!(to, State::Releasing | State::Lapsing) {
-            self.dead = None;
+            (self.stopping, self.dead) = (Some(now), None);
         }
         match (from, to) {
             (_, State::Confirming) => self.took_because.clone_from(reason),
@@ -243,6 +252,7 @@ impl Diary {
             (State::Releasing | State::Lapsing, _) => {
                 let because = std::mem::take(&mut self.ends_because);
                 let (late, dead) = (self.late.take(), self.dead.take().unwrap_or(now));
+                let began = self.stopping.take().unwrap_or(dead).earliest(dead);
                 self.began = None;
                 let is_no_run = std::mem::take(&mut self.is_no_run);
                 match self.runs.take() {
@@ -250,10 +260,10 @@ impl Diary {
                         teller.tell(What::Alarm, token, &format!("{NOT_STARTED}: {because}"));
                     }
                     Some(token) => {
-                        teller.tell_stop(token, &because, late, dead, now);
+                        teller.tell_stop((token, &because), late, (began, dead), now);
                         // If nobody runs it before this host does again, this was the last that was heard of it.
                         let holder = teller.node.to_string();
-                        let (at, is_found) = (late.map_or(dead, |late| late.latest(dead)), late.is_some());
+                        let (at, is_found) = (late.map_or(began, |late| late.latest(dead)), late.is_some());
                         self.heard = Some(LastHeard { holder, token, from: None, at, is_found, released: None });
                     }
                     None => teller.tell(What::Alarm, *token, &format!("{NOT_STARTED}: {because}")),

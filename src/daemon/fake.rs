@@ -37,6 +37,8 @@ pub(super) struct Told {
     pub(super) killed: bool,
     /// The processes that have their work done elsewhere.
     pub(super) clients: Vec<FoundClient>,
+    /// The processes of others that use each mount.
+    pub(super) users: Vec<Process>,
     /// Processes that run, until they are killed.
     pub(super) alive: Vec<Process>,
     /// Why units are not dead. All other units are dead unless their control group is in `full`.
@@ -258,6 +260,14 @@ impl Manager for Fake {
         _: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
         self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.clients.clone()))
+    }
+
+    fn users_of_mount<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.users.clone()))
     }
 
     fn end_processes<'a>(

@@ -426,7 +426,7 @@ fn says_the_same(old: &Happened, new: &Happened) -> bool {
         && new.at_ms.abs_diff(old.at_ms) < ALARM_AGAIN_MS
 }
 
-/// A start with the gap before it: since the stop of the tenure before, if that was told. Tokens tell which one that is, because a
+/// A start with the gap before it: since the begin of the stop of the tenure before, if that was told. Tokens tell which one that is, because a
 /// host that was cut off tells late what happened before. Clocks differ, so a gap may be too short or too long by that.
 fn with_gap<'a>(happened: &Happened, known: impl Iterator<Item = &'a Happened>) -> Happened {
     let earlier = known.filter(|old| old.is_of_a_run() && old.token < happened.token);
@@ -441,7 +441,7 @@ fn with_gap<'a>(happened: &Happened, known: impl Iterator<Item = &'a Happened>) 
     };
     match before.filter(|_| happened.what == What::Started).filter(is_exact) {
         Some(stop) => {
-            let gap = happened.at_ms.saturating_sub(stop.at_ms);
+            let gap = happened.at_ms.saturating_sub(stop.stopping_ms.unwrap_or(stop.at_ms));
             Happened { gap_ms: Some(gap), gap_is_least: false, ..happened.clone() }
         }
         None => happened.clone(),

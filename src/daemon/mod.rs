@@ -45,6 +45,7 @@ mod beyond;
 mod bonds;
 mod boot_copy;
 mod broken;
+mod busy_mounts;
 mod cluster;
 #[cfg(test)]
 mod compat;

@@ -13,15 +13,13 @@ use tokio::time::{sleep, timeout};
 
 use super::host::Host;
 use super::observation::observation;
+use crate::cluster::report::OBSERVED;
 use crate::config::ServiceSettings;
 use crate::dbus::ServiceStatus;
 use crate::election::{Content, Observation, rounded};
 use crate::systemd::ActiveState;
 use crate::task::OwnedTask;
 use crate::types::{Key, NodeId, Revision, ServiceName, Time, UnitName};
-
-/// The state that an observed service is shown in.
-const STATE: &str = "observed";
 
 /// The services that are observed on this host.
 #[derive(Default)]
@@ -39,6 +37,8 @@ struct Seen {
     holder: String,
     revision: Revision,
     token: u64,
+    /// Whether the unit runs on this host.
+    runs: bool,
     would: String,
 }
 
@@ -92,11 +92,15 @@ impl Observers {
                 bound_units: settings.bound_units.iter().map(UnitName::to_string).collect(),
                 key: settings.key.to_string(),
                 observes: true,
-                state: STATE.to_owned(),
+                state: OBSERVED.to_owned(),
                 holder: seen.holder.clone(),
                 revision: seen.revision.0,
                 token: seen.token,
-                hindrance: "it is only observed here: its file says mode = \"observe\"".to_owned(),
+                hindrance: format!(
+                    "it is only observed here (mode = \"observe\"), and {} {}",
+                    settings.unit,
+                    if seen.runs { "runs" } else { "does not run" }
+                ),
                 waits: seen.would.clone(),
                 settings: settings.agreement(),
                 ..ServiceStatus::default()
@@ -141,6 +145,7 @@ async fn observe(host: Host, settings: Arc<ServiceSettings>, show: watch::Sender
                 .unwrap_or_default(),
             revision: lock.as_ref().map_or(Revision(0), |lock| lock.shown.revision),
             token: record.and_then(|record| record.details.as_ref()).map_or(0, |details| details.token.0),
+            runs: unit.is_some_and(|state| !state.is_stopped()),
             would,
         };
         let is_new = show.borrow().would != seen.would;

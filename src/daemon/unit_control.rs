@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::beyond::{Beyond, Leftovers};
+use super::busy_mounts;
 use super::machine::Machine;
 use crate::config::ServiceSettings;
 use crate::election::{ObservedUnit, rounded};
@@ -546,9 +547,11 @@ impl UnitControl {
                 }
                 Err((name, trouble)) => {
                     self.work.send_modify(|work| work.looks.failed = work.looks.begun);
-                    let for_the_operator =
-                        trouble.is_for_the_operator() || self.machine.now().has_passed(patient_until);
-                    let trouble = trouble.of(&name);
+                    let busy = self.told_users(&name, &trouble).await;
+                    let for_the_operator = trouble.is_for_the_operator()
+                        || busy.is_some()
+                        || self.machine.now().has_passed(patient_until);
+                    let trouble = busy.unwrap_or_else(|| trouble.of(&name));
                     self.tell_unproven(Some(&trouble));
                     if for_the_operator && self.machine.now().has_passed(warn_at) {
                         warn_at = self.machine.now().plus(WARN_AGAIN);
@@ -563,6 +566,16 @@ impl UnitControl {
             }
             sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// What to do about processes of others that keep a mount from being unmounted. `None`: it is something else that is not dead.
+    async fn told_users(&self, unit: &UnitName, trouble: &NotDead) -> Option<String> {
+        if unit.kind() != "mount" || !matches!(trouble, NotDead::Running(_)) {
+            return None;
+        }
+        let own: Vec<UnitName> = self.with_contained(&self.all()).chain([&self.lease]).cloned().collect();
+        let users = self.systemd.users_of_mount(unit, &own).await.ok()?;
+        busy_mounts::in_words(unit, &users)
     }
 
     /// What keeps a stop that is under way from being proven. `None`: nothing, or no stop is under way.

@@ -109,6 +109,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         token: 1,
         starts: 1,
         waits: "a".to_owned(),
+        goes_down: 1,
         failure: "a".to_owned(),
         remembered_ms: 1,
         remembered_until: 1,
@@ -129,6 +130,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         former_from_ms: Some(1),
         former_reason: "a".to_owned(),
         or_earlier: true,
+        stopping_ms: Some(1),
         lease_until_ms: Some(1),
         ..Happened::new(1, "", What::Started, 1, "")
     };

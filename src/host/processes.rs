@@ -284,6 +284,38 @@ impl Proc {
     }
 }
 
+/// The processes that use something at `place` or below it, and so keep a file system there from being unmounted: as their folder,
+/// their root, their program, or a file that they have open or mapped. Those in `groups` and the kernel's own are left out.
+pub fn users_of(place: &Path, groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
+    users_in(Path::new("/proc"), place, groups, version)
+}
+
+fn users_in(path: &Path, place: &Path, groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
+    let (proc, mut text, mut users) = (Proc::open(path)?, Vec::new(), Vec::new());
+    for pid in proc.pids()? {
+        let pid = pid?;
+        let Some(stat) = proc.stat(pid, &mut text)?.filter(|stat| !stat.is_dead && !stat.is_kernels) else { continue };
+        let Some(group) = proc.group(pid, version, &mut text)? else { continue };
+        if !groups.iter().any(|own| is_within(&group, own)) && uses(&path.join(pid.to_string()), place) {
+            users.push(Process { pid, began: stat.began, group, command: command_of(path, pid) });
+        }
+    }
+    users.sort();
+    Ok(users)
+}
+
+/// Whether the process in this folder of `/proc` uses something at `place` or below it. What ends meanwhile uses nothing. The links are
+/// only read and not followed: a file system that hangs is not asked.
+fn uses(process: &Path, place: &Path) -> bool {
+    let leads_there = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let maps = || fs::read_to_string(process.join("maps")).unwrap_or_default();
+    let is_there = |line: &str| line.find('/').is_some_and(|begin| Path::new(&line[begin..]).starts_with(place));
+    ["cwd", "root", "exe"].iter().any(|link| leads_there(&process.join(link)))
+        || files.into_iter().any(|file| leads_there(&file.path()))
+        || maps().lines().any(is_there)
+}
+
 /// Those of `processes` that still run.
 pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
     let mut alive = Vec::new();
@@ -394,6 +426,35 @@ mod tests {
 
     fn is_worker(name: &str) -> bool {
         name == "a) b"
+    }
+
+    #[test]
+    fn whoever_uses_a_folder_is_found_unless_it_is_of_the_service() {
+        let (root, _) = host(&[
+            INIT,
+            (10, 1, "S", "/system.slice/a.service"),
+            (11, 1, "S", "/user.slice/session-1.scope"),
+            (12, 1, "S", "/user.slice/session-1.scope"),
+            (13, 1, "S", "/system.slice/b.service"),
+            (14, 1, "S", "/system.slice/b.service"),
+            (15, 1, "Z", "/system.slice/b.service"),
+        ]);
+        let link = |path: &str, target: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
+            std::os::unix::fs::symlink(target, path).expect("a link");
+        };
+        link("10/cwd", "/srv/data");
+        link("11/cwd", "/srv/data/base");
+        link("12/cwd", "/srv/database");
+        link("13/fd/7", "/srv/data/file (deleted)");
+        link("15/cwd", "/srv/data");
+        fs::write(root.path().join("14/maps"), "7f00-7f01 r--p 0 08:01 7 /usr/lib/a\n7f02-7f03 r--s 0 08:11 9 /srv/data/x y\n")
+            .expect("its maps");
+        let own = BTreeSet::from(["/system.slice/a.service".to_owned()]);
+        let users = users_in(root.path(), Path::new("/srv/data"), &own, Version::V2).expect("readable");
+        assert_eq!(users.iter().map(|user| user.pid).collect::<Vec<_>>(), [11, 13, 14]);
+        assert_eq!(users[0].command, "worker 11");
     }
 
     fn find(family: &Family, root: &Path, known: &[i32], groups: &[&str]) -> io::Result<Vec<Process>> {

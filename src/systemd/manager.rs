@@ -98,6 +98,13 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>>;
 
+    /// The processes that keep a mount from being unmounted, and that neither belong to `own` nor are stopped by systemd with it.
+    fn users_of_mount<'a>(
+        &'a self,
+        mount: &'a UnitName,
+        own: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>>;
+
     /// Sends `signal`, if one is given, to `processes`. Returns those that still run.
     fn end_processes<'a>(
         &'a self,
@@ -221,6 +228,14 @@ impl Manager for Systemd {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
         Box::pin(Systemd::clients(self, groups, own, age))
+    }
+
+    fn users_of_mount<'a>(
+        &'a self,
+        mount: &'a UnitName,
+        own: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+        Box::pin(async move { Systemd::users_of_mount(&self.to(Purpose::Stop), mount, own).await })
     }
 
     fn end_processes<'a>(

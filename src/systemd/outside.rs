@@ -4,6 +4,7 @@
 //! of its session, is not stopped with the unit, and an empty group says nothing of it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use super::Systemd;
 use super::elsewhere::{self, FoundClient};
-use super::error::KernelError;
+use super::error::{BusError, KernelError};
+use super::supervisable::FOLLOWING;
 use crate::host::cgroup::Hierarchy;
+use crate::host::mountinfo::Mount;
+use crate::host::mounts::place_of;
 use crate::host::processes::{self, Family, Process};
 use crate::task::OwnedTask;
 use crate::types::UnitName;
@@ -22,6 +26,8 @@ use crate::types::UnitName;
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
 /// queue.
 const ASKS_LIMIT: usize = 64;
+/// How many units are looked at that are stopped together with a mount.
+const FOLLOWERS_LIMIT: usize = 256;
 
 impl Systemd {
     /// Of `known`, the processes in `groups` and all their descendants: those that are in none of `groups`. The parents
@@ -61,6 +67,28 @@ impl Systemd {
         let programs = move |hierarchy: &Hierarchy| family.programs(&named, &groups, hierarchy.version());
         let programs = self.control_groups(programs).await?;
         Ok(programs.into_iter().filter_map(|running| elsewhere::found(running, own)).collect())
+    }
+
+    /// The processes that keep the file system of a mount from being unmounted, and that neither belong to `own` nor are stopped by
+    /// systemd together with it. Nobody uses what is not mounted.
+    pub async fn users_of_mount(&self, mount: &UnitName, own: &[UnitName]) -> Result<Vec<Process>, KernelError> {
+        let Some(place) = place_of(mount) else { return Ok(Vec::new()) };
+        let unknown = |error: BusError| KernelError::Failed(error.to_string());
+        let link = self.link().await.map_err(unknown)?;
+        let (mut open, mut known, mut groups) = (own.to_vec(), BTreeSet::new(), BTreeSet::new());
+        while let Some(unit) = open.pop() {
+            if known.len() < FOLLOWERS_LIMIT && known.insert(unit.clone()) {
+                let properties = link.common(unit.as_str(), &FOLLOWING).await.map_err(unknown)?;
+                let followers = FOLLOWING.iter().flat_map(|kind| properties.texts(kind));
+                open.extend(followers.filter_map(|follower| UnitName::new(&follower).ok()));
+                groups.extend(self.placement(&unit).await.map_err(unknown)?.groups);
+            }
+        }
+        self.control_groups(move |hierarchy| match Mount::at(&place)? {
+            Some(_) => processes::users_of(Path::new(&place), &groups, hierarchy.version()),
+            None => Ok(Vec::new()),
+        })
+        .await
     }
 
     /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run

@@ -250,6 +250,7 @@ const KEPT: &[&str] = &[
     "SubState",
     "SuccessAction",
     "TemporaryFileSystem",
+    "Transient",
     "TriggeredBy",
     "Triggers",
     "Type",

@@ -16,7 +16,7 @@ use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
 
 /// The properties that name the units which systemd stops with a unit.
-const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
+pub(super) const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
 
 /// The properties that only admission looks at.
 const ADMISSION: [&str; 6] =
@@ -109,7 +109,9 @@ impl Systemd {
             })?;
         }
         let triggers = self.triggers_of(&properties).await?;
-        let checked = check_own_name(&properties, unit).and_then(|()| check_settings(&properties, around, &triggers));
+        let checked = check_own_name(&properties, unit)
+            .and_then(|()| check_has_file(&properties, unit))
+            .and_then(|()| check_settings(&properties, around, &triggers));
         let unprovable =
             |Trouble { trouble, remedy }| Unsupervisable::Unprovable { unit: unit.to_string(), trouble, remedy };
         checked.map_err(unprovable)?;
@@ -195,6 +197,18 @@ fn check_own_name(properties: &Properties, unit: &UnitName) -> Result<(), Troubl
         ),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Refuses a unit that systemd-run or the like has made: it hides a file of its name, also once it has failed, and is gone with the
+/// next boot.
+fn check_has_file(properties: &Properties, unit: &UnitName) -> Result<(), Trouble> {
+    if properties.flag("Transient") == Some(true) {
+        return trouble(
+            "was made by systemd-run or the like, and hides the file of its name",
+            format!("run \"systemctl stop {unit}; systemctl reset-failed {unit}; systemctl daemon-reload\""),
+        );
+    }
+    Ok(())
 }
 
 fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&ServiceName>) -> Result<(), Unsupervisable> {
@@ -495,6 +509,14 @@ mod tests {
             trouble.contains("another name of b.service") && remedy.contains("name b.service"),
             "{trouble}: {remedy}"
         );
+    }
+
+    #[test]
+    fn a_unit_that_systemd_run_has_made_is_refused_because_it_hides_the_file_of_its_name() {
+        let of = |transient: bool| Properties::of(vec![("Transient", Variant::from(transient))]);
+        check_has_file(&of(false), &unit("a.service")).expect("it has a file");
+        let Trouble { trouble, remedy } = check_has_file(&of(true), &unit("a.service")).expect_err("it has none");
+        assert!(trouble.contains("systemd-run") && remedy.contains("systemctl reset-failed a.service;"), "{remedy}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ const EFFECT: [&str; 5] = [
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
-const SETTINGS: [&str; 13] = [
+const SETTINGS: [&str; 14] = [
     "LoadError",
     "BindsTo",
     "After",
@@ -53,6 +53,7 @@ const SETTINGS: [&str; 13] = [
     "Conflicts",
     "ConflictedBy",
     "DropInPaths",
+    "Transient",
     "Triggers",
     "TriggeredBy",
     "RefuseManualStart",

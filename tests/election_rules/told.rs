@@ -206,3 +206,27 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
     host.answered(actions);
     assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: true, .. })), "{:?}", waiting(&host));
 }
+
+/// A clone of this host's disk has its name and its machine id, and runs the unit.
+#[test]
+fn what_a_clone_renews_is_told_as_another_hosts() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    for write in 1..=4 {
+        let Content::Record(mut record) = held_by("h1", 7, write) else { unreachable!("it is one") };
+        if let Some(details) = &mut record.details {
+            details.machine = settings().machine;
+        }
+        let revision = u64::try_from(write).expect("it is small") + 1;
+        host.shown(id, revision, Content::Record(record));
+        if write == 1 {
+            assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { .. })), "it may be of this host's former life");
+        }
+        if write < 4 {
+            id = host.until_asked();
+        }
+    }
+    let told = waiting(&host);
+    assert!(matches!(&told, Some(Waiting::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"), "{told:?}");
+}

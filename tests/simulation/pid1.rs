@@ -714,6 +714,14 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn users_of_mount<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn end_processes<'a>(
         &'a self,
         _: &'a [Process],

@@ -13,6 +13,8 @@ use crate::types::span::rounded;
 const CLOCKS_MS: u64 = 3000;
 /// The stop of a unit takes so long after an operator's order at most. One that takes longer counts as a gap.
 const ORDER_LIMIT_MS: u64 = 2 * 60 * 1000;
+/// It is told how long a stop took that took longer.
+const LONG_STOP_MS: u64 = 2000;
 
 /// One period in which a host ran the unit. Times are those of the host's own clock, in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +53,7 @@ pub struct Holding {
 pub enum End {
     /// Nobody has told of an end, and nobody has run the unit since.
     GoesOn,
-    /// The host has told when the unit had stopped.
+    /// The host has told when it stopped the unit. The stop may have taken a while after that.
     Told,
     /// The host has not told of it. The time is when the next holder had last heard of it, and it may have been later by a lease and
     /// a stop.
@@ -232,7 +234,13 @@ fn end(holding: &mut Holding, tenure: &Tenure<'_>, next: Option<&Happened>, boun
                     stopped.reason
                 );
             } else {
-                holding.to_ms = Some(within(stopped.at_ms));
+                let began_ms = stopped.stopping_ms.unwrap_or(stopped.at_ms).min(stopped.at_ms);
+                holding.to_ms = Some(within(began_ms));
+                let took = stopped.at_ms - began_ms;
+                if took > LONG_STOP_MS {
+                    let took = rounded(Duration::from_millis(took));
+                    holding.ended_because = format!("{}; its stop took {took}", stopped.reason);
+                }
             }
         }
         (Some(stopped), _) => {
@@ -348,6 +356,15 @@ mod tests {
         // Nobody else could take it, because the store was away.
         let alone = &holdings(&[event(0, "h2", What::Started, 10), stop])[0];
         assert_eq!((alone.end, alone.told_ms, alone.to_ms), (End::NotKnown, 20_000, Some(26_000)));
+    }
+
+    #[test]
+    fn a_run_ends_when_its_stop_begins_and_a_stop_that_hangs_is_a_gap() {
+        let stop = Happened { stopping_ms: Some(10_000), ..event(101_000, "h1", What::Stopped, 10) };
+        let events = [event(0, "h1", What::Started, 10), stop, event(105_000, "h2", What::Started, 11)];
+        let [ran, next] = &holdings(&events)[..] else { panic!("two holdings") };
+        assert_eq!((ran.end, ran.to_ms, &*ran.ended_because), (End::Told, Some(10_000), "Stopped 10; its stop took 91s"));
+        assert_eq!((next.gap_before_ms, &*next.gaps), (Some(95_000), &[(10_000, 105_000)][..]));
     }
 
     #[test]

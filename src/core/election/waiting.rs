@@ -390,6 +390,33 @@ impl Waiting {
         }
     }
 
+    /// When what happens to a host whose stop is not proven comes to it; `stop_budget` is S. `None`: it waits for no such proof.
+    #[must_use]
+    pub fn fails_at(&self, stop_budget: Duration) -> Option<Time> {
+        match self {
+            // SIGKILL is sent first, and has the stop budget to take effect.
+            Self::Stopping { until, .. } => Some(until.plus(stop_budget)),
+            Self::Killing { until, .. } | Self::Lapsing { until, .. } => Some(*until),
+            Self::Claim
+            | Self::Entitlement { .. }
+            | Self::LastWrite
+            | Self::Fencing { .. }
+            | Self::Arming
+            | Self::Unfencing
+            | Self::Starting
+            | Self::Renewal { .. }
+            | Self::Closing { .. }
+            | Self::Disarming
+            | Self::Blanking { .. }
+            | Self::Store { .. }
+            | Self::Holder { .. }
+            | Self::OwnRecord { .. }
+            | Self::Turn { .. }
+            | Self::Unproven { .. }
+            | Self::BackOff { .. } => None,
+        }
+    }
+
     /// A sentence without a full stop; it fits behind "it" and behind a colon.
     #[must_use]
     pub fn in_words(&self, now: Time) -> String {

@@ -1,8 +1,10 @@
 //! A service that nobody is known to run: since when, why, and whether that is wrong yet.
 
 use super::reasons;
+use crate::cluster::report::OBSERVED;
 use crate::ctl::found::{Found, Rank, Severity, When};
 use crate::ctl::view::{HostView, NAMED, ServiceView, enumerated, report_of};
+use crate::dbus::ServiceReport;
 
 /// How long a service whose timings are not known may be without a running unit before that is wrong, in milliseconds.
 const USUAL_FAILOVER_MS: u64 = 60_000;
@@ -32,14 +34,15 @@ impl Bound {
 
 /// Since when nobody is known to run a service, by this host's clock, in seconds since 1970. `None`: somebody runs it, it is not to run,
 /// or there is another word for it.
-fn idle_since(view: &ServiceView, hosts: &[HostView]) -> Option<(u64, Bound)> {
+fn idle_since(view: &ServiceView) -> Option<(u64, Bound)> {
     let here = view.here.as_ref();
     // Whoever has the lock of a service that is stopped everywhere starts nothing. What nobody sees is told by another finding.
     if view.stopped.is_some() && matches!(view.state.as_str(), "no-holder" | "starting" | "lapsed") {
         return None;
     }
     let shown = match view.state.as_str() {
-        "no-holder" if is_only_observed(hosts, &view.service) => None,
+        // A clone of this host's disk renews the lock under this host's name.
+        "held" if view.holder == view.node && here.is_some_and(|here| here.silent_ms.is_some()) => None,
         "held" if view.is_stale => None,
         "no-holder" | "starting" | "held" => here.and_then(|here| here.held_since).or(view.since),
         "stopping" => return view.since.map(|since| (since, Bound::Exact)),
@@ -59,7 +62,7 @@ fn idle_since(view: &ServiceView, hosts: &[HostView]) -> Option<(u64, Bound)> {
 pub(in crate::ctl) fn is_only_observed(hosts: &[HostView], service: &str) -> bool {
     let mut states =
         hosts.iter().filter_map(|host| report_of(host, service)).map(|report| report.state.as_str()).peekable();
-    states.peek().is_some() && states.all(|state| state == "observed")
+    states.peek().is_some() && states.all(|state| state == OBSERVED)
 }
 
 /// After so long without a running unit something is wrong with a service, in milliseconds.
@@ -120,7 +123,7 @@ pub(super) fn staleness(view: &ServiceView) -> Option<Found> {
 /// A service that nobody is known to run: in progress at first, and wrong when a failover would have ended long ago, or when an alarm
 /// tells what prevents it.
 pub(super) fn idleness(view: &ServiceView, hosts: &[HostView], prevents: Option<&Found>, now: u64) -> Option<Found> {
-    let Some((since, bound)) = idle_since(view, hosts) else { return unknown(view, hosts) };
+    let Some((since, bound)) = idle_since(view) else { return unknown(view) };
     let lasts_ms = now.saturating_sub(since).saturating_mul(1000);
     let is_late = lasts_ms > failover_ms(view);
     let lasts = bound.in_words();
@@ -129,6 +132,16 @@ pub(super) fn idleness(view: &ServiceView, hosts: &[HostView], prevents: Option<
         let times = [When::Lasts(lasts_ms)].into_iter().chain(alarm.times.iter().cloned()).collect();
         let found = Found::with((Severity::Alarm, Rank::Down), &view.service, words, times, alarm.reason.clone());
         return Some(found.told_on(alarm.places.clone(), &alarm.place));
+    }
+    let stop = hosts.iter().find(|host| host.node == view.holder).and_then(|host| report_of(host, &view.service));
+    let stop = stop.filter(|report| view.state == "stopping" && !report.waits.is_empty());
+    if let Some(ServiceReport { waits, goes_down, .. }) = stop {
+        let mut times = vec![When::Lasts(lasts_ms)];
+        let left = goes_down.checked_sub(now).filter(|left| *left > 0).map(|left| When::Lasts(left.saturating_mul(1000)));
+        let down = left.as_ref().map_or("", |_| "; the host goes down in {1} unless it is proven dead before");
+        times.extend(left);
+        let words = format!("{} has been stopping it for {lasts}: {{reason}}{down}", view.holder);
+        return Some(Found::with((Severity::Alarm, Rank::Down), &view.service, words, times, waits.clone()));
     }
     let severity = match (view.state.as_str(), is_late) {
         // A host that never reports renews the lock.
@@ -228,8 +241,8 @@ fn idle_in_words(view: &ServiceView, lasts: &str, is_late: bool, now: u64, times
 }
 
 /// A service of which this host does not know whether anybody runs it.
-fn unknown(view: &ServiceView, hosts: &[HostView]) -> Option<Found> {
-    if view.state != "unknown" || is_only_observed(hosts, &view.service) {
+fn unknown(view: &ServiceView) -> Option<Found> {
+    if view.state != "unknown" {
         return None;
     }
     // Where the store is away that is told by itself, and lasts as long.

@@ -44,6 +44,17 @@ pub(in crate::ctl) fn of_hosts(
                     ),
                 );
             }
+            Presence::Renamed => {
+                let now = host.renamed_to.as_deref().unwrap_or_default();
+                add(
+                    Severity::Warning,
+                    Rank::Past,
+                    format!(
+                        "host {name} reports as {now} by now, as its machine id says: if it was renamed, nothing is to be done, and its \
+                         former report goes away by itself; if there are two machines, give each an id of its own, see machine-id(5)"
+                    ),
+                );
+            }
             Presence::Drained => add(Severity::Asked, Rank::Threat, drained(name, report, "", now)),
             Presence::Up | Presence::Unknown => {}
         }

@@ -522,6 +522,66 @@ fn a_broken_file_is_told_alike_on_every_host() {
     assert!(!service(&view, "db").well && elsewhere[0].starts_with(&format!("host h1: {what}")), "{elsewhere:#?}");
 }
 
+/// Somebody's shell is in the folder that is to be unmounted.
+#[test]
+fn a_stop_that_cannot_be_proven_says_why_and_when_the_host_goes_down() {
+    let mut told = small();
+    let db = told.service("db");
+    (db.holder, db.state, db.silent_ms) = ("h2".to_owned(), "standby".to_owned(), Some(800));
+    let report = told.report("h2", "db");
+    (report.state, report.since, report.token) = ("releasing".to_owned(), NOW - 12, 1_794_992_500);
+    let alarms = |told: &Told| of(&told.view(), Severity::Alarm);
+    assert_eq!(alarms(&told), [""; 0]);
+    let report = told.report("h2", "db");
+    (report.waits, report.goes_down) = ("have process 7 ({0}) leave".to_owned(), NOW + 84);
+    let words = "db: h2 has been stopping it for 12s: have process 7 ({0}) leave; the host goes down in 84s unless it is proven dead before";
+    assert_eq!(alarms(&told), [words]);
+    told.report("h2", "db").goes_down = 0;
+    assert_eq!(alarms(&told), ["db: h2 has been stopping it for 12s: have process 7 ({0}) leave"]);
+}
+
+#[test]
+fn a_host_that_was_renamed_is_not_lost() {
+    let mut told = small();
+    for (host, at, since) in [("h1", NOW - 4, NOW - 60), ("h2", NOW - 90, NOW - 9000)] {
+        let host = told.host(host);
+        (host.report.machine, host.report.at, host.report.since) = ("6f1c".to_owned(), at, since);
+    }
+    (told.host("h2").silent_ms, told.host("h2").lost_to) = (Some(90_000), "h3".to_owned());
+    let view = told.view();
+    assert!(!of(&view, Severity::Alarm).iter().any(|alarm| alarm.contains("host h2")), "{:#?}", view.findings);
+    let looked_at = of(&view, Severity::Warning);
+    assert!(looked_at.iter().any(|text| text.starts_with("host h2 reports as h1 by now")), "{looked_at:#?}");
+}
+
+/// A clone of this host's disk runs it.
+#[test]
+fn what_another_machine_runs_under_this_name_has_not_lapsed() {
+    let mut told = small();
+    let db = told.service("db");
+    (db.state, db.silent_ms, db.ran_on, db.ran_until) = ("standby".to_owned(), None, "h1".to_owned(), Some(NOW - 90));
+    told.report("h1", "db").state = String::new();
+    assert_eq!(service(&told.view(), "db").state, "lapsed");
+    told.service("db").silent_ms = Some(700);
+    let view = told.view();
+    assert_eq!((&*service(&view, "db").state, of(&view, Severity::Alarm)), ("held", Vec::new()));
+}
+
+#[test]
+fn a_service_that_all_hosts_only_observe_has_no_holder_and_is_said_to_be_observed() {
+    let mut told = small();
+    let web = told.service("web");
+    (web.state, web.observes, web.holder, web.silent_ms) = ("observed".to_owned(), true, String::new(), None);
+    for host in ["h1", "h2", "h3"] {
+        let report = told.report(host, "web");
+        (report.state, report.hindrance) = ("observed".to_owned(), "it is only observed here, and web.service runs".to_owned());
+    }
+    let view = told.view();
+    let web = service(&view, "web");
+    assert!(view.findings.is_empty() && web.well && web.state == "observed", "{:#?}", view.findings);
+    assert!(web.hosts.iter().all(|host| host.reason.ends_with("web.service runs")), "{:#?}", web.hosts);
+}
+
 #[test]
 fn a_service_that_is_only_observed_elsewhere_is_nobodys_concern() {
     let mut told = small();

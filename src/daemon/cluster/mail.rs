@@ -41,6 +41,8 @@ pub(in crate::daemon) struct Errand {
     pub(in crate::daemon) is_patient: bool,
     /// Whether it was decided that this host carries it out.
     pub(in crate::daemon) is_placed: bool,
+    /// Whether it was looked whether the mounts of the service are in use by others.
+    pub(in crate::daemon) is_looked_at: bool,
 }
 
 fn opened(value: Option<&Value>) -> Mailbox {
@@ -268,7 +270,7 @@ impl Porter {
         }
         let (answer, result) = oneshot::channel();
         let by = shortened(&by, 128);
-        let errand = Errand { verb, by, answer, is_patient: true, is_placed: true };
+        let errand = Errand { verb, by, answer, is_patient: true, is_placed: true, is_looked_at: false };
         let refused = |_| "say it again: its putexd has too much to do".to_owned();
         self.errands.try_send(errand).map_err(refused)?;
         let late = || Err(Unmet::Open("its putexd has not said in time whether it has begun with it".to_owned()));

@@ -185,12 +185,7 @@ impl Service {
         let (units, proven, inbox, stop) =
             (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
         let waiting = self.election.waiting(self.host.machine.now());
-        let fails_at = match waiting {
-            // SIGKILL is sent first, and has the stop budget to take effect.
-            Some(Waiting::Stopping { until, .. }) => Some(until.plus(self.settings.timings.stop_budget)),
-            Some(Waiting::Killing { until, .. } | Waiting::Lapsing { until, .. }) => Some(until),
-            _ => None,
-        };
+        let fails_at = waiting.and_then(|waiting| waiting.fails_at(self.settings.timings.stop_budget));
         let limit = fails_at.map(|at| Limit { at, settings: self.shown.subscribe() });
         let task = self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;

@@ -118,6 +118,9 @@ pub struct Status {
     pub unsaid: Option<String>,
     /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
     pub unproven: Option<String>,
+    /// When this host goes down unless the stop is proven before, in seconds since 1970. `None`: nothing keeps it from being proven, or
+    /// the host stays up.
+    pub goes_down: Option<u64>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
     pub is_left_to_age: bool,
     /// The alarms that stand.
@@ -153,6 +156,7 @@ impl Status {
             starts: None,
             unsaid: None,
             unproven: None,
+            goes_down: None,
             is_left_to_age: false,
             alarms: Vec::new(),
             remarks: Vec::new(),
@@ -255,12 +259,17 @@ impl Service {
             waiting,
             unsaid: self.unsaid(),
             unproven: self.unproven(),
+            goes_down: None,
             is_left_to_age: self.election.leaves_lock_to_age(),
             alarms: self.told_alarms(now),
             remarks: self.remarks(),
         };
         if let Some(Waiting::Entitlement { until, why }) = &status.waiting {
             status.starts = Some((wall.saturating_add(now.until_waited(*until).as_secs()), why.to_string()));
+        }
+        if status.unproven.is_some() && self.settings.on_stop_failure.is_self_fence() {
+            let at = status.waiting.as_ref().and_then(|waiting| waiting.fails_at(self.settings.timings.stop_budget));
+            status.goes_down = at.map(|at| wall.saturating_add(now.until_passed(at).as_secs()));
         }
         self.diary.hear(status.waiting.as_ref(), self.election.holder_token(), &self.host.node, now);
         if let Some(release) = self.election.released() {
@@ -279,6 +288,9 @@ impl Service {
             let is_same_end = |(one, other): (u64, u64)| one.abs_diff(other) <= 1;
             if shown.remembered_until.zip(status.remembered_until).is_some_and(is_same_end) {
                 status.remembered_until = shown.remembered_until;
+            }
+            if shown.goes_down.zip(status.goes_down).is_some_and(is_same_end) {
+                status.goes_down = shown.goes_down;
             }
             if is_same_start(shown.starts.as_ref(), status.starts.as_ref()) {
                 status.starts.clone_from(&shown.starts);

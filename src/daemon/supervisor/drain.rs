@@ -8,6 +8,7 @@
 //! holds is looked at, but also what it would take from a host that is drained, or from nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -17,12 +18,15 @@ use super::Supervisor;
 use crate::cluster::eligibility::{Candidate, eligibility, is_held_in};
 use crate::cluster::report::Word;
 use crate::cluster::view::ClusterStatus;
+use crate::config::ServiceSettings;
+use crate::daemon::busy_mounts;
 use crate::daemon::cluster::{Cluster, hindrance};
 use crate::daemon::drain::Drain;
 use crate::daemon::hints::Hints;
 use crate::daemon::service::{Answer, Status};
 use crate::election::State;
 use crate::journal;
+use crate::systemd::Manager;
 use crate::types::{NodeId, ServiceName, first_named};
 
 /// How long it is waited for a host that can take over: what a host reports is a few seconds old, and a host that was started
@@ -42,6 +46,9 @@ struct Question {
     cluster: Cluster,
     hints: Hints,
     services: Vec<(ServiceName, watch::Receiver<Status>)>,
+    /// What is asked whether the mounts of a service that is handed over are in use by others.
+    systemd: Arc<dyn Manager>,
+    settings: Vec<Arc<ServiceSettings>>,
 }
 
 /// A service that nobody can be shown to take, and why.
@@ -56,6 +63,8 @@ impl Supervisor {
             cluster: self.cluster.clone(),
             hints: self.host.hints.clone(),
             services: services.collect(),
+            systemd: Arc::clone(&self.host.systemd),
+            settings: self.services.values().map(|handle| Arc::clone(&handle.settings)).collect(),
         };
         tokio::spawn(async move {
             // The client may have gone.
@@ -71,6 +80,9 @@ impl Question {
             self.drain.begin(word).await?;
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now is kept".to_owned());
+        }
+        if let Some(busy) = self.busy().await.filter(|_| !force) {
+            return Err(format!("nothing was changed: {busy}; or use --force"));
         }
         let announced = self.drain.announce(word.clone())?;
         let held_before: BTreeSet<String> = self.held().map(|(service, _)| service.to_string()).collect();
@@ -103,6 +115,17 @@ impl Question {
         self.hints.wake();
         self.cluster.changed();
         Ok(format!("{begun}{left}"))
+    }
+
+    /// What to do about processes of others that keep the mounts of what this host holds from being unmounted.
+    async fn busy(&self) -> Option<String> {
+        let held: BTreeSet<String> = self.held().map(|(service, _)| service.to_string()).collect();
+        for settings in self.settings.iter().filter(|settings| held.contains(settings.name.as_str())) {
+            if let Some(words) = busy_mounts::in_use(&*self.systemd, settings).await {
+                return Some(format!("{}: {words}", settings.name));
+            }
+        }
+        None
     }
 
     fn held(&self) -> impl Iterator<Item = &(ServiceName, watch::Receiver<Status>)> {
@@ -239,12 +262,15 @@ fn in_words(lonely: &[Lonely]) -> String {
 mod tests {
     use super::*;
     use crate::daemon::cluster::tests::{LIMIT, Member, SEEN, service_name};
+    use crate::daemon::fake::{Fake, process, settings, unit};
     use crate::store::memory::MemoryStore;
 
     /// Hosts with one service, of which the first holds it.
     struct Scene {
         store: MemoryStore,
         members: Vec<Member>,
+        systemd: Fake,
+        settings: ServiceSettings,
         _folders: Vec<tempfile::TempDir>,
     }
 
@@ -256,7 +282,8 @@ mod tests {
                 Member::with_drain(&store, number, 1, Drain::read(folder.path()))
             };
             let members = (1..).zip(&folders).map(member).collect();
-            let scene = Self { store, members, _folders: folders };
+            let settings = ServiceSettings { name: service_name(0), ..settings() };
+            let scene = Self { store, members, systemd: Fake::default(), settings, _folders: folders };
             scene.is_held_by(Some(0));
             tokio::time::sleep(SEEN).await;
             scene
@@ -276,7 +303,9 @@ mod tests {
             let member = &self.members[number];
             let services = vec![(service_name(0), member.statuses[0].subscribe())];
             let (drain, cluster) = (member.drain.clone(), member.cluster.clone());
-            Question { drain, cluster, hints: Hints::default(), services }.decide(word(""), force).await
+            let (systemd, settings) = (Arc::new(self.systemd.clone()), vec![Arc::new(self.settings.clone())]);
+            let question = Question { drain, cluster, hints: Hints::default(), services, systemd, settings };
+            question.decide(word(""), force).await
         }
 
         fn is_drained(&self, number: usize) -> bool {
@@ -346,6 +375,18 @@ mod tests {
         assert!(scene.drain(0, false).await.is_err(), "nobody is left");
         scene.members[0].statuses[0].send_modify(|status| status.is_failing = true);
         scene.drain(0, false).await.expect("nobody loses it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_could_not_unmount_what_it_hands_over_is_drained_only_if_the_operator_insists() {
+        let mut scene = Scene::new(2).await;
+        scene.settings.bound_units = vec![unit("srv-data.mount")];
+        scene.systemd.tell(|told| told.users = vec![process(7)]);
+        let refused = scene.drain(0, false).await.expect_err("somebody uses it");
+        assert!(refused.starts_with("nothing was changed: service-000: have process 7 (worker) leave"), "{refused}");
+        assert!(!scene.is_drained(0) && scene.members[0].drain.told().is_none());
+        scene.drain(1, false).await.expect("it holds nothing");
+        scene.drain(0, true).await.expect("the operator insists");
     }
 
     #[test]

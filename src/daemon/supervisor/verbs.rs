@@ -1,5 +1,6 @@
 //! Where an operator's word is carried out: here, or on the host that holds the lock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -9,6 +10,8 @@ use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
 use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, Life};
+use crate::config::ServiceSettings;
+use crate::daemon::busy_mounts;
 use crate::daemon::cluster::{Cluster, Errand};
 use crate::daemon::service::{Answer, Status};
 use crate::daemon::silence::Silences;
@@ -38,7 +41,7 @@ impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more. What another host has to do is handed to it.
     pub(super) fn answer(&mut self, ask: Ask) {
         let Ask::Do { verb, by, answer } = ask else { return self.answer_here(ask) };
-        let errand = Errand { verb, by, answer, is_patient: true, is_placed: false };
+        let errand = Errand { verb, by, answer, is_patient: true, is_placed: false, is_looked_at: false };
         match self.holder_to_come(&errand.verb) {
             Some(status) => self.wait_for_holder(errand, status),
             None => self.send(errand),
@@ -70,7 +73,8 @@ impl Supervisor {
             match hears.await {
                 // A client whose errand has no room is told that nobody answers.
                 Ok(Err(Unmet::Unheard(_))) => {
-                    let _ = errands.try_send(Errand { verb, by, answer, is_patient: true, is_placed: true });
+                    let errand = Errand { verb, by, answer, is_patient: true, is_placed: true, is_looked_at: false };
+                    let _ = errands.try_send(errand);
                 }
                 Ok(told) => drop(answer.send(told)),
                 Err(_) => {}
@@ -99,18 +103,22 @@ impl Supervisor {
 
     /// Does on this host what an operator asks for.
     fn carry_out(&mut self, errand: Errand) {
-        let Errand { verb, by, answer, is_patient, is_placed } = errand;
+        let Errand { verb, by, answer, is_patient, is_looked_at, .. } = errand;
         let Some((service, reason, to)) = self.handed_over(&verb) else {
             return self.answer_here(Ask::Do { verb, by, answer });
         };
         match self.grounds().successors(service, to) {
+            Ok(_) if !is_looked_at => {
+                let settings = self.services.get(service).map(|handle| Arc::clone(&handle.settings));
+                self.look_at_mounts(settings, Errand { verb, by, answer, ..errand });
+            }
             Ok(words) => {
                 tracing::info!("{service}: {by} has this host step down{}", said(reason));
                 let answer = with_words(answer, words);
                 self.answer_here(Ask::Do { verb, by, answer });
             }
             Err(Objection::Passing(_)) if is_patient => {
-                self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
+                self.wait_for_successor(Errand { verb, by, answer, ..errand });
             }
             Err(objection) => drop(answer.send(Err(objection.into()))),
         }
@@ -125,6 +133,20 @@ impl Supervisor {
     fn handed_over<'a>(&self, verb: &'a Verb) -> Option<(&'a ServiceName, &'a str, Option<&'a NodeId>)> {
         let Verb::StepDown { service, reason, to } = verb else { return None };
         self.holds(service).then_some((service, reason, to.as_ref()))
+    }
+
+    /// Has the errand carried out if the mounts of the service can be unmounted. The unit is not stopped before that is known: a host
+    /// that cannot unmount goes down, with all that it runs.
+    fn look_at_mounts(&self, settings: Option<Arc<ServiceSettings>>, errand: Errand) {
+        let (systemd, errands) = (Arc::clone(&self.host.systemd), self.errand.clone());
+        tokio::spawn(async move {
+            let Some(settings) = settings else { return };
+            match busy_mounts::in_use(&*systemd, &settings).await {
+                Some(words) => drop(errand.answer.send(Err(format!("nothing was changed: {words}").into()))),
+                // A client whose errand has no room is told that nobody answers.
+                None => drop(errands.try_send(Errand { is_looked_at: true, ..errand })),
+            }
+        });
     }
 
     /// Waits for a moment whether another host can take over, and then has the errand carried out or refused. What a host

@@ -180,10 +180,12 @@ impl Election {
     fn waiting_idle(&self, now: Time) -> Option<Waiting> {
         let timings = &self.settings.timings;
         let held = self.lock.record().filter(|record| Record::is_held(record));
-        let is_own = held.is_some_and(|record| {
-            record.holder == self.settings.node
-                && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine)
-        });
+        // A clone of this host's disk has its name and its machine id, and renews the lock as any other host does (K7).
+        let is_own = !self.shares_its_name(now)
+            && held.is_some_and(|record| {
+                record.holder == self.settings.node
+                    && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine)
+            });
         let heard = held.and(self.lock.seen()).map(|seen| seen.heard);
         let other = held.zip(heard).filter(|_| !is_own).map(|(record, heard)| (record.holder.to_string(), heard));
         let is_over = is_own && self.unit_alive == Some(false) && !self.stopping_stray;

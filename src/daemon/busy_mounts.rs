@@ -1,0 +1,72 @@
+//! Mounts that are in use by processes which do not belong to their service, such as an administrator's shell: an orderly stop cannot
+//! unmount them, and the host goes down for that.
+
+use crate::config::ServiceSettings;
+use crate::host::processes::Process;
+use crate::systemd::Manager;
+use crate::types::UnitName;
+
+/// How many processes are told of.
+const SHOWN: usize = 8;
+
+/// What to do about processes that keep a mount of the service from being unmounted, and what happens otherwise. `None`: none is
+/// known.
+pub(super) async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<String> {
+    let lease = settings.name.lease_target();
+    let own: Vec<UnitName> = settings.units().chain(&settings.contains).chain([&lease]).cloned().collect();
+    for mount in own.iter().filter(|unit| unit.kind() == "mount") {
+        // A stop that cannot unmount it says so as well.
+        let users = systemd.users_of_mount(mount, &own).await.unwrap_or_default();
+        if let Some(words) = in_words(mount, &users) {
+            return Some(format!("{words}, and {}", settings.on_stop_failure.consequence()));
+        }
+    }
+    None
+}
+
+/// What to do about the processes that use a mount. `None`: there is none.
+pub(super) fn in_words(mount: &UnitName, users: &[Process]) -> Option<String> {
+    let named = |user: &Process| format!("{} ({})", user.pid, user.command);
+    let shown = &users[..users.len().min(SHOWN)];
+    let (names, pids): (Vec<String>, Vec<String>) = shown.iter().map(|user| (named(user), user.pid.to_string())).unzip();
+    let more = users.len() - shown.len();
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let (process, them) = if users.len() == 1 { ("process", "it") } else { ("processes", "them") };
+    (!users.is_empty()).then(|| {
+        format!(
+            "have {process} {}{more} leave the file system, or end {them} with \"kill -KILL {}\": {mount} cannot be unmounted while it \
+             is in use",
+            names.join(", "),
+            pids.join(" ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::fake::{Fake, process, settings, unit};
+    use crate::types::OnStopFailure;
+
+    #[tokio::test]
+    async fn whoever_uses_a_mount_is_named_with_the_command_that_ends_it() {
+        let fake = Fake::default();
+        fake.tell(|told| told.users = vec![process(7)]);
+        assert_eq!(in_use(&fake, &settings()).await, None, "it has no mount");
+        let mut settings = settings();
+        settings.bound_units = vec![unit("srv-data.mount")];
+        settings.on_stop_failure = OnStopFailure::RebootForce;
+        assert_eq!(
+            in_use(&fake, &settings).await.as_deref(),
+            Some(
+                "have process 7 (worker) leave the file system, or end it with \"kill -KILL 7\": srv-data.mount cannot be unmounted \
+                 while it is in use, and this host is rebooted"
+            )
+        );
+        fake.tell(|told| told.users = (1..=10).map(process).collect());
+        let many = in_use(&fake, &settings).await.expect("they use it");
+        assert!(many.contains("8 (worker) and 2 more leave") && many.contains("\"kill -KILL 1 2 3 4 5 6 7 8\""), "{many}");
+        fake.tell(|told| told.users.clear());
+        assert_eq!(in_use(&fake, &settings).await, None);
+    }
+}
