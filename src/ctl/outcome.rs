@@ -455,7 +455,11 @@ mod tests {
         let mut told = small();
         assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("about to stop")));
         held_by(&mut told, "h1", "releasing");
+        told.service("db").since = Some(NOW - 2);
         assert_eq!(to(None).judge(&told.view()), Verdict::Going("h1 stops it".to_owned()));
+        // It hangs.
+        told.report("h1", "db").waits = "have process 7 (sh) leave".to_owned();
+        assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("process 7")));
         held_by(&mut told, "", "standby");
         assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("nobody")));
         held_by(&mut told, "h2", "starting");

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_told_with_the_time_of_its_proof_and_not_of_the_release() {
+    fn a_stop_is_told_with_the_times_of_its_begin_and_its_proof_and_not_of_the_release() {
         use State::{Active, NoStore, Releasing, Standby};
         let (teller, mut diary) = (teller(), Diary::default());
         // A proof of an earlier stop is not the one of this run.
@@ -426,7 +426,8 @@ mod tests {
         // The wall clock of this test is the real one, and shows the end of the release.
         let before = now - stop.at_ms;
         assert!((60_000..70_000).contains(&before), "{before} ms");
-        assert_eq!(diary.heard.map(|heard| heard.at), Some(at(101)));
+        assert_eq!(stop.stopping_ms, Some(stop.at_ms - 1000), "the begin of the stop");
+        assert_eq!(diary.heard.map(|heard| heard.at), Some(at(100)));
     }
 
     #[test]

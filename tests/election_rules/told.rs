@@ -1,6 +1,6 @@
 //! What an election tells an operator.
 
-use putexd::election::{Action, Content, Event, GuardDone, Memory, Record, Stage, Standing, State, Waiting};
+use putexd::election::{Action, Content, Event, GuardDone, Heard, Memory, Record, Stage, Standing, State, Waiting};
 use putexd::types::{FencingToken, Revision, Time};
 
 use crate::host::{Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings};

@@ -25,7 +25,7 @@ impl Disk {
     pub fn attach(cluster: &Cluster) -> Option<Self> {
         let image = cluster.shared().join("lun.img");
         fs::write(&image, "").expect("the shared folder takes it");
-        run("truncate", &["--size=16M", utf8(&image)]);
+        run("truncate", &["--size=256M", utf8(&image)]);
         run("mkfs.ext4", &["-q", utf8(&image)]);
         let mut disk = Self { devices: Vec::new() };
         for host in &cluster.hosts {

@@ -9,18 +9,14 @@ use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const SAMPLE: &str = include_str!("../../config/examples/address.toml");
+const SAMPLE_UNIT: &str = include_str!("../../config/examples/virtual-address.service");
+const SAMPLE_CHECK: &str = include_str!("../../config/examples/virtual-address-check@.service");
 const ADDRESS: &str = "192.0.2.10/24";
 const ADD: &str = "/usr/sbin/ip address add 192.0.2.10/24 dev eth0";
 const REMOVE: &str = "/usr/sbin/ip address del 192.0.2.10/24 dev eth0";
 const UNIT: &str = "virtual-address.service";
 /// Settings with a short stop limit: a stop that is not proven within it takes the host down.
 const SHORT: &str = "stop-limit = \"6s\"\non-stop-failure = \"reboot-force\"\n";
-
-/// The unit that is shown in the comment of the sample.
-fn unit_of_the_sample() -> String {
-    let lines = SAMPLE.lines().filter_map(|line| line.strip_prefix("#   "));
-    lines.fold(String::new(), |text, line| text + line + "\n")
-}
 
 fn oneshot(lines: &str) -> String {
     format!("[Service]\nType=oneshot\nRemainAfterExit=yes\n{lines}")
@@ -58,7 +54,8 @@ fn active<'a>(fixture: &'a Fixture, unit: &str) -> &'a Host {
 #[test]
 fn the_address_sample_does_no_harm_where_the_address_is_there_already() {
     let plan = Plan::hosts("sample", 2, Lockstore::Directory).service("db", SAMPLE);
-    let Some(fixture) = plan.unit("virtual-address", &unit_of_the_sample()).prepare() else { return };
+    let plan = plan.unit("virtual-address", SAMPLE_UNIT).unit("virtual-address-check@", SAMPLE_CHECK);
+    let Some(fixture) = plan.prepare() else { return };
     for host in &fixture.hosts {
         host.assert_harmless();
         host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);

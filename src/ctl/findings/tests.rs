@@ -534,10 +534,10 @@ fn a_stop_that_cannot_be_proven_says_why_and_when_the_host_goes_down() {
     assert_eq!(alarms(&told), [""; 0]);
     let report = told.report("h2", "db");
     (report.waits, report.goes_down) = ("have process 7 ({0}) leave".to_owned(), NOW + 84);
-    let words = "db: h2 has been stopping it for 12s: have process 7 ({0}) leave; the host goes down in 84s unless it is proven dead before";
+    let words = "db: h2 has been stopping it for 12.0s: have process 7 ({0}) leave; the host goes down in 84s unless it is proven dead before";
     assert_eq!(alarms(&told), [words]);
     told.report("h2", "db").goes_down = 0;
-    assert_eq!(alarms(&told), ["db: h2 has been stopping it for 12s: have process 7 ({0}) leave"]);
+    assert_eq!(alarms(&told), ["db: h2 has been stopping it for 12.0s: have process 7 ({0}) leave"]);
 }
 
 #[test]
