@@ -70,6 +70,7 @@ fn full() -> Details {
             paused: Some(Word::new("root@h2", "100 % \u{e4}", 1_767_225_001, Some(1_767_229_200))),
             reason: Some("kernel update".to_owned()),
             by: Some("root".to_owned()),
+            above: Some(FencingToken(1_767_229_300)),
         },
     }
 }
@@ -130,6 +131,7 @@ fn understood(value: &Value) -> Json {
         "paused": word(details.note.paused),
         "reason": details.note.reason,
         "by": details.note.by,
+        "above": details.note.above,
     })
 }
 

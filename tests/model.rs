@@ -39,7 +39,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use putexd_model::check::{self, Effort, Milestone, OVERLAP, Outcome};
+use putexd_model::check::{self, Effort, Milestone, OVERLAP, Outcome, TOKEN_FELL};
 use putexd_model::election::{Confirmation, Timings};
 use putexd_model::entry::{self, Premise};
 use putexd_model::plan::{ALWAYS, Fault, Plan};
@@ -264,6 +264,33 @@ fn a_store_that_goes_back_while_a_host_is_away() {
         check::walk(&name, valid(plan.with(&faults).with(&absences)), 1, effort(hundredths))
             .holds(50_000, &[Milestone::Release, Milestone::WentBack]);
     }
+}
+
+/// A store that forgets which tokens there were, and a host that has seen them and may not start anything itself. The others are cut
+/// off, stand still, or lose what they knew. Whatever they find then, they start with a higher token.
+fn lost_tokens() -> Plan {
+    let losses = [(Fault::Copy, 2), (Fault::GoBack, 1), (Fault::Restore, 1), (Fault::Wipe, 1)];
+    let hands = [(Fault::PutBack, 1), (Fault::Purge, 1), (Fault::Delete, 1), (Fault::Clear, 1), (Fault::StepDown, 2)];
+    let absences = [(Fault::Freeze, 1), (Fault::Disconnect, 2), (Fault::DaemonCrash, 1), (Fault::PowerLoss, 1)];
+    let faults = [(Fault::Loss, 2), (Fault::Orphan, 1), (Fault::Drain, 2)];
+    let mut plan = valid(punctual(three(), &[2]).with(&losses).with(&hands).with(&absences).with(&faults));
+    plan.witness = Some(2);
+    plan
+}
+
+#[test]
+fn tokens_that_a_store_loses_and_a_host_has_seen() {
+    let _turn = turn();
+    check::walk("3 hosts, one has seen the tokens that the store loses", lost_tokens(), 1, effort(10))
+        .holds(100_000, &[Milestone::TakeOver, Milestone::Release, Milestone::WentBack]);
+}
+
+#[test]
+fn tokens_that_nobody_tells_of() {
+    let _turn = turn();
+    let plan = Plan { mute: true, ..lost_tokens() };
+    check::walk("K10 dropped: nobody tells of the tokens that the store loses", plan, 1, Effort::Time(TO_THE_END))
+        .finds(TOKEN_FELL);
 }
 
 /// Starts by hand while a lease lapses. A start that the gate permits after the stop was proven, but before the guard has

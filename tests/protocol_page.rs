@@ -21,14 +21,14 @@ fn rules() -> BTreeMap<String, String> {
     PAGE.lines().filter_map(heading).collect()
 }
 
-/// The rules that `text` cites. A citation is a letter H, K or N and one digit, as a word of its own.
+/// The rules that `text` cites. A citation is a letter H, K or N and one or two digits, as a word of its own.
 fn numbers(text: &str) -> BTreeSet<String> {
     text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
         .filter(|word| {
             let mut characters = word.chars();
             matches!(characters.next(), Some('H' | 'K' | 'N'))
-                && characters.next().is_some_and(|character| character.is_ascii_digit())
-                && characters.next().is_none()
+                && (2..=3).contains(&word.len())
+                && characters.all(|character| character.is_ascii_digit())
         })
         .map(str::to_owned)
         .collect()

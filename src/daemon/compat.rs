@@ -12,7 +12,7 @@ use crate::cluster::report::Word;
 use crate::election::{KeptPlace, Memory, PassingHold, Place, Timings};
 use crate::samples;
 use crate::types::store::StoreAddress;
-use crate::types::{BootId, FencingToken, Incarnation, Key, Revision, ServiceName, Time, UnitName, WriteId};
+use crate::types::{BootId, FencingToken, Incarnation, Instance, Key, Revision, ServiceName, Time, UnitName, WriteId};
 
 const BOOT: Option<BootId> = Some(BootId(1));
 
@@ -36,6 +36,7 @@ fn of_service() -> Vec<u8> {
     let memory = Memory {
         position: Some((Incarnation("a".to_owned()), Revision(7))),
         token: FencingToken(1_767_225_600),
+        token_of: Some(Instance(2)),
         longest_hold: Duration::from_secs(4),
         passing: Some(PassingHold { id: WriteId(3), taken_from: at(130), until: Some(at(160)) }),
     };
@@ -76,12 +77,12 @@ async fn what_is_kept_in_var_lib() {
         match name {
             "service" => {
                 fs::write(folder.path().join("db.json"), content).expect("written");
-                let Memory { position, token, longest_hold, passing } =
+                let Memory { position, token, token_of, longest_hold, passing } =
                     Disk::new(folder.path(), &service(), &key("db")).load(BOOT, at(110));
                 let (key, timings) = disk::last_held(folder.path(), &service()).expect("it was held");
                 let longest_hold_ms = u64::try_from(longest_hold.as_millis()).expect("a short time");
-                json!({"position": position, "token": token, "longest_hold_ms": longest_hold_ms, "passing": passing,
-                    "key": key, "timings": timings})
+                json!({"position": position, "token": token, "token_of": token_of, "longest_hold_ms": longest_hold_ms,
+                    "passing": passing, "key": key, "timings": timings})
             }
             "unit" => {
                 fs::write(disk::path_of_unit(folder.path(), &unit()), content).expect("written");

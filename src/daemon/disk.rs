@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings};
 use crate::types::format::Format;
 use crate::types::span::milliseconds;
-use crate::types::{BootId, FencingToken, Incarnation, Key, Revision, ServiceName, Time, UnitName};
+use crate::types::{BootId, FencingToken, Incarnation, Instance, Key, Revision, ServiceName, Time, UnitName};
 
 /// The file that keeps one service's memory.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ struct Stored {
     key: Key,
     position: Option<(Incarnation, Revision)>,
     token: FencingToken,
+    #[serde(default)]
+    token_of: Option<Instance>,
     longest_hold_ms: u64,
     /// Files of earlier versions lack it. They keep the hold of a pause as the longest one.
     #[serde(default)]
@@ -115,6 +117,7 @@ impl Disk {
             key: self.key.clone(),
             position: memory.position.clone(),
             token: memory.token,
+            token_of: memory.token_of,
             longest_hold_ms: milliseconds(memory.longest_hold),
             passing: memory.passing.map(|hold| StoredPassing { boot, kept_at: now, hold }),
             timings: Some(timings),
@@ -128,6 +131,7 @@ impl Disk {
             position: stored.position.filter(|_| stored.key == self.key),
             // An earlier version kept any token that a record named.
             token: Some(stored.token).filter(|token| *token < HIGHEST_TOKEN).unwrap_or_default(),
+            token_of: stored.token_of,
             // The value was rounded down when it was written, and waiting a millisecond longer never hurts.
             longest_hold: Some(Duration::from_millis(stored.longest_hold_ms.saturating_add(1)))
                 .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
@@ -235,6 +239,7 @@ mod tests {
         Memory {
             position: Some((Incarnation("a".to_owned()), Revision(7))),
             token: FencingToken(9),
+            token_of: Some(Instance(2)),
             longest_hold: Duration::from_secs(4),
             passing: Some(passing(130, 160)),
         }
@@ -263,7 +268,7 @@ mod tests {
         store(&disk(directory.path(), "db"));
         let loaded = load(&disk(directory.path(), "db"));
         assert_eq!((loaded.position, loaded.token), (memory().position, memory().token));
-        assert_eq!(loaded.passing, memory().passing);
+        assert_eq!((loaded.token_of, loaded.passing), (memory().token_of, memory().passing));
         assert!(loaded.longest_hold >= memory().longest_hold);
     }
 

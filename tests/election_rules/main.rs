@@ -10,5 +10,6 @@ mod lapse;
 mod newer;
 mod passing;
 mod store;
+mod token;
 mod told;
 mod words;

@@ -1,7 +1,7 @@
 //! What an election tells an operator.
 
 use putexd::election::{Action, Content, Event, GuardDone, Heard, Memory, Record, Stage, Standing, State, Waiting};
-use putexd::types::{FencingToken, Revision, Time};
+use putexd::types::{FencingToken, Instance, Revision, Time};
 
 use crate::host::{Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings};
 
@@ -19,7 +19,9 @@ fn what_the_store_shows_can_be_read_off() {
         (host.election.holder(), host.election.revision(), host.election.token()),
         ("h2", Revision(41), FencingToken(7))
     );
-    assert_eq!(host.election.memory(), &Memory { token: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
+    let (token, token_of) = (FencingToken(7), Some(Instance(9)));
+    let known = Memory { token, token_of, longest_hold: ms(3900), ..Memory::default() };
+    assert_eq!(host.election.memory(), &known);
     assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
     assert_eq!(host.election.released(), None);
     let id = host.until_asked();

@@ -98,14 +98,16 @@ impl Milestones {
 fn fault_of(plan: &Plan, world: &World) -> Option<&'static str> {
     if world.executing() > 1 {
         Some(OVERLAP)
-    } else if world.token_fell() && !plan.tokens_may_fall() {
-        Some("a fencing token did not grow")
+    } else if world.token_fell() {
+        Some(TOKEN_FELL)
     } else if world.quiet() > plan.bound() {
         Some(IDLE)
     } else {
         None
     }
 }
+
+pub const TOKEN_FELL: &str = "a fencing token did not grow";
 
 /// The name of the property that is checked in each state.
 pub const PROMISE: &str = "promise";

@@ -145,6 +145,11 @@ pub struct Plan {
     pub hints: bool,
     /// At any point all faults may end for good: no host is late any more, and everything broken is repaired.
     pub calm: bool,
+    /// This host is drained for good, and no fault ever reaches it. What it has seen of fencing tokens counts, whatever the
+    /// store forgets (tokens seen, K10).
+    pub witness: Option<usize>,
+    /// K10 dropped: nobody writes what he has seen of tokens.
+    pub mute: bool,
 }
 
 impl Plan {
@@ -170,6 +175,8 @@ impl Plan {
             overrun: Duration::ZERO,
             hints: false,
             calm: false,
+            witness: None,
+            mute: false,
         }
     }
 
@@ -220,7 +227,7 @@ impl Plan {
     }
 
     /// A store that is made anew forgets the tokens of holders that a host has never seen. CLOCK_REALTIME would make up for
-    /// that, but here it is always below the tokens.
+    /// that, but here it is always below the tokens, and so would a host that has seen them, if there is a [`witness`](Self::witness).
     pub fn tokens_may_fall(&self) -> bool {
         let forgetting =
             [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::GoBack, Fault::Purge, Fault::Delete, Fault::Clear];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::longest_hold::PassingHold;
-use super::record::{Odd, Record, Word};
+use super::record::{Details, Odd, Record, Word};
 use super::state::State;
 use super::timings::Timings;
 use crate::types::{
@@ -61,10 +61,28 @@ pub struct Memory {
     pub position: Option<(Incarnation, Revision)>,
     /// The highest fencing token seen.
     pub token: FencingToken,
+    /// The tenure that was first seen with it. `None`: it is not known, and another host has said that there was one (tokens seen, K10).
+    pub token_of: Option<Instance>,
     /// The longest lasting hold of a record of this service that was seen and is not forgotten yet (unknown holder, K5).
     pub longest_hold: Duration,
     /// The passing hold that was seen and is not forgotten yet (passing hold, H9).
     pub passing: Option<PassingHold>,
+}
+
+impl Memory {
+    /// Takes in a fencing token that was seen, and whose it is.
+    pub(super) fn see_token(&mut self, token: FencingToken, of: Option<Instance>) {
+        if token > self.token {
+            (self.token, self.token_of) = (token, of);
+        }
+    }
+
+    /// Tokens seen (K10): the highest token seen, if the record neither is above it, nor says that its successor has to be.
+    pub(super) fn token_unknown_to(&self, details: &Details) -> Option<FencingToken> {
+        let (seen, own) = ((self.token, self.token_of), (details.token, Some(details.instance)));
+        let is_lower = seen != own && details.token <= self.token && self.token > FencingToken(0);
+        (is_lower && details.note.above < Some(self.token)).then_some(self.token)
+    }
 }
 
 /// A lease that the guard remembers from before this daemon's start.

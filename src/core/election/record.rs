@@ -109,7 +109,8 @@ impl Word {
     }
 }
 
-/// Operators' words, which every writer of a tenure carries on until they are over.
+/// What whoever writes a record of a tenure carries on, and what other hosts write into it: operators' words, until they are over, and
+/// a fencing token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct OperatorNote {
     /// The node that should take over next.
@@ -123,6 +124,8 @@ pub struct OperatorNote {
     pub reason: Option<String>,
     /// Who asked for that.
     pub by: Option<String>,
+    /// Another tenure has had this fencing token, as a host has seen: the next start has to have a higher one (tokens seen, K10).
+    pub above: Option<FencingToken>,
 }
 
 impl OperatorNote {
@@ -280,6 +283,7 @@ mod field {
     pub(super) const NEXT: &str = "next";
     pub(super) const REASON: &str = "reason";
     pub(super) const BY: &str = "by";
+    pub(super) const ABOVE: &str = "above";
 
     /// The fields of a word: who, why, when, and until when. A record has the word if it has the third of them.
     pub(super) const STOPPED: [&str; 4] = ["stopped-by", "stopped-reason", "stopped-at", "stopped-until"];
@@ -398,6 +402,9 @@ impl Record {
                     set(name, shortened(text, TEXT_LIMIT));
                 }
             }
+            if let Some(above) = note.above {
+                set(field::ABOVE, above.to_string());
+            }
         }
         Value { body: self.holder.as_str().as_bytes().to_vec(), fields }
     }
@@ -466,6 +473,7 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
             paused: decode_word(fields, field::PAUSED)?,
             reason: fields.get(field::REASON).map(|text| shortened(text, TEXT_LIMIT)),
             by: fields.get(field::BY).map(|text| shortened(text, TEXT_LIMIT)),
+            above: optional(fields, field::ABOVE)?.map(FencingToken),
         },
     })
 }
@@ -557,6 +565,7 @@ mod tests {
                     paused: Some(Word::new("root@h2", "", 1_700_000_001, Some(1_700_003_600))),
                     reason: Some("kernel update".to_owned()),
                     by: Some("root".to_owned()),
+                    above: Some(FencingToken(1_700_000_009)),
                 },
             }),
         )

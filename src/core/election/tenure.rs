@@ -80,7 +80,7 @@ pub(super) struct Tenure {
     /// The longest hold that any write of this tenure had by the timings alone.
     pub(super) lasting: Duration,
     pub(super) guarded: Guarded,
-    /// Won renewals. The claim itself is not counted.
+    /// Won renewals with the present token. The claim itself is not counted.
     pub(super) renewals: u32,
     /// Attempts since the last won write, whose outcome is not known for certain.
     pub(super) attempts: Vec<Attempt>,
@@ -390,15 +390,22 @@ impl Tenure {
             }
             return resolution;
         }
-        if let Some(write) = write {
-            if self.attempts.iter().any(|attempt| attempt.write == write) {
+        if let (Some(write), Some(details)) = (write, details) {
+            let attempt = self.attempts.iter().find(|attempt| attempt.write == write);
+            if let Some(sent) = attempt.and_then(|attempt| attempt.record.details.as_ref()) {
+                // Another host may have written words into it before it was known to be won. What was said here since stands.
+                if sent.note.stopped != details.note.stopped {
+                    self.note.stopped.clone_from(&details.note.stopped);
+                }
+                self.note.above = self.note.above.max(details.note.above);
                 return Resolution::Won;
             }
-            // The same write at another revision: an operator's words were added to the record; go on from there.
+            // The same write at another revision: words were added to the record; go on from there.
             if Some(write) == self.base_write && observation.revision >= self.base {
                 if observation.revision > self.base {
                     // Another host says nothing of a pause: what was said of that here stands.
-                    self.note.stopped = details.and_then(|details| details.note.stopped.clone());
+                    self.note.stopped.clone_from(&details.note.stopped);
+                    self.note.above = self.note.above.max(details.note.above);
                 }
                 self.base = observation.revision;
                 return Resolution::Unchanged;

@@ -116,7 +116,10 @@ impl World {
         match action {
             Action::Read { id, before: None } => self.call(n, Ask::Latest(id)),
             Action::Read { id, before: Some(revision) } => self.call(n, Ask::ReplacedBy(id, revision)),
-            Action::Write(request) => {
+            Action::Write(mut request) => {
+                if let Some(details) = request.record.details.as_mut().filter(|_| self.plan.mute) {
+                    details.note.above = None;
+                }
                 let token = request.record.details.as_ref().map_or(0, |details| details.token.0);
                 self.highest_token = self.highest_token.max(token);
                 self.call(n, Ask::Write(Arc::new(Sent { request: *request, blind: false })));
@@ -195,7 +198,12 @@ impl World {
         if node.unit == Unit::Dead {
             node.unit = Unit::Running;
         }
-        self.token_fell |= token.0 <= self.started_token;
+        let is_known = |n: usize| {
+            let memory = self.nodes[n].daemon.as_ref().map(|daemon| daemon.election.memory());
+            memory.is_some_and(|seen| seen.token.0 >= self.started_token && seen.token_of != Some(instance))
+        };
+        let has_to_grow = !self.plan.tokens_may_fall() || self.plan.witness.is_some_and(is_known);
+        self.token_fell |= has_to_grow && token.0 <= self.started_token;
         self.started_token = self.started_token.max(token.0);
     }
 

@@ -15,6 +15,9 @@ use crate::types::{Holder, MachineId, WriteId};
 /// When a fault can happen.
 impl World {
     pub(super) fn faults_of(&self, n: usize, steps: &mut Vec<Step>) {
+        if self.plan.witness == Some(n) {
+            return;
+        }
         let node = &self.nodes[n];
         let mut offer = |fault: Fault, applies: bool| {
             if applies && self.may(fault) {

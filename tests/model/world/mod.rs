@@ -136,6 +136,9 @@ impl World {
             started_token: 0,
             token_fell: false,
         };
+        if let Some(witness) = plan.witness {
+            world.node(witness).drained = true;
+        }
         for (n, host) in plan.hosts.iter().enumerate() {
             if host.up {
                 world.start_daemon(n);

@@ -26,7 +26,7 @@ impl World {
         self.calm
     }
 
-    /// Whether a unit was started with a fencing token that is not above all earlier ones.
+    /// Whether a unit was started with a fencing token that is not above all earlier ones, and had to be.
     pub fn token_fell(&self) -> bool {
         self.token_fell
     }

@@ -239,7 +239,7 @@ impl World {
             if !daemon.told_store {
                 steps.push(Step::StoreLink(n));
             }
-            if node.drained {
+            if node.drained && self.plan.witness != Some(n) {
                 steps.push(Step::Undrain(n));
             }
         } else if node.guard.up {

@@ -27,9 +27,10 @@ impl Election {
         let stopped = self.word_of_claim();
         let said = details.map(|details| details.note.clone()).unwrap_or_default();
         let note = OperatorNote { next: None, stopped, paused: None, ..said };
-        let entitled_at = match seen.content {
-            Content::Absent => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
-            Content::Tombstone | Content::Record(_) => claim.entitled_at,
+        let entitled_at = match details {
+            Some(_) => claim.entitled_at,
+            // Nobody could say of what is there now that the claim needs a higher token (tokens seen, K10).
+            None => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
         };
         let is_suspect = self.suspects(&seen.content).contains(&self.settings.node);
         let unfenced = self.hosts_to_fence(&seen.content);
@@ -102,6 +103,18 @@ impl Election {
                 tenure.passing = None;
             }
             tenure.why = claim.why;
+        }
+    }
+
+    /// Tokens seen (K10): the record of this claim says that another tenure has had its token, or a higher one. The claim takes one
+    /// above all that were seen here. The last write before the start has to have that one, too: another host that sees it has to
+    /// start with a higher one, whatever becomes of this one.
+    pub(super) fn raise_token(&mut self) {
+        let highest = self.memory.token;
+        let (Phase::Claiming(tenure) | Phase::Confirming(tenure)) = &mut self.phase else { return };
+        if tenure.note.above.is_some_and(|above| tenure.token <= above && above <= highest) {
+            tenure.token = FencingToken(highest.0.saturating_add(1));
+            tenure.renewals = 0;
         }
     }
 

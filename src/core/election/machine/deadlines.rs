@@ -175,7 +175,7 @@ impl Election {
             self.lock.asked(id);
             self.actions.push(Action::Read { id, before: Some(revision) });
         }
-        self.run_errand(at);
+        self.reword(at);
         self.claim(at);
     }
 

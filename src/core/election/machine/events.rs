@@ -1,5 +1,7 @@
 //! How an election takes in each event, according to its phase.
 
+use std::time::Duration;
+
 use super::phase::{LapseStep, Phase, ReleaseStep, StartStep};
 use super::{BackOff, Election, PendingDisarm};
 use crate::election::event::{
@@ -150,13 +152,28 @@ impl Election {
     /// may be over it. For this reason a host that has seen a token also believes one that is at most [`TOKEN_STEP`] higher. A few
     /// such steps do no harm, and as many as would do harm take centuries.
     fn believed(&self, at: &Moment, shown: Observation) -> Observation {
-        let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
-        let highest = FencingToken(by_clock.max(self.memory.token.0.saturating_add(TOKEN_STEP)));
+        let highest = self.highest_believed(at.wall);
         let content = match shown.content {
             Content::Record(record) => Content::Record(record.believed(highest)),
             content @ (Content::Absent | Content::Tombstone) => content,
         };
         Observation { content, ..shown }
+    }
+
+    fn highest_believed(&self, wall: Duration) -> FencingToken {
+        let by_clock = wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
+        FencingToken(by_clock.max(self.memory.token.0.saturating_add(TOKEN_STEP)))
+    }
+
+    /// Tokens seen (K10): takes in the token of the latest record, and the one that it says the next has to be above. One that is out
+    /// of reach is carried on by whoever has the record, and is heeded by nobody here.
+    fn see_tokens(&mut self, now: Time) {
+        let Some(Record { details: Some(details), .. }) = self.lock.record() else { return };
+        let (token, instance, above) = (details.token, details.instance, details.note.above);
+        self.memory.see_token(token, Some(instance));
+        if let Some(above) = above.filter(|above| *above <= self.highest_believed(self.wall(now))) {
+            self.memory.see_token(above, None);
+        }
     }
 
     /// Tells the operator of a record that is not believed, when it first comes, and again after T at the earliest: somebody may
@@ -204,9 +221,7 @@ impl Election {
             News::Regressed { from } => self.actions.push(Action::Alarm(Alarm::Regression { from, to })),
             News::OtherStore => self.actions.push(Action::Alarm(Alarm::NewIncarnation)),
         }
-        if let Some(Record { details: Some(details), .. }) = self.lock.record() {
-            self.memory.token = self.memory.token.max(details.token);
-        }
+        self.see_tokens(now);
         if !matches!(news, News::Same | News::Stale) {
             self.tell_of_oddity(now);
             self.tell_of_newer();

@@ -61,6 +61,7 @@ impl Election {
         let Some(tenure) = self.tenure_mut() else { return };
         let confirming = standing == Standing::Confirming;
         tenure.note = tenure.note.in_force(at.wall);
+        tenure.note.above = tenure.note.above.filter(|above| *above >= tenure.token);
         if lets_go {
             // The deadlines that the guard has been given give the stop its time, and the successor needs no pause.
             tenure.note.paused = None;
@@ -101,12 +102,13 @@ impl Election {
         let timings = self.settings.timings;
         let Some(tenure) = self.tenure_mut() else { return };
         let Some((sent, record)) = tenure.win(write, revision, now, &timings) else { return };
-        let (incarnation, token) = (tenure.incarnation.clone(), tenure.token);
+        let (incarnation, instance) = (tenure.incarnation.clone(), tenure.instance);
+        let token = record.details.as_ref().map_or(tenure.token, |details| details.token);
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
         self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
         self.doubt_the_claim();
         self.memory.position = Some((incarnation, revision));
-        self.memory.token = self.memory.token.max(token);
+        self.memory.see_token(token, Some(instance));
         self.remember_longest_hold(now);
         if let Phase::Claiming(tenure) = &self.phase {
             let (instance, entitled_at, why) = (tenure.instance, tenure.entitled_at, tenure.why.clone());
@@ -163,11 +165,13 @@ impl Election {
                     tenure.next_attempt = now;
                     tenure.in_step = true;
                 }
+                self.raise_token();
             }
             Resolution::Unchanged => {
                 tenure.unresolved = false;
                 tenure.next_attempt = now;
                 self.doubt_the_claim();
+                self.raise_token();
             }
             Resolution::Stale => self.reads.due = now.plus(pace),
             Resolution::Lost => {
@@ -348,7 +352,7 @@ impl Election {
     /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
     pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
         let terms = &remembered.terms;
-        self.memory.token = self.memory.token.max(terms.token);
+        self.memory.see_token(terms.token, Some(terms.instance));
         // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.
         let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
         let over = remembered.lapsed || now.has_passed(terms.deadline);

@@ -14,7 +14,7 @@ use super::state::State;
 use super::tenure::Tenure;
 use crate::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
 use phase::{Phase, Release, ReleaseStep, Watch};
-use words::{Errand, TakenBack};
+use words::{Errand, Rewording, TakenBack};
 
 pub use words::Unsaid;
 
@@ -52,6 +52,7 @@ pub struct Election {
     barred: Option<String>,
     retiring: Option<String>,
     errand: Option<Errand>,
+    rewording: Rewording,
     /// The pause that was last taken back here. Only what operators are shown uses it.
     #[serde(skip)]
     taken_back: Option<TakenBack>,
@@ -151,6 +152,7 @@ impl Election {
             barred: None,
             retiring: None,
             errand: None,
+            rewording: Rewording::default(),
             taken_back: None,
             unheard: None,
             back_off: BackOff::default(),
@@ -176,12 +178,17 @@ impl Election {
     /// proof.
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
+        let highest_token = self.memory.token;
         self.notice_clock_jump(at);
         self.enforce(at.now);
         self.happened(at, event);
         self.hasten_late_stop(at.now);
         self.advance(at);
         self.tell_that_it_gave_up(at);
+        let is_kept = || self.actions.iter().any(|action| matches!(action, Action::Persist(_)));
+        if self.memory.token != highest_token && !is_kept() {
+            self.actions.push(Action::Persist(self.memory.clone()));
+        }
         mem::take(&mut self.actions)
     }
 

@@ -1,5 +1,6 @@
 //! What operators say of a lock: that the service is stopped everywhere, or started again (words, H7), and that its holder keeps the
-//! lease for a long time (pause, H8).
+//! lease for a long time (pause, H8). And what a host writes into a record which has no fencing token above the highest one that it has
+//! seen (tokens seen, K10).
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::election::event::{Action, Content, Moment, WriteRequest, WriteResult}
 use crate::election::record::{Details, OperatorNote, Record, Word};
 use crate::election::stop_cause::ReleaseCause;
 use crate::election::tenure::Tenure;
-use crate::types::{Instance, Time, WriteId};
+use crate::types::{FencingToken, Instance, Revision, Time, WriteId};
 
 /// For how long a host tries to write a word that was said on it. After so long the operator has given up or said it elsewhere, and a
 /// stop that came later would surprise him.
@@ -24,14 +25,20 @@ pub(super) struct Errand {
     stopped: Option<Word>,
     /// The word that is taken back. One that somebody has said since stays.
     instead_of: Option<Word>,
-    attempt: Option<Attempt>,
-    /// It is not tried before this.
-    next: Time,
     /// It is given up then.
     until: Time,
 }
 
-/// An attempt to write it that was not answered yet.
+/// The writes of a host without a tenure into the record of the lock.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Rewording {
+    attempt: Option<Attempt>,
+    /// The revision that the last attempt would have replaced. It is not tried again before `next`.
+    base: Revision,
+    next: Time,
+}
+
+/// An attempt that was not answered yet.
 #[derive(Debug, Clone, Serialize)]
 struct Attempt {
     write: WriteId,
@@ -62,11 +69,11 @@ pub(super) struct TakenBack {
 
 impl Errand {
     fn stop(word: Word, now: Time) -> Self {
-        Self { stopped: Some(word), instead_of: None, attempt: None, next: now, until: now.plus(PATIENCE) }
+        Self { stopped: Some(word), instead_of: None, until: now.plus(PATIENCE) }
     }
 
     fn start(instead_of: Word, now: Time) -> Self {
-        Self { stopped: None, instead_of: Some(instead_of), attempt: None, next: now, until: now.plus(PATIENCE) }
+        Self { stopped: None, instead_of: Some(instead_of), until: now.plus(PATIENCE) }
     }
 
     /// Whether the lock, whose record says `said` of a stop, is to be told nothing more.
@@ -180,10 +187,15 @@ impl Election {
         if let Some(word) = self.stop_word(now) {
             return Some(word.in_words("stopped everywhere"));
         }
-        let errand = self.errand.as_ref()?;
-        let has_record = self.recorded_note().is_some();
-        (errand.attempt.is_some() || errand.stopped.is_some() && has_record)
-            .then(|| "an operator's word is being written to the lock".to_owned())
+        let is_writing = self.rewording.attempt.is_some();
+        let what = match &self.errand {
+            Some(errand) if is_writing || errand.stopped.is_some() && self.recorded_note().is_some() => {
+                "an operator's word"
+            }
+            None if is_writing => "the highest fencing token seen here",
+            Some(_) | None => return None,
+        };
+        Some(format!("{what} is being written to the lock"))
     }
 
     /// A host that has a tenure says the word with its next write; another one writes it into the record of the lock.
@@ -254,12 +266,46 @@ impl Election {
         }
     }
 
-    /// Words (H7): writes a word into the record of the lock, which says the same as before in all else.
+    /// Words (H7) and tokens seen (K10): writes them into the record of the lock, which says the same as before in all else.
     ///
     /// A verified `proven` (verified release, K4) is written anew, as one that replaced the former: this host would be entitled at once, so that it
     /// may say what the former says. Any other record keeps its instance and its write, so that its holder goes on from there,
     /// and everybody else counts its age anew. Where no record is believed, this host has to take the lock first.
-    pub(super) fn run_errand(&mut self, at: &Moment) {
+    pub(super) fn reword(&mut self, at: &Moment) {
+        self.end_errand(at);
+        let above = self.unknown_token();
+        if self.errand.is_none() && above.is_none() {
+            return;
+        }
+        let timings = self.settings.timings;
+        let Some(seen) = self.lock.seen() else { return };
+        let Rewording { attempt, base, next } = &self.rewording;
+        let is_due = seen.revision != *base || at.now.has_waited_until(*next);
+        let may_write = self.connected && attempt.is_none() && is_due;
+        let is_being_asked = self.lock.is_being_verified(at.now, &timings);
+        if !may_write || is_being_asked || !self.lock.is_up_to_date(at.now, &timings) {
+            return;
+        }
+        // A record of a later format says more than this host could write again.
+        let Content::Record(Record { holder, details: Some(details), newer: None, .. }) = &seen.content else { return };
+        let write = WriteId(!at.random);
+        let mut details: Details = details.clone();
+        if let Some(errand) = &self.errand {
+            details.note.stopped.clone_from(&errand.stopped);
+        }
+        details.note.above = details.note.above.max(above);
+        if self.lock.is_verified_proven() {
+            (details.write, details.prev) = (write, Some((seen.revision, Some(details.instance))));
+        }
+        let record = Record::new(holder.clone(), Some(details));
+        let request = WriteRequest { base: seen.revision, incarnation: seen.incarnation.clone(), write, record };
+        self.rewording.base = request.base;
+        self.rewording.attempt = Some(Attempt { write, sent: at.now, request: request.clone() });
+        self.actions.push(Action::Write(Box::new(request)));
+    }
+
+    /// Ends what an operator has said here: the lock has the word, or the word is over, or nobody waits for it any more.
+    fn end_errand(&mut self, at: &Moment) {
         let Some(errand) = &self.errand else { return };
         let is_over = errand.stopped.as_ref().is_some_and(|word| !word.holds(at.wall));
         if is_over || at.now.has_waited_until(errand.until) {
@@ -273,48 +319,29 @@ impl Election {
             Some(said) => errand.is_done(said.as_ref()),
             None => errand.stopped.is_none(),
         };
-        if errand.attempt.is_none() && is_done {
+        if self.rewording.attempt.is_none() && is_done {
             self.errand = None;
-            return;
         }
-        let timings = self.settings.timings;
-        let may_write = self.connected && errand.attempt.is_none() && at.now.has_waited_until(errand.next);
-        let is_being_asked = self.lock.is_being_verified(at.now, &timings);
-        if !may_write || is_being_asked || !self.lock.is_up_to_date(at.now, &timings) {
-            return;
-        }
-        let Some(seen) = self.lock.seen() else { return };
-        // A record of a later format says more than this host could write again.
-        let Content::Record(Record { holder, details: Some(details), newer: None, .. }) = &seen.content else { return };
-        let write = WriteId(!at.random);
-        let mut details: Details = details.clone();
-        details.note.stopped.clone_from(&errand.stopped);
-        if self.lock.is_verified_proven() {
-            (details.write, details.prev) = (write, Some((seen.revision, Some(details.instance))));
-        }
-        let record = Record::new(holder.clone(), Some(details));
-        let request = WriteRequest { base: seen.revision, incarnation: seen.incarnation.clone(), write, record };
-        if let Some(errand) = &mut self.errand {
-            errand.attempt = Some(Attempt { write, sent: at.now, request: request.clone() });
-        }
-        self.actions.push(Action::Write(Box::new(request)));
+    }
+
+    /// Tokens seen (K10): the highest fencing token seen here, if whoever takes the lock has to be told of it.
+    fn unknown_token(&self) -> Option<FencingToken> {
+        self.memory.token_unknown_to(self.lock.record()?.details.as_ref()?)
     }
 
     /// The answer to an attempt to write a word. Returns whether `write` was one.
     pub(super) fn word_written(&mut self, now: Time, write: WriteId, result: WriteResult) -> bool {
         let pace = self.pace();
         let timings = self.settings.timings;
-        let Some(errand) = &mut self.errand else { return false };
-        let Some(Attempt { sent, request, .. }) = errand.attempt.take_if(|attempt| attempt.write == write) else {
-            return false;
-        };
+        let attempt = self.rewording.attempt.take_if(|attempt| attempt.write == write);
+        let Some(Attempt { sent, request, .. }) = attempt else { return false };
         if let WriteResult::Won(revision) = result {
             let WriteRequest { incarnation, record, .. } = request;
             self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
             self.memory.position = Some((incarnation, revision));
             self.remember_longest_hold(now);
         } else {
-            errand.next = now.plus(pace);
+            self.rewording.next = now.plus(pace);
             self.reads.pending = None;
             self.reads.due = now;
         }
@@ -323,9 +350,7 @@ impl Election {
 
     /// The store is out of reach: nobody knows what became of an attempt, and the record is read before the next one.
     pub(super) fn doubt_the_word(&mut self) {
-        if let Some(errand) = &mut self.errand {
-            errand.attempt = None;
-        }
+        self.rewording.attempt = None;
     }
 
     /// The word that a claim says: that of a stop which cannot be written into a record, because none is believed.
@@ -339,9 +364,10 @@ impl Election {
         let end = self.stop_word(now).and_then(|word| word.until);
         let mut spans: Vec<Duration> =
             end.map(|end| Duration::from_secs(end).saturating_sub(wall)).into_iter().collect();
-        if let Some(errand) = &self.errand {
-            spans.extend([errand.next, errand.until].map(|at| now.until_waited(at)));
+        if self.errand.is_some() || self.unknown_token().is_some() {
+            spans.push(now.until_waited(self.rewording.next));
         }
+        spans.extend(self.errand.as_ref().map(|errand| now.until_waited(errand.until)));
         spans
     }
 }

@@ -48,6 +48,7 @@ pub(super) fn decode(fields: &BTreeMap<String, String>) -> Option<Details> {
             paused: decode_word(fields, field::PAUSED).flatten(),
             reason: None,
             by: None,
+            above: optional(fields, field::ABOVE).flatten().map(FencingToken),
         },
     })
 }
