@@ -107,8 +107,7 @@ fn words_on_a_held_record_change_nothing_else_and_its_holder_obeys() {
     // It conflicts: the holder has renewed, and is told again.
     let actions = host.handle(Event::Written { write: told.write, result: WriteResult::Conflict });
     let id = read(&actions).expect("it looks");
-    host.shown(id, 42, held_by("h2", 9, 10));
-    let again = host.next_write();
+    let again = write(&host.shown(id, 42, held_by("h2", 9, 10))).expect("it is told again");
     assert_eq!((again.base, again.record.write()), (Revision(42), Some(WriteId(10))));
     host.won(&again);
     assert_eq!(host.hindrance().as_deref(), Some(STOPPED));
