@@ -43,6 +43,8 @@ pub(super) struct Failing {
     /// Since when the unit runs in the present tenure, and where.
     since: Option<(Runs, Time)>,
     stands: bool,
+    /// Whether systemd has restarted the unit again and again, so that it has to run for longer to count as running well.
+    only_tries: bool,
 }
 
 impl Failing {
@@ -114,6 +116,7 @@ impl Service {
     /// As [`fails`](Self::fails), of a unit that has failed often enough to be an alarm.
     pub(super) fn fails_for_good(&mut self, why: String) {
         self.failing.failures = self.failing.failures.max(FAILURES - 1);
+        self.failing.only_tries = true;
         self.fails(why);
     }
 
@@ -139,7 +142,8 @@ impl Service {
 
     fn judge_failures(&mut self, now: Time) {
         let runs = if self.failing.failures == 0 { Runs::Nowhere } else { self.runs(now) };
-        let (token, lease) = (self.election.token(), service_time(self.settings.timings.lease()));
+        let (token, lease) = (self.election.token(), self.settings.timings.lease());
+        let lease = if self.failing.only_tries { service_time(lease) } else { lease };
         let (stood, has_failed) = (self.failing.stands, self.failing.is_counting());
         if self.failing.look(runs, token, lease, now)
             && !stood
