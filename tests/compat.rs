@@ -21,6 +21,7 @@ use putexd::guard_client::frame::{Command, Lease, ListedLease, Of, Outcome, Repl
 use putexd::guard_client::grant;
 use putexd::store::directory::layout;
 use putexd::store::sealed::Sealer;
+use putexd::types::bound::AtBoot;
 use putexd::types::kept::{Kept, Made, Text};
 use putexd::types::{
     FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision,
@@ -453,6 +454,23 @@ fn grants() {
         let environment: BTreeMap<&str, &str> =
             text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
         json!(environment)
+    });
+}
+
+/// What is bound at a boot in which the files cannot be read.
+#[test]
+fn bound_at_boot() {
+    let written = AtBoot {
+        format: putexd::types::format::Format::WRITTEN,
+        mounts: BTreeSet::from([UnitName::new("etc-putex.d.mount").expect("a unit")]),
+        services: BTreeMap::from([(
+            ServiceName::new("db").expect("a name"),
+            BTreeSet::from([UnitName::new("database.service").expect("a unit")]),
+        )]),
+    };
+    samples::check("bound", vec![("bound.json", serde_json::to_vec_pretty(&written).expect("JSON"))], |_, content| {
+        let AtBoot { mounts, services, .. } = serde_json::from_slice(content).expect("it is read");
+        json!({"mounts": mounts, "services": services})
     });
 }
 

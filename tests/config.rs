@@ -668,6 +668,31 @@ fn a_missing_host_file_is_an_error() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_yet_says_nothing_of_any_service() {
+    let root = root(&[("etc/putex/putexd.toml", HOST)]);
+    assert!(!load(&root).is_unread && load(&root).settings.is_some(), "there is none, and no word of one");
+    let folder = root.path().join("etc/putex.d");
+    symlink("/srv/conf/putex.d", &folder).expect("links can be made");
+    let loaded = load(&root);
+    assert!(loaded.is_unread && loaded.settings.is_none(), "{loaded}");
+    assert!(loaded.to_string().contains("mount what /srv/conf/putex.d is on"), "{loaded}");
+    fs::remove_file(&folder).expect("removed");
+
+    // The files were on this mount when they were read last.
+    write(root.path(), "etc/putex.d/db.toml", "unit = \"database.service\"\n");
+    let copy = |mount: &str| {
+        write(root.path(), "etc/putex.kept/bound.json", &format!("{{\"mounts\":[\"{mount}\"],\"services\":{{}}}}"));
+    };
+    copy("proc.mount");
+    assert!(!load(&root).is_unread, "it is mounted");
+    copy("srv-not\\\\x2dthere.mount");
+    let loaded = load(&root);
+    assert!(loaded.is_unread && loaded.settings.is_none(), "{loaded}");
+    assert!(loaded.to_string().contains("run \"mount /srv/not-there\""), "{loaded}");
+    assert!(!putexd::config::lacks_store(root.path()), "the start says it");
+}
+
+#[test]
 fn a_link_to_a_file_that_does_not_exist_says_so() {
     let root = with_services(&[]);
     fs::create_dir(root.path().join("etc/putex.d")).expect("made");

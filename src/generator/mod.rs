@@ -158,7 +158,8 @@ pub fn run(directories: &[PathBuf], kept: &KeptFiles, target: &Path) -> Generate
             .problems
             .push(format!("{service} has no file, and stays bound to its lease until putexd has read the files"));
         for unit in units.into_iter().filter(|unit| !unit.is_part_of_putexd()) {
-            generated.bonds.entry(unit).or_default().insert(service.clone());
+            // A unit that a file names goes with that file: the service may have another name now.
+            generated.bonds.entry(unit).or_insert_with(|| BTreeSet::from([service.clone()]));
         }
     }
     for (unit, services) in generated.bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
@@ -1138,9 +1139,10 @@ mod tests {
         let copy = |text: &str| {
             host.file("bound.json", text);
         };
-        copy(r#"{"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#);
+        copy(r#"{"services":{"db":["db.mount","db.service"],"former":["other.service"],"web":["web.service"]}}"#);
         host.file("usr/web.toml", "unit = \"other.service\"");
         assert_eq!(host.bonds(), "db:db.mount db:db.service web:other.service", "a file that is there counts");
+        copy(r#"{"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#);
         let told = host.run().problems;
         assert!(told.iter().any(|said| said.starts_with("db has no file")) && told.len() == 1, "{told:?}");
         // A folder that cannot be listed, and a link into a file system that is not mounted yet.

@@ -1,9 +1,9 @@
-//! What binds a unit to its lease when systemd gets nothing from the generator.
+//! What binds a unit to its lease when systemd gets nothing from the generator, or the generator nothing from the files.
 
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::cluster::Host;
+use crate::cluster::{Host, Off};
 use crate::command::{now, said, wait_until};
 use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, wait_for_standby};
 use crate::lockstore::Lockstore;
@@ -79,13 +79,14 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
             standby.write_file(FILE, content);
         }
         daemon_reload(standby);
-        assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+        assert!(drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
         assert_bound(&fixture, standby, &first, "the service's file is gone");
 
-        // After the reload putexd knows that nothing binds the unit any more, and has PID 1 reload.
+        // After the reload putexd has read that no file names the unit any more.
         reload(standby);
         wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
-        wait_until(SOON, "nothing of it is loaded", || drop_ins(standby).is_empty());
+        daemon_reload(standby);
+        assert_eq!(drop_ins(standby), "");
         standby.write_file(FILE, SERVICE);
         reload(standby);
         wait_for_standby(standby);
@@ -94,24 +95,16 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     }
 
     // The service's file is gone and putexd has not been told. "systemctl revert" now deletes putexd's drop-in and has PID 1
-    // read its files anew, so that for a moment PID 1 has neither drop-in, and putexd has it read its files once more.
+    // read its files anew.
     standby.exec(&["rm", FILE]);
     standby.exec(&["systemctl", "revert", UNIT]);
-    wait_until(SOON, "it is loaded again", || drop_ins(standby).contains(KEPT));
+    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
     assert_bound(&fixture, standby, &first, "reverted after the service's file was gone");
     wait_until(SOON, "PID 1 is not reloaded again and again", || {
         let before = loaded_at(standby);
         sleep(QUIET);
         loaded_at(standby) == before
     });
-    // Now in the other order: first the revert, then the file is removed.
-    standby.write_file(FILE, SERVICE);
-    standby.exec(&["systemctl", "revert", UNIT]);
-    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
-    standby.exec(&["rm", FILE]);
-    daemon_reload(standby);
-    assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
-    assert_bound(&fixture, standby, &first, "reverted before that");
     standby.write_file(FILE, SERVICE);
     daemon_reload(standby);
     wait_for_standby(standby);
@@ -143,4 +136,72 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     holder.exec(&["systemctl", "stop", "putexd.service"]);
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "take-over by a service of another name");
     assert_eq!(second.host, standby.name);
+}
+
+/// The boot of a standby whose unit is enabled.
+fn reboot(host: &Host) {
+    host.exec(&["systemctl", "reboot"]);
+    assert_eq!(host.wait_off(TAKE_OVER * 3), Off::ToReboot);
+}
+
+/// Generators run before anything is mounted that fstab names.
+#[test]
+fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
+    let Some((fixture, first)) = Plan::hosts("lateconf", 2, Lockstore::Directory).run() else { return };
+    let standby = fixture.other(&first);
+    let starts = fixture.oracle.starts();
+    standby.exec(&["systemctl", "enable", UNIT]);
+
+    // A link into a file system that is mounted later.
+    standby
+        .sh("mkdir -p /srv/disk /srv/conf && mv /etc/putex.d /srv/disk/ && ln -s /srv/conf/putex.d /etc/putex.d && \
+         echo '/srv/disk /srv/conf none bind 0 0' >>/etc/fstab && systemctl daemon-reload && mount /srv/conf");
+    reload(standby);
+    reboot(standby);
+    standby.boot();
+    wait_for_standby(standby);
+    assert_bound(&fixture, standby, &first, "after the boot");
+    assert_eq!(fixture.oracle.starts(), starts, "the boot has started no copy");
+    let order = standby.property("putexd.service", "After");
+    assert!(order.contains("srv-conf.mount"), "putexd waits for it: {order}");
+
+    // The folder itself is a mount point, and at the boot there is nothing to mount.
+    standby.sh(
+        "rm /etc/putex.d && mkdir /etc/putex.d && echo '/srv/disk/putex.d /etc/putex.d none bind,nofail 0 0' >>/etc/fstab && \
+         systemctl daemon-reload && mount /etc/putex.d",
+    );
+    reload(standby);
+    standby.sh("umount /etc/putex.d && mv /srv/disk/putex.d /srv/disk/away");
+    // What is empty because of it is no word of the administrator.
+    reload(standby);
+    let told = said(&standby.output(&["putexd", "--check"]));
+    assert!(told.contains("run \"mount /etc/putex.d\""), "{told}");
+    reboot(standby);
+    standby.power_on();
+    wait_for_words_of_journal(standby);
+    assert_bound(&fixture, standby, &first, "nothing is mounted");
+    assert_eq!(fixture.oracle.starts(), starts, "the boot has started no copy");
+    // putexd goes on by itself when it is.
+    standby.sh("mv /srv/disk/away /srv/disk/putex.d && mount /etc/putex.d");
+    standby.wait_booted();
+    wait_for_standby(standby);
+
+    // A file that is really gone.
+    standby.exec(&["rm", FILE]);
+    daemon_reload(standby);
+    assert_bound(&fixture, standby, &first, "putexd has not read that the file is gone");
+    reload(standby);
+    wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+    daemon_reload(standby);
+    assert_eq!(drop_ins(standby), "", "an ordinary unit");
+    fixture.assert_alone(&first);
+    fixture.assert_no_violation();
+}
+
+/// Waits until the putexd of this boot says what it waits for.
+fn wait_for_words_of_journal(host: &Host) {
+    wait_until(TAKE_OVER * 3, "putexd says what it waits for", || {
+        let journal = host.output(&["journalctl", "--boot", "--unit=putexd.service"]);
+        said(&journal).contains("run \"mount /etc/putex.d\"")
+    });
 }

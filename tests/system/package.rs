@@ -621,3 +621,60 @@ fn the_rpm_can_be_installed_upgraded_and_removed() {
     run("umount", &[utf8(&root)]);
     assert_eq!(left, "etc/putex\netc/putex/putexd.toml.rpmsave\n");
 }
+
+/// What starts units at a boot, of each kind that `systemctl is-enabled` does not tell.
+#[test]
+fn a_removal_waits_for_whatever_starts_a_unit_at_a_boot() {
+    let sleeps = "[Service]\nExecStart=sleep infinity\n";
+    let of = |unit: &str| format!("unit = \"{unit}\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n");
+    let plan = Plan::hosts("pulled", 1, Lockstore::Directory).package(FIRST);
+    let plan = plan.service("static", of("static.service")).service("own", of("own.service"));
+    let plan = plan.service("data", of("srv-data.mount"));
+    let plan = plan.file("/usr/lib/systemd/system/static.service", sleeps).unit("own", sleeps);
+    let Some(fixture) = plan.file("/etc/fstab", "tmpfs /srv/data tmpfs size=1m 0 0\n").prepare() else { return };
+    let host = &fixture.hosts[0];
+    let version = host.sh("ls /usr/lib/postgresql").trim().to_owned();
+    let cluster = format!("postgresql@{version}-main.service");
+    host.write_file("/etc/putex.d/pg.toml", &of(&cluster));
+    host.write_file(
+        "/etc/systemd/system-generators/own",
+        "#!/bin/sh\nmkdir -p $1/multi-user.target.wants\nln -s /etc/systemd/system/own.service $1/multi-user.target.wants/\n",
+    );
+    host.sh(&format!(
+        "chmod +x /etc/systemd/system-generators/own && mkdir -p /srv/data /etc/postgresql/{version}/main && \
+         touch /etc/postgresql/{version}/main/postgresql.conf && \
+         rm -f /etc/systemd/system/postgresql.service /etc/systemd/system-generators/postgresql-generator && \
+         mkdir -p /usr/lib/systemd/system/multi-user.target.wants && \
+         ln -s ../static.service /usr/lib/systemd/system/multi-user.target.wants/ && \
+         systemctl daemon-reload && systemctl --quiet enable postgresql.service"
+    ));
+    let origins = [
+        "/usr/lib/systemd/system/multi-user.target.wants/static.service".to_owned(),
+        "/run/systemd/generator/multi-user.target.wants/own.service".to_owned(),
+        "/etc/fstab".to_owned(),
+        format!("/etc/postgresql/{version}/main/start.conf"),
+    ];
+    let check = || said(&host.output(&["putexd", "--check"]));
+    let told = check();
+    for origin in &origins {
+        assert!(told.contains(&format!("at each boot, by {origin}")), "{origin}: {told}");
+    }
+    let (is_done, told) = try_apt(host, &["remove", "putexd"]);
+    assert!(!is_done && told.contains("NOTHING WAS REMOVED"), "{told}");
+    // Each line is pasted as it is.
+    let remedies: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("putexd:     ")).collect();
+    assert_eq!(remedies.len(), origins.len(), "{told}");
+    for remedy in remedies {
+        host.sh(remedy);
+    }
+    let told = check();
+    assert!(!told.contains("at each boot"), "{told}");
+    let told = apt(host, &["remove", "putexd"]);
+    assert!(!told.contains("NOTHING WAS REMOVED"), "{told}");
+    host.shutdown();
+    host.boot();
+    for unit in ["static.service", "own.service", "srv-data.mount", &cluster] {
+        assert_eq!(host.property(unit, "ActiveState"), "inactive", "{unit}");
+        assert_eq!(host.property(unit, "ActiveEnterTimestampMonotonic"), "0", "{unit}");
+    }
+}
