@@ -87,8 +87,10 @@ async fn units_of(
         let around = Surroundings {
             // What is only observed is not bound to a lease, and systemd may start it.
             service: (with_gate && !service.observes).then_some(&service.name),
+            named_in: Some(&service.name),
             self_fence: service.on_stop_failure.is_self_fence(),
             bound: &all,
+            beside: &service.beside,
             contains: &service.contains,
             unit_only: service.stop_proof == StopProof::UnitOnly,
             may_end: *unit != service.unit,

@@ -780,6 +780,24 @@ fn bound_units_are_part_of_what_a_service_is() {
 }
 
 #[test]
+fn what_may_run_beside_is_no_unit_of_the_service() {
+    let with = |list: &str| format!("unit = \"a.timer\"\nbound-units = [\"x.service\"]\nbeside = {list}\n");
+    for (list, part) in [
+        ("\"y.service\"", "write here a list of units"),
+        ("[\"y\"]", "3:11: error: the unit \"y\" is not a full unit name"),
+        ("[\"x.service\"]", "3:11: error: take x.service out of beside"),
+        ("[\"a.timer\"]", "3:11: error: take a.timer out of beside"),
+    ] {
+        refused(&with(list), part);
+    }
+    let taken = service(&with("[\"z.target\", \"y.service\", \"y.service\"]"));
+    let names: Vec<&str> = taken.beside.iter().map(UnitName::as_str).collect();
+    assert_eq!(names, ["y.service", "z.target"]);
+    assert_ne!(taken, service(&with("[]")), "a changed list is read");
+    assert!(taken.has_same_units(&service(&with("[]"))), "and stops nothing");
+}
+
+#[test]
 fn what_is_contained_is_a_slice_or_scope_of_the_services_own() {
     let taken = service("unit = \"a.service\"\ncontains = [\"db.slice\", \"machine-db.scope\", \"aa-x.slice\"]\n");
     let names: Vec<&str> = taken.contains.iter().map(UnitName::as_str).collect();
@@ -1511,8 +1529,8 @@ proptest! {
         lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
         host in any::<bool>(),
     ) {
-        const KEYS: [&str; 33] = [
-            "unit", "mode", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
+        const KEYS: [&str; 34] = [
+            "unit", "mode", "bound-units", "beside", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
             "clock-error", "longest-hold", "confirmation", "stop-limit", "start-limit", "on-stop-failure", "[health]", "[fence]",
             "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
             "type", "unfence", "user",

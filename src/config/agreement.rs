@@ -73,6 +73,7 @@ mod tests {
             source: PathBuf::new(),
             unit: UnitName::new("db.service").expect("a name"),
             bound_units: Vec::new(),
+            beside: Vec::new(),
             contains: Vec::new(),
             stop_proof: StopProof::default(),
             key: Key::new("db").expect("a key"),

@@ -241,6 +241,7 @@ tuned! {
     ServiceFragment {
         unit: UnitName,
         bound_units: UnitList,
+        beside: UnitList,
         contains: UnitList,
         mode: Mode,
         stop_proof: StopProof,

@@ -38,6 +38,7 @@ impl ServiceSettings {
             source: PathBuf::new(),
             unit,
             bound_units,
+            beside: Vec::new(),
             // The lease covers the control groups of contained units, which are killed once the units have stopped.
             contains: Vec::new(),
             observes: false,
@@ -124,6 +125,8 @@ pub(super) fn check(
     }
     let bound_units = take(fragment.bound_units.take(), report)
         .map_or_else(Vec::new, |list| check_bound_units(list, unit.as_ref(), report));
+    let beside = take(fragment.beside.take(), report)
+        .map_or_else(Vec::new, |list| check_beside(list, unit.iter().chain(&bound_units), report));
     let contains = take(fragment.contains.take(), report).map_or_else(Vec::new, |list| check_contains(list, report));
     let stop_proof = take(fragment.stop_proof.take(), report).map(Spanned::into_inner).unwrap_or_default();
     let mode = take(fragment.mode.take(), report).map(Spanned::into_inner).unwrap_or_default();
@@ -151,6 +154,7 @@ pub(super) fn check(
             source: report.path().to_owned(),
             unit: unit.get_ref().clone(),
             bound_units: sorted(&bound_units),
+            beside: sorted(&beside),
             contains: contains.iter().map(|name| name.get_ref().clone()).collect(),
             observes: mode == Mode::Observe,
             stop_proof,
@@ -190,6 +194,28 @@ fn check_bound_units(
             report.error(&bound.span(), format!("{name} is listed twice: once is enough"));
         } else {
             units.push(bound);
+        }
+    }
+    units
+}
+
+/// The units that are valid names, each once. One that belongs to the service is reported: it runs on one host only.
+fn check_beside<'a>(
+    list: Spanned<UnitList>,
+    own: impl Iterator<Item = &'a Spanned<UnitName>> + Clone,
+    report: &mut Report,
+) -> Vec<Spanned<UnitName>> {
+    let mut units: Vec<Spanned<UnitName>> = Vec::new();
+    for field in list.into_inner().0 {
+        let Some(beside) = take(Some(field), report) else { continue };
+        let name = beside.get_ref();
+        if own.clone().any(|own| own.get_ref() == name) {
+            report.error(
+                &beside.span(),
+                format!("take {name} out of beside: it is a unit of the service, and runs on one host at a time"),
+            );
+        } else if !units.iter().any(|other| other.get_ref() == name) {
+            units.push(beside);
         }
     }
     units

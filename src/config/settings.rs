@@ -52,6 +52,8 @@ pub struct ServiceSettings {
     /// Units that follow `unit`, because it starts them or needs them: they may run where it runs and nowhere else.
     /// They are sorted by name, so that another order in the file is no change.
     pub bound_units: Vec<UnitName>,
+    /// Units that the service brings along, and that may run on several hosts at once. They are sorted by name.
+    pub beside: Vec<UnitName>,
     /// Slices and scopes in which processes of the units run, as those of a container do. They are stopped after the
     /// units, in this order.
     pub contains: Vec<UnitName>,
@@ -123,6 +125,7 @@ impl PartialEq for ServiceSettings {
             source: _,
             unit,
             bound_units,
+            beside,
             contains,
             observes,
             stop_proof,
@@ -137,6 +140,7 @@ impl PartialEq for ServiceSettings {
         *name == other.name
             && *unit == other.unit
             && *bound_units == other.bound_units
+            && *beside == other.beside
             && *contains == other.contains
             && *observes == other.observes
             && *stop_proof == other.stop_proof

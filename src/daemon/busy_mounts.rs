@@ -28,7 +28,8 @@ pub(super) async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) ->
 pub(super) fn in_words(mount: &UnitName, users: &[Process]) -> Option<String> {
     let named = |user: &Process| format!("{} ({})", user.pid, user.command);
     let shown = &users[..users.len().min(SHOWN)];
-    let (names, pids): (Vec<String>, Vec<String>) = shown.iter().map(|user| (named(user), user.pid.to_string())).unzip();
+    let (names, pids): (Vec<String>, Vec<String>) =
+        shown.iter().map(|user| (named(user), user.pid.to_string())).unzip();
     let more = users.len() - shown.len();
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let (process, them) = if users.len() == 1 { ("process", "it") } else { ("processes", "them") };
@@ -65,7 +66,10 @@ mod tests {
         );
         fake.tell(|told| told.users = (1..=10).map(process).collect());
         let many = in_use(&fake, &settings).await.expect("they use it");
-        assert!(many.contains("8 (worker) and 2 more leave") && many.contains("\"kill -KILL 1 2 3 4 5 6 7 8\""), "{many}");
+        assert!(
+            many.contains("8 (worker) and 2 more leave") && many.contains("\"kill -KILL 1 2 3 4 5 6 7 8\""),
+            "{many}"
+        );
         fake.tell(|told| told.users.clear());
         assert_eq!(in_use(&fake, &settings).await, None);
     }

@@ -14,9 +14,9 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Life, Look, Manager,
-    ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
-    Unsupervisable,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Life, Look,
+    Manager, ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState,
+    UnitState, Unsupervisable,
 };
 use crate::types::{
     FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
@@ -103,6 +103,7 @@ pub(super) fn settings() -> ServiceSettings {
         source: "db.toml".into(),
         unit: unit("database.service"),
         bound_units: Vec::new(),
+        beside: Vec::new(),
         contains: Vec::new(),
         observes: false,
         stop_proof: StopProof::Whole,

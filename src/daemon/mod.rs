@@ -218,6 +218,13 @@ fn check(arguments: &Arguments) -> ExitCode {
     for (words, names) in &alike {
         writeln!(text, "{}: {words}\n", first_named(names, CHECKED_NAMED)).expect("writing to a string does not fail");
     }
+    for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
+        if !service.bound_units.is_empty() {
+            let all: Vec<&str> = service.units().map(UnitName::as_str).collect();
+            writeln!(text, "{}: moves together: {}\n", service.name, all.join(", "))
+                .expect("writing to a string does not fail");
+        }
+    }
     let unasked = unasked.map_or_else(String::new, |reason| format!("; the units were not looked at: {reason}"));
     let mut output = io::stdout().lock();
     match writeln!(output, "{text}{loaded}{unasked}").and_then(|()| output.flush()) {

@@ -20,8 +20,8 @@ use crate::election::{ObservedUnit, rounded};
 use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Awaited, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Life, Look, Manager, NotDead, PATIENCE, Placement,
-    Purpose, StartError, insist,
+    ActiveState, Awaited, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Life, Look, Manager, NotDead,
+    PATIENCE, Placement, Purpose, StartError, insist,
 };
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -548,9 +548,8 @@ impl UnitControl {
                 Err((name, trouble)) => {
                     self.work.send_modify(|work| work.looks.failed = work.looks.begun);
                     let busy = self.told_users(&name, &trouble).await;
-                    let for_the_operator = trouble.is_for_the_operator()
-                        || busy.is_some()
-                        || self.machine.now().has_passed(patient_until);
+                    let for_the_operator =
+                        trouble.is_for_the_operator() || busy.is_some() || self.machine.now().has_passed(patient_until);
                     let trouble = busy.unwrap_or_else(|| trouble.of(&name));
                     self.tell_unproven(Some(&trouble));
                     if for_the_operator && self.machine.now().has_passed(warn_at) {

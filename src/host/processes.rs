@@ -449,8 +449,11 @@ mod tests {
         link("12/cwd", "/srv/database");
         link("13/fd/7", "/srv/data/file (deleted)");
         link("15/cwd", "/srv/data");
-        fs::write(root.path().join("14/maps"), "7f00-7f01 r--p 0 08:01 7 /usr/lib/a\n7f02-7f03 r--s 0 08:11 9 /srv/data/x y\n")
-            .expect("its maps");
+        fs::write(
+            root.path().join("14/maps"),
+            "7f00-7f01 r--p 0 08:01 7 /usr/lib/a\n7f02-7f03 r--s 0 08:11 9 /srv/data/x y\n",
+        )
+        .expect("its maps");
         let own = BTreeSet::from(["/system.slice/a.service".to_owned()]);
         let users = users_in(root.path(), Path::new("/srv/data"), &own, Version::V2).expect("readable");
         assert_eq!(users.iter().map(|user| user.pid).collect::<Vec<_>>(), [11, 13, 14]);

@@ -8,6 +8,7 @@
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
+mod belongings;
 pub mod bond;
 mod boot;
 mod by_itself;
@@ -41,6 +42,7 @@ mod supervisable;
 mod tracked;
 mod unit_files;
 mod units;
+mod unnamed;
 pub mod wire;
 
 use std::collections::{HashMap, HashSet};

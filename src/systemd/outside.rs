@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout};
 use super::Systemd;
 use super::elsewhere::{self, FoundClient};
 use super::error::{BusError, KernelError};
-use super::supervisable::FOLLOWING;
 use crate::host::cgroup::Hierarchy;
 use crate::host::mountinfo::Mount;
 use crate::host::mounts::place_of;
@@ -26,6 +25,8 @@ use crate::types::UnitName;
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
 /// queue.
 const ASKS_LIMIT: usize = 64;
+/// The properties that name the units which systemd stops with a unit.
+const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
 /// How many units are looked at that are stopped together with a mount.
 const FOLLOWERS_LIMIT: usize = 256;
 

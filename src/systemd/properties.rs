@@ -227,6 +227,10 @@ const KEPT: &[&str] = &[
     "MountImages",
     "NRestarts",
     "NoExecPaths",
+    "OnFailure",
+    "OnFailureOf",
+    "OnSuccess",
+    "OnSuccessOf",
     "Options",
     "PAMName",
     "PropagatesStopTo",
@@ -255,6 +259,9 @@ const KEPT: &[&str] = &[
     "Triggers",
     "Type",
     "UnsetEnvironment",
+    "UpheldBy",
+    "Upholds",
+    "WantedBy",
     "Wants",
     "What",
     "Where",
@@ -564,7 +571,7 @@ mod tests {
         let path = || zbus::ObjectPath::try_from("/").expect("a path");
         let all: HashMap<&str, Variant<'_>> = HashMap::from([
             ("Id", Variant::from("a.service")),
-            ("ExecReload", Variant::from(vec![("/bin/a", vec!["a"], false, 0_u64, 0_u32, 0_i32)])),
+            ("ExecReloadEx", Variant::from(vec![("/bin/a", vec!["a"], false, 0_u64, 0_u32, 0_i32)])),
             ("IOSchedulingClass", Variant::from(0_i32)),
             ("IPAddressAllow", Variant::from(vec![(2_i32, vec![0_u8; 4], 32_u32)])),
             ("Job", Variant::from((0_u32, path()))),
@@ -587,8 +594,21 @@ mod tests {
     /// A property that is asked for and not kept would look as if systemd did not have it.
     #[test]
     fn what_the_sources_ask_for_is_kept() {
-        const OTHERS: [&str; 7] =
-            ["Assert", "AssertPathExists", "Condition", "JobType", "SystemState", "Unit", "Version"];
+        const OTHERS: [&str; 13] = [
+            "Assert",
+            "AssertPathExists",
+            "Condition",
+            "EnqueueUnitJob",
+            "JobType",
+            "ReloadOrRestartUnit",
+            "RestartUnit",
+            "StartTransientUnit",
+            "StartUnit",
+            "StartUnitWithFlags",
+            "SystemState",
+            "Unit",
+            "Version",
+        ];
         assert!(KEPT.is_sorted());
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/systemd");
         let is_name = |text: &&str| {
@@ -596,12 +616,14 @@ mod tests {
         };
         let mut asked: HashMap<String, u32> = HashMap::new();
         for file in [
+            "belongings",
             "bond",
             "by_itself",
             "conflicts",
             "elsewhere",
             "gate",
             "order",
+            "outside",
             "properties",
             "start",
             "supervisable",

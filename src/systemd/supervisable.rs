@@ -1,7 +1,5 @@
 //! Admission: which units can be run on one host at a time. These are bound to their lease, and their stop can be proven.
 
-use std::collections::BTreeSet;
-
 use futures_util::future::try_join;
 
 use super::Systemd;
@@ -13,10 +11,8 @@ use super::gate::{self, Trouble};
 use super::properties::Properties;
 use super::remedy::drop_in;
 use super::units::SIGKILL;
+use super::unnamed::Unnamed;
 use crate::types::{ServiceName, UnitName};
-
-/// The properties that name the units which systemd stops with a unit.
-pub(super) const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
 
 /// The properties that only admission looks at.
 const ADMISSION: [&str; 6] =
@@ -27,10 +23,14 @@ const ADMISSION: [&str; 6] =
 pub struct Surroundings<'a> {
     /// The service whose lease the unit has to be bound to; `None`: the gate of the unit is not checked.
     pub service: Option<&'a ServiceName>,
+    /// The service whose file names the unit, where it is not known whether the unit has to be bound to its lease.
+    pub named_in: Option<&'a ServiceName>,
     /// Whether `on-stop-failure` takes the host down.
     pub self_fence: bool,
     /// All units of the service: each is stopped, and proven dead, with the others.
     pub bound: &'a [UnitName],
+    /// Units that the service brings along and that may run on several hosts.
+    pub beside: &'a [UnitName],
     /// The slices and scopes in which the unit's work may run beside its own control group. They are stopped, and proven
     /// to have ended, with the unit.
     pub contains: &'a [UnitName],
@@ -68,6 +68,9 @@ pub enum Unsupervisable {
         /// What the operator should do.
         remedy: String,
     },
+    /// The service has units that its file does not name.
+    #[error("{0}")]
+    Unnamed(Box<Unnamed>),
     /// The stop of the unit could not be proven, or the unit could never be started.
     #[error("{unit} {trouble}: {remedy}")]
     Unprovable {
@@ -87,7 +90,7 @@ impl Unsupervisable {
         match self {
             Self::Ungated { .. } => true,
             Self::NotLoaded { is_ungated, .. } => *is_ungated,
-            Self::Bus(_) | Self::Unprovable { .. } => false,
+            Self::Bus(_) | Self::Unnamed(_) | Self::Unprovable { .. } => false,
         }
     }
 }
@@ -96,10 +99,7 @@ impl Systemd {
     /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, returns what the
     /// operator should know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
-        let link = self.link().await?;
-        let (settings, own) =
-            try_join(self.read_settings(unit.as_str()), link.common(unit.as_str(), &ADMISSION)).await?;
-        let properties = settings.with(own);
+        let properties = self.read_for_admission(unit.as_str()).await?;
         check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {
             gate::check(&properties, service).map_err(|Trouble { trouble, remedy }| Unsupervisable::Ungated {
@@ -109,24 +109,36 @@ impl Systemd {
             })?;
         }
         let triggers = self.triggers_of(&properties).await?;
-        let checked = check_own_name(&properties, unit)
-            .and_then(|()| check_has_file(&properties, unit))
-            .and_then(|()| check_settings(&properties, around, &triggers));
         let unprovable =
             |Trouble { trouble, remedy }| Unsupervisable::Unprovable { unit: unit.to_string(), trouble, remedy };
-        checked.map_err(unprovable)?;
+        check_own_name(&properties, unit).and_then(|()| check_has_file(&properties, unit)).map_err(unprovable)?;
+        let belongings = if around.may_end { None } else { Some(self.belongings(unit, around).await?) };
+        if let Some(belongings) = &belongings {
+            // What only stands for others is told of as such, whatever else is wrong with it.
+            belongings.check_umbrella(&properties).map_err(unprovable)?;
+        }
+        check_settings(&properties, around, &triggers).map_err(unprovable)?;
+        if let Some(belongings) = &belongings {
+            belongings.check_end(unit).map_err(unprovable)?;
+            self.check_named(unit, belongings, around).await?;
+        }
         self.check_order(&properties).await?.map_err(unprovable)?;
         if around.service.is_some() && !properties.state().may_run() {
             self.running_rival(&properties).await?.map_or(Ok(()), |rival| Err(unprovable(rival.trouble())))?;
         }
-        let mut remarks = remarks(&properties, unit, around);
         if let Some(service) = around.service
             && !around.may_end
         {
             self.check_contained(service, around.contains).await?;
-            remarks.extend(self.remark_on_followers(service, around.bound).await?);
         }
-        Ok(remarks)
+        Ok(remarks(&properties, unit, around))
+    }
+
+    /// As `read_settings`, with what only admission looks at.
+    pub(super) async fn read_for_admission(&self, unit: &str) -> Result<Properties, BusError> {
+        let link = self.link().await?;
+        let (settings, own) = try_join(self.read_settings(unit), link.common(unit, &ADMISSION)).await?;
+        Ok(settings.with(own))
     }
 
     /// The units that start a oneshot. A timer that is not enabled may not be loaded, and is found by its name.
@@ -154,33 +166,6 @@ impl Systemd {
         }
         Ok(())
     }
-
-    /// Remarks on the units that systemd stops with the lease and that nobody proves dead. Only loaded units are found:
-    /// those that are enabled, or run.
-    async fn remark_on_followers(
-        &self,
-        service: &ServiceName,
-        bound: &[UnitName],
-    ) -> Result<Vec<String>, Unsupervisable> {
-        let target = service.lease_target();
-        let properties = self.link().await?.common(target.as_str(), &FOLLOWING).await?;
-        let followers = followers(&properties, bound);
-        let remark = |follower: String| {
-            format!(
-                "{follower} follows {target} and is not in bound-units: it is stopped when the lease ends, but neither \
-                 killed nor proven dead, so that it may still run here while another host is active; add it to \
-                 bound-units of this service, or see to it that this does no harm"
-            )
-        };
-        Ok(followers.into_iter().map(remark).collect())
-    }
-}
-
-/// The units that systemd stops when it stops the lease's target, but for those that belong to the service.
-fn followers(target: &Properties, bound: &[UnitName]) -> BTreeSet<String> {
-    let mut followers: BTreeSet<String> = FOLLOWING.iter().flat_map(|name| target.texts(name)).collect();
-    followers.retain(|follower| !bound.iter().any(|unit| unit.as_str() == follower));
-    followers
 }
 
 fn trouble(trouble: impl Into<String>, remedy: impl Into<String>) -> Result<(), Trouble> {
@@ -230,7 +215,11 @@ fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&Servi
     Err(Unsupervisable::NotLoaded { unit: unit.to_string(), load_state: load_state.to_owned(), remedy, is_ungated })
 }
 
-fn check_settings(properties: &Properties, around: Surroundings<'_>, triggers: &[String]) -> Result<(), Trouble> {
+pub(super) fn check_settings(
+    properties: &Properties,
+    around: Surroundings<'_>,
+    triggers: &[String],
+) -> Result<(), Trouble> {
     check_kind(properties, around, triggers)?;
     gate::check_reach(properties)?;
     check_killing(properties)?;
@@ -246,7 +235,7 @@ fn check_settings(properties: &Properties, around: Surroundings<'_>, triggers: &
         by_itself::check(properties)?;
     }
     conflicts::check_own(properties, around.bound)?;
-    check_triggers(properties, around.bound)?;
+    check_triggers(properties)?;
     check_elsewhere(properties, around)?;
     check_effect(properties, around.self_fence)
 }
@@ -271,6 +260,10 @@ fn check_kind(properties: &Properties, around: Surroundings<'_>, triggers: &[Str
         "target" | "slice" => {
             trouble("only groups other units, and its stop says nothing of them", "name the units themselves")
         }
+        "automount" => trouble(
+            "leaves its file system mounted when it is stopped",
+            "take x-systemd.automount out of its line in /etc/fstab, and run \"systemctl daemon-reload\"",
+        ),
         "scope" | "device" => trouble("is not started by systemd", "name a service or a mount instead"),
         _ => Ok(()),
     }
@@ -313,24 +306,14 @@ fn check_killing(properties: &Properties) -> Result<(), Trouble> {
     }
 }
 
-/// Refuses a socket, timer, path or automount that starts a unit which is not bound as well, and so outlives it.
-fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Trouble> {
-    if properties.flag("Accept") == Some(true) {
-        return trouble(
+/// Refuses a socket that starts units which nobody can name.
+fn check_triggers(properties: &Properties) -> Result<(), Trouble> {
+    match properties.flag("Accept") {
+        Some(true) => trouble(
             "has Accept=yes, and its instances cannot be named beforehand",
             "putexd cannot run it: a program that takes connections itself can have a socket with Accept=no",
-        );
-    }
-    if !matches!(properties.kind(), "socket" | "timer" | "path" | "automount") {
-        return Ok(());
-    }
-    let triggers = properties.texts("Triggers");
-    match triggers.iter().find(|name| !bound.iter().any(|unit| unit.as_str() == name.as_str())) {
-        None => Ok(()),
-        Some(name) => trouble(
-            format!("starts {name}, which would run on after it"),
-            format!("add {name:?} to bound-units of this service"),
         ),
+        Some(false) | None => Ok(()),
     }
 }
 
@@ -430,7 +413,7 @@ mod tests {
             ("a.service", with("RefuseManualStart", Variant::from(true)), "has RefuseManualStart=yes"),
             ("a.service", with("RefuseManualStop", Variant::from(true)), "has RefuseManualStop=yes"),
             ("a.socket", with("Accept", Variant::from(true)), "putexd cannot run it"),
-            ("a.timer", with("Triggers", Variant::from(vec!["b.service", "c.service"])), "add \"c.service\" to"),
+            ("a.automount", Vec::new(), "x-systemd.automount"),
             ("a.service", with("ExecStart", docker()), "has docker ask a daemon"),
             ("a.service", with("ExecStartPre", docker()), "has docker ask a daemon"),
             ("a.service", with("ExecStartPost", docker()), "contains = [\"db.slice\"]; or set stop-proof"),
@@ -481,8 +464,6 @@ mod tests {
                 Surroundings { self_fence: true, ..plain },
             ),
             ("a.mount", vec![("CollectMode", text("inactive"))], Surroundings { self_fence: true, ..plain }),
-            ("a.timer", vec![("Triggers", Variant::from(vec!["b.service"]))], Surroundings { bound: &bound, ..plain }),
-            ("a.service", vec![("Triggers", Variant::from(vec!["c.service"]))], plain),
             ("a.service", docker(), Surroundings { unit_only: true, ..plain }),
             ("a.service", docker(), Surroundings { contains: &bound, ..plain }),
             ("a.service", vec![("PAMName", text(""))], plain),
@@ -544,18 +525,5 @@ mod tests {
             }
         };
         assert!(ungated(false) && !ungated(true));
-    }
-
-    #[test]
-    fn followers_are_what_goes_with_the_lease_and_is_not_of_the_service() {
-        let own = |names: &[&'static str]| Variant::from(names.to_vec());
-        let target = Properties::of(vec![
-            ("BoundBy", own(&["database.service", "b.service"])),
-            ("ConsistsOf", own(&["b.service", "c.timer"])),
-            ("RequiredBy", own(&["sidecar.service", "a.mount"])),
-            ("WantedBy", own(&["other.service"])),
-        ]);
-        let bound = ["database.service", "sidecar.service"].map(unit);
-        assert_eq!(followers(&target, &bound).into_iter().collect::<Vec<_>>(), ["a.mount", "b.service", "c.timer"]);
     }
 }

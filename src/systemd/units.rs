@@ -45,7 +45,7 @@ const EFFECT: [&str; 5] = [
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
-const SETTINGS: [&str; 14] = [
+const SETTINGS: [&str; 13] = [
     "LoadError",
     "BindsTo",
     "After",
@@ -54,7 +54,6 @@ const SETTINGS: [&str; 14] = [
     "ConflictedBy",
     "DropInPaths",
     "Transient",
-    "Triggers",
     "TriggeredBy",
     "RefuseManualStart",
     "RefuseManualStop",

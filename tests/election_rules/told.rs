@@ -230,5 +230,8 @@ fn what_a_clone_renews_is_told_as_another_hosts() {
         }
     }
     let told = waiting(&host);
-    assert!(matches!(&told, Some(Waiting::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"), "{told:?}");
+    assert!(
+        matches!(&told, Some(Waiting::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"),
+        "{told:?}"
+    );
 }

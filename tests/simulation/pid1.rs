@@ -7,9 +7,9 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError, Life, Look,
-    Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings,
-    SystemState, UnitState, Unsupervisable,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError,
+    Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started,
+    Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;

@@ -381,6 +381,7 @@ impl World {
             source: "/etc/putex.d/db.toml".into(),
             unit: self.unit.clone(),
             bound_units: Vec::new(),
+            beside: Vec::new(),
             contains: Vec::new(),
             observes: false,
             stop_proof: StopProof::Whole,

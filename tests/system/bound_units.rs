@@ -159,14 +159,18 @@ fn what_is_bound_is_killed_in_time_by_putexd_alone() {
     cluster.assert_no_violation();
 }
 
-/// A unit that follows the lease, but is not bound to the service, may stop slowly or never. It delays neither a
+/// A unit that follows the lease and may run on several hosts may stop slowly or never. It delays neither a
 /// release nor a lapse.
 #[test]
 fn what_only_follows_the_lease_is_not_waited_for() {
     let follower = "[Unit]\nBindsTo=putex-lease@bound.target\nAfter=putex-lease@bound.target\n\
                     [Service]\nExecStart=/bin/sh -c \"trap '' TERM; while :; do sleep 1; done\"\nTimeoutStopSec=1h\n";
     let units = [("main.service", "[Service]\nExecStart=/usr/local/bin/oracle\n"), ("after.service", follower)];
-    let Some((cluster, _locks)) = running("follower", &units, "unit = \"main.service\"\n") else { return };
+    let Some((cluster, _locks)) =
+        running("follower", &units, "unit = \"main.service\"\nbeside = [\"after.service\"]\n")
+    else {
+        return;
+    };
     let (active, standby) = roles(&cluster, "main.service");
     for host in [active, standby] {
         host.exec(&["systemctl", "start", "--no-block", "after.service"]);
@@ -241,7 +245,10 @@ fn a_changed_list_is_a_changed_service() {
                    ExecStop=/bin/sh -c 'flock -n /srv/shared/oracle.lock echo after || echo before' \n\
                    StandardOutput=append:/srv/shared/stops\n";
     let units = [("app.service", app), ("sidecar.service", sidecar)];
-    let Some((cluster, _locks)) = running("list", &units, "unit = \"app.service\"\n") else { return };
+    let Some((cluster, _locks)) = running("list", &units, "unit = \"app.service\"\nbeside = [\"sidecar.service\"]\n")
+    else {
+        return;
+    };
     let (active, standby) = roles(&cluster, "app.service");
     let first = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, SOON);
     wait_until(SOON, "the sidecar runs", || is_active(active, "sidecar.service"));
@@ -260,7 +267,10 @@ fn a_changed_list_is_a_changed_service() {
     // After a restart putexd finds a lease for more units than the file names, and has all of them stopped.
     let run = active.property("sidecar.service", "InvocationID");
     for host in [standby, active] {
-        host.write_file("/etc/putex.d/bound.toml", &format!("unit = \"app.service\"\n{TIMINGS}"));
+        host.write_file(
+            "/etc/putex.d/bound.toml",
+            &format!("unit = \"app.service\"\nbeside = [\"sidecar.service\"]\n{TIMINGS}"),
+        );
         host.exec(&["systemctl", "daemon-reload"]);
         host.exec(&["systemctl", "restart", "putexd.service"]);
     }

@@ -48,7 +48,10 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
 /// stop that it is ordered with.
 #[test]
 fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_again() {
-    let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats).run() else { return };
+    let service = format!("{SERVICE}beside = [\"follower.service\"]\n");
+    let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats).service("db", service).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let lease = "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n";
     let slow = "[Service]\nExecStart=/usr/bin/sleep infinity\nExecStop=/usr/bin/sleep 120\nTimeoutStopSec=130\n";

@@ -86,7 +86,10 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     }
     let since = now();
     for host in &fixture.hosts {
-        host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}contains = [\"db.slice\"]\n"));
+        host.write_file(
+            "/etc/putex.d/db.toml",
+            &format!("{SERVICE}contains = [\"db.slice\"]\nbeside = [\"docker.service\"]\n"),
+        );
         host.exec(&["systemctl", "reload", DAEMON]);
     }
     let first = fixture.wait_for_start(since, TAKE_OVER);

@@ -499,14 +499,20 @@ fn a_unit_without_its_gate_is_not_started() {
             }
         }
 
-        // A unit that follows the lease without being bound is named, once systemd has a reason to load it.
+        // A unit that follows the lease has to be named, once systemd has a reason to load it.
         let folder = Path::new("/etc/systemd/system/putex-lease@t-gate.target.d");
         fs::create_dir_all(folder).expect("a directory");
         fs::write(folder.join("wants.conf"), "[Unit]\nWants=t-follower.service\n").expect("a drop-in");
         let text = "[Unit]\nBindsTo=putex-lease@t-gate.target\n[Service]\nExecStart=/bin/true\n";
         let follower = install(&systemd, "t-follower.service", text).await;
-        let remarks = systemd.supervisable(&unit, around).await.expect("supervisable");
-        assert!(matches!(&remarks[..], [remark] if remark.starts_with("t-follower.service follows ")), "{remarks:?}");
+        let error = unsupervisable(&systemd, &unit, around).await;
+        assert!(
+            error.contains("t-follower.service (") && error.contains("bound-units = [\"t-follower.service\"]"),
+            "{error}"
+        );
+        let beside = [follower.clone()];
+        let remarks = systemd.supervisable(&unit, Surroundings { beside: &beside, ..around }).await;
+        assert_eq!(remarks, Ok(Vec::new()), "it may run on several hosts");
         let bound = [unit.clone(), follower];
         let remarks = systemd.supervisable(&unit, Surroundings { bound: &bound, ..around }).await;
         assert_eq!(remarks, Ok(Vec::new()), "what is bound is proven dead");

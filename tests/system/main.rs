@@ -7,6 +7,7 @@
 mod admission;
 mod alarms;
 mod balancer;
+mod belongings;
 mod bound_units;
 mod broken_files;
 mod bus;

@@ -103,7 +103,10 @@ fn a_database_moves_with_its_file_system_and_its_address() {
     let pid = use_file_system(first);
     for verb in [&["move", "db", &second.name][..], &["step-down", "db"], &["drain"]] {
         let refused = second_opinion(first, verb);
-        assert!(refused.contains("nothing was changed") && refused.contains(&format!("process {pid} (sleep 1000)")), "{refused}");
+        assert!(
+            refused.contains("nothing was changed") && refused.contains(&format!("process {pid} (sleep 1000)")),
+            "{refused}"
+        );
         assert!(refused.contains(MOUNT) && refused.contains("this host is rebooted"), "{refused}");
         first.sh(&format!("kill -0 {pid}"));
     }
@@ -126,7 +129,9 @@ fn a_database_moves_with_its_file_system_and_its_address() {
     });
     assert!(told.contains("thehostgoesdownin"), "{told}");
     wait_until(SOON, "the host itself says so", || {
-        said(&second.output(&["putexctl", "status", "--local"])).replace(['\n', ' '], "").contains(&format!("process{pid}"))
+        said(&second.output(&["putexctl", "status", "--local"]))
+            .replace(['\n', ' '], "")
+            .contains(&format!("process{pid}"))
     });
     let hung = now() - began;
     second.sh(&format!("kill -KILL {pid}"));
@@ -194,7 +199,10 @@ fn an_address_is_kept_from_networkd_and_from_hosts_that_could_not_announce_it() 
     });
 
     let network = |more: &str| {
-        format!("[Match]\nName=eth0\n[Network]\nAddress={}/24\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n{more}", two.address)
+        format!(
+            "[Match]\nName=eth0\n[Network]\nAddress={}/24\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n{more}",
+            two.address
+        )
     };
     let keep = sample!("virtual-address.service").lines().find_map(|line| line.strip_prefix("#   KeepConfiguration="));
     let keep = format!("KeepConfiguration={}\n", keep.expect("the sample says it"));

@@ -363,7 +363,10 @@ mod tests {
         let stop = Happened { stopping_ms: Some(10_000), ..event(101_000, "h1", What::Stopped, 10) };
         let events = [event(0, "h1", What::Started, 10), stop, event(105_000, "h2", What::Started, 11)];
         let [ran, next] = &holdings(&events)[..] else { panic!("two holdings") };
-        assert_eq!((ran.end, ran.to_ms, &*ran.ended_because), (End::Told, Some(10_000), "Stopped 10; its stop took 91s"));
+        assert_eq!(
+            (ran.end, ran.to_ms, &*ran.ended_because),
+            (End::Told, Some(10_000), "Stopped 10; its stop took 91s")
+        );
         assert_eq!((next.gap_before_ms, &*next.gaps), (Some(95_000), &[(10_000, 105_000)][..]));
     }
 

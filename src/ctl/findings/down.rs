@@ -137,7 +137,8 @@ pub(super) fn idleness(view: &ServiceView, hosts: &[HostView], prevents: Option<
     let stop = stop.filter(|report| view.state == "stopping" && !report.waits.is_empty());
     if let Some(ServiceReport { waits, goes_down, .. }) = stop {
         let mut times = vec![When::Lasts(lasts_ms)];
-        let left = goes_down.checked_sub(now).filter(|left| *left > 0).map(|left| When::Lasts(left.saturating_mul(1000)));
+        let left =
+            goes_down.checked_sub(now).filter(|left| *left > 0).map(|left| When::Lasts(left.saturating_mul(1000)));
         let down = left.as_ref().map_or("", |_| "; the host goes down in {1} unless it is proven dead before");
         times.extend(left);
         let words = format!("{} has been stopping it for {lasts}: {{reason}}{down}", view.holder);

@@ -574,7 +574,8 @@ fn a_service_that_all_hosts_only_observe_has_no_holder_and_is_said_to_be_observe
     (web.state, web.observes, web.holder, web.silent_ms) = ("observed".to_owned(), true, String::new(), None);
     for host in ["h1", "h2", "h3"] {
         let report = told.report(host, "web");
-        (report.state, report.hindrance) = ("observed".to_owned(), "it is only observed here, and web.service runs".to_owned());
+        (report.state, report.hindrance) =
+            ("observed".to_owned(), "it is only observed here, and web.service runs".to_owned());
     }
     let view = told.view();
     let web = service(&view, "web");

@@ -146,8 +146,10 @@ async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceS
     for unit in &all {
         let around = Surroundings {
             service: Some(&settings.name),
+            named_in: None,
             self_fence: settings.on_stop_failure.is_self_fence(),
             bound: &all,
+            beside: &settings.beside,
             contains: &settings.contains,
             unit_only: settings.stop_proof == StopProof::UnitOnly,
             may_end: *unit != settings.unit,

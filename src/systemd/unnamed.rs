@@ -1,0 +1,221 @@
+//! The check that all that belongs to a service is named in its file, and what an operator is told who has not named it.
+
+use std::fmt::{self, Write as _};
+
+use super::Systemd;
+use super::belongings::{Belonging, Found, How, Links, PROPERTIES, Walk};
+use super::error::BusError;
+use super::gate::Trouble;
+use super::properties::Properties;
+use super::supervisable::{Surroundings, Unsupervisable, check_settings};
+use crate::types::{ServiceName, UnitName};
+
+/// The key that a mount, or a service that remains after exit, cannot do without.
+const SELF_FENCE: &str = "on-stop-failure = \"reboot-force\"";
+
+/// What belongs to a service and is not named in its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unnamed {
+    /// The service's `unit`.
+    unit: UnitName,
+    /// The file of the service, as far as it is known.
+    file: String,
+    /// The units, and how each is reached.
+    units: Vec<String>,
+    /// What has to be done beside naming them, as clauses to which nothing has to be added.
+    first: Vec<String>,
+    /// The units for `bound-units`: those that are named already, and the others that can be bound.
+    bound: Vec<String>,
+}
+
+impl fmt::Display for Unnamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unit, file, units, first, bound } = self;
+        write!(f, "name in {file} what {unit} brings along, or it runs on two hosts: {}", units.join(", "))?;
+        for clause in first {
+            write!(f, "; {clause}")?;
+        }
+        write!(
+            f,
+            "; list in beside = […] what may run on several hosts at once, and the rest as here: bound-units = [{}]",
+            listed(bound)
+        )
+    }
+}
+
+/// The names as they are written in a list of TOML.
+fn listed(names: &[String]) -> String {
+    let mut text = String::new();
+    for (place, name) in names.iter().enumerate() {
+        let comma = if place == 0 { "" } else { ", " };
+        // A name with a backslash, as systemd escapes them, needs another one in TOML and in Rust alike.
+        write!(text, "{comma}{name:?}").expect("writing to a string does not fail");
+    }
+    text
+}
+
+/// What belongs to a service and is not named in its file, as a walk has found it.
+pub(super) struct Belongings {
+    found: Found,
+    /// The part of it that systemd stops with the main unit.
+    parts: Vec<String>,
+}
+
+impl Belongings {
+    /// Refuses a unit that does nothing itself but has others started and stopped. `main`: what was read of it.
+    pub(super) fn check_umbrella(&self, main: &Properties) -> Result<(), Trouble> {
+        let is_true =
+            |command: &Vec<String>| command.first().is_some_and(|program| program.rsplit('/').next() == Some("true"));
+        let does_nothing = main.flag("RemainAfterExit") == Some(true) && main.commands("ExecStart").iter().all(is_true);
+        let Some((first, others)) = self.parts.split_first().filter(|_| does_nothing) else { return Ok(()) };
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!(", and in a service's file of its own each of {}", others.join(", "))
+        };
+        Err(Trouble {
+            trouble: format!("only stands for {}, and its own start and end say nothing of it", self.parts.join(", ")),
+            remedy: format!("name the unit that does the work in its place{others}: unit = {first:?}"),
+        })
+    }
+
+    /// Refuses units whose end would take the host down, or that bring along more than a walk reads.
+    pub(super) fn check_end(&self, unit: &UnitName) -> Result<(), Trouble> {
+        if let Some(Belonging { unit: target, how: How::Action(setting), of }) = self.found.actions.first() {
+            return Err(Trouble {
+                trouble: format!("has {target} started at its end, by {setting} of {of}"),
+                remedy: format!(
+                    "run \"systemctl edit --full {of}\" and delete {target} there, because a drop-in cannot take it away"
+                ),
+            });
+        }
+        if self.found.is_endless {
+            return Err(Trouble {
+                trouble: "brings along more units than are looked at".to_owned(),
+                remedy: format!(
+                    "name in beside those that may run on several hosts, see \"systemctl list-dependencies {unit}\""
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Systemd {
+    /// What belongs to the service of the main unit `unit`.
+    pub(super) async fn belongings(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Belongings, BusError> {
+        let lease = around.service.or(around.named_in).map(ServiceName::lease_target);
+        let own = std::iter::once(unit).chain(around.bound.iter().filter(|other| *other != unit)).chain(&lease);
+        let mut walk = Walk::new(own, around.beside);
+        let link = self.link().await?;
+        while let Some(name) = walk.next() {
+            walk.read(&name, Links::of(&link.common(&name, &PROPERTIES).await?));
+        }
+        let found = walk.found();
+        let dependents = walk.dependents(unit.as_str());
+        let parts = found.belongings.iter().map(|found| found.unit.as_str()).filter(|name| dependents.contains(name));
+        let parts = parts.map(str::to_owned).collect();
+        Ok(Belongings { found, parts })
+    }
+
+    /// Checks that all that belongs to the service of the main unit `unit` is named in its file.
+    pub(super) async fn check_named(
+        &self,
+        unit: &UnitName,
+        Belongings { found, .. }: &Belongings,
+        around: Surroundings<'_>,
+    ) -> Result<(), Unsupervisable> {
+        if found.belongings.is_empty() {
+            return Ok(());
+        }
+        Err(Unsupervisable::Unnamed(Box::new(self.unnamed(unit, found, around).await?)))
+    }
+
+    async fn unnamed(&self, unit: &UnitName, found: &Found, around: Surroundings<'_>) -> Result<Unnamed, BusError> {
+        let is_trigger = |found: &&Belonging| found.how == How::Trigger;
+        let triggers: Vec<&str> = found.belongings.iter().filter(is_trigger).map(|found| found.unit.as_str()).collect();
+        let mut first = Vec::new();
+        if !triggers.is_empty() {
+            let all = triggers.join(" ");
+            first.push(format!(
+                "run \"systemctl disable --now {all} && systemctl add-wants {unit} {all}\", so that the lease and not the boot \
+                 starts {}",
+                triggers.join(" and ")
+            ));
+        }
+        let mut bound: Vec<String> =
+            around.bound.iter().filter(|named| *named != unit).map(UnitName::to_string).collect();
+        let mut effects = Vec::new();
+        for Belonging { unit: name, .. } in &found.belongings {
+            let properties = self.read_for_admission(name).await?;
+            // The others will be named as well, the self-fence is asked for once, and there is no gate yet.
+            let as_bound = Surroundings { may_end: true, self_fence: true, service: None, ..around };
+            let checked = match check_settings(&properties, as_bound, &[]) {
+                Ok(()) => self.check_order(&properties).await?,
+                Err(trouble) => Err(trouble),
+            };
+            if let Err(Trouble { trouble, remedy }) = checked {
+                first.push(format!("{name} {trouble}: {remedy}"));
+            }
+            if properties.is_effect() && !around.self_fence {
+                effects.push(name.as_str());
+            }
+            bound.push(name.clone());
+        }
+        if !effects.is_empty() {
+            first.push(format!("set {SELF_FENCE}, because no signal ends {}", effects.join(", ")));
+        }
+        bound.sort();
+        let file = around
+            .service
+            .or(around.named_in)
+            .map_or_else(|| "the service's file".to_owned(), |name| format!("{name}.toml"));
+        let units = found.belongings.iter().map(ToString::to_string).collect();
+        Ok(Unnamed { unit: unit.clone(), file, units, first, bound })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zbus::Variant;
+
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_with_the_line_to_paste() {
+        let unnamed = Unnamed {
+            unit: UnitName::new("database.service").expect("a unit"),
+            file: "db.toml".to_owned(),
+            units: vec![
+                "srv-data.mount (Requires= of database.service)".to_owned(),
+                "systemd-fsck@dev-disk-by\\x2duuid.service (Requires= of srv-data.mount)".to_owned(),
+            ],
+            first: vec!["set on-stop-failure".to_owned()],
+            bound: vec!["srv-data.mount".to_owned(), "systemd-fsck@dev-disk-by\\x2duuid.service".to_owned()],
+        };
+        insta::assert_snapshot!(
+            unnamed,
+            @r#"name in db.toml what database.service brings along, or it runs on two hosts: srv-data.mount (Requires= of database.service), systemd-fsck@dev-disk-by\x2duuid.service (Requires= of srv-data.mount); set on-stop-failure; list in beside = […] what may run on several hosts at once, and the rest as here: bound-units = ["srv-data.mount", "systemd-fsck@dev-disk-by\\x2duuid.service"]"#
+        );
+        let line = unnamed.to_string().rsplit_once(": ").expect("a line").1.to_owned();
+        let parsed: std::collections::BTreeMap<String, Vec<String>> = toml::from_str(&line).expect("TOML");
+        assert_eq!(parsed["bound-units"], unnamed.bound);
+    }
+
+    #[test]
+    fn an_umbrella_is_not_the_service() {
+        let told = |program: &'static str, parts: &[&str]| {
+            let command = (program, vec![program], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
+            let main = [("RemainAfterExit", Variant::from(true)), ("ExecStart", Variant::from(vec![command]))];
+            let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
+            let belongings = Belongings { found: Found::default(), parts };
+            belongings.check_umbrella(&Properties::of(main)).map_err(|Trouble { trouble, remedy }| (trouble, remedy))
+        };
+        let (_, remedy) = told("/bin/true", &["postgresql@15-main.service"]).expect_err("an umbrella");
+        assert_eq!(remedy, "name the unit that does the work in its place: unit = \"postgresql@15-main.service\"");
+        let (_, remedy) = told("/bin/true", &["openvpn@a.service", "openvpn@b.service"]).expect_err("an umbrella");
+        assert!(remedy.contains("of its own each of openvpn@b.service: unit = \"openvpn@a.service\""), "{remedy}");
+        assert_eq!(told("/bin/true", &[]), Ok(()), "nothing is stopped with it");
+        assert_eq!(told("/usr/sbin/ip", &["postgresql@15-main.service"]), Ok(()), "it does something itself");
+    }
+}
