@@ -203,8 +203,11 @@ impl Manager for Fake {
         Box::pin(async { frozen })
     }
 
-    fn awaits<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
-        self.answer(|silence| silence, |told| Ok(told.awaited.clone()))
+    fn awaits<'a>(&'a self, units: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+        self.answer(
+            |silence| silence,
+            |told| Ok(told.awaited.clone().filter(|awaited| units.iter().all(|unit| unit.as_str() != awaited.unit))),
+        )
     }
 
     fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {

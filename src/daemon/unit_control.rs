@@ -452,9 +452,7 @@ impl UnitControl {
             loop {
                 sleep(std::mem::replace(&mut pause, AWAIT_INTERVAL)).await;
                 // Whoever does not answer has not said anything else.
-                let Ok(awaited) = self.systemd.awaits(&self.main).await else { continue };
-                let is_own = |awaited: &Awaited| self.all().iter().any(|unit| unit.as_str() == awaited.unit);
-                let awaited = awaited.filter(|awaited| !is_own(awaited));
+                let Ok(awaited) = self.systemd.awaits(&self.all()).await else { continue };
                 self.tell_awaited(awaited.clone());
                 let Some(awaited) = awaited else {
                     since = Instant::now();

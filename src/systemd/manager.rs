@@ -64,8 +64,8 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// Thaws what is frozen in control groups, because systemd does not stop what is frozen.
     fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>>;
 
-    /// The job for which the queued job of a unit waits.
-    fn awaits<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>>;
+    /// The job of another unit for which the queued job of the first of `units` waits.
+    fn awaits<'a>(&'a self, units: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>>;
 
     /// Takes back a start that is queued, and what was queued for it alone.
     fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>>;
@@ -188,12 +188,12 @@ impl Manager for Systemd {
         Box::pin(async move { Systemd::thaw(&self.to(Purpose::Stop), groups).await })
     }
 
-    fn awaits<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
-        Box::pin(Systemd::awaits(self, unit.as_str()))
+    fn awaits<'a>(&'a self, units: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+        Box::pin(Systemd::awaits(self, units))
     }
 
     fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
-        Box::pin(async move { Systemd::cancel_start(&self.to(Purpose::Stop), unit.as_str()).await })
+        Box::pin(async move { Systemd::cancel_start(&self.to(Purpose::Stop), unit).await })
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {

@@ -7,6 +7,9 @@ use zbus::OwnedObjectPath;
 use super::Systemd;
 use super::error::BusError;
 use super::link::Link;
+use super::proxy::JOB;
+use super::units::JobType;
+use crate::types::UnitName;
 
 /// A job as PID 1 lists it: its number, unit, type and state, and the objects of both.
 pub(super) type JobRow = (u32, String, String, String, OwnedObjectPath, OwnedObjectPath);
@@ -28,23 +31,38 @@ pub struct Awaited {
 }
 
 impl Systemd {
-    /// The job for which the queued job of a unit waits: the first one that is being carried out, else the first one. `None`: no
-    /// job is queued for the unit, or it waits for none.
-    pub async fn awaits(&self, unit: &str) -> Result<Option<Awaited>, BusError> {
-        let Some(job) = self.queued_job(unit).await? else { return Ok(None) };
-        let before = before(&self.link().await?, job.id).await?;
-        let awaited = |(job, unit, kind, state): (u32, String, String, String)| {
-            let is_running = state == "running";
-            Awaited { job, unit, kind, is_running }
+    /// The job of another unit for which the queued job of the first of `units` waits: the first one that is being carried out, else
+    /// the first one. `None`: it does not wait, or one of `units` is being started.
+    pub async fn awaits(&self, units: &[UnitName]) -> Result<Option<Awaited>, BusError> {
+        let Some(unit) = units.first() else { return Ok(None) };
+        let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(None) };
+        let link = self.link().await?;
+        let state = match link.property(&job.path, JOB, "State").await {
+            // The job ended between the two calls.
+            Err(error) if error.is_named("org.freedesktop.DBus.Error.UnknownObject") => return Ok(None),
+            state => state?,
         };
-        let all = before.into_values().map(|(job, unit, kind, state, ..)| awaited((job, unit, kind, state)));
-        Ok(all.min_by_key(|awaited| (!awaited.is_running, awaited.job)))
+        if <&str>::try_from(&state).is_ok_and(|state| state != "waiting") {
+            return Ok(None);
+        }
+        let awaited =
+            |(job, unit, kind, state, ..): JobRow| Awaited { job, unit, kind, is_running: state == "running" };
+        let all: Vec<Awaited> = before(&link, job.id).await?.into_values().map(awaited).collect();
+        let is_own = |awaited: &Awaited| units.iter().any(|unit| unit.as_str() == awaited.unit);
+        if all.iter().any(|awaited| awaited.is_running && is_own(awaited)) {
+            return Ok(None);
+        }
+        let others = all.into_iter().filter(|awaited| !is_own(awaited));
+        Ok(others.min_by_key(|awaited| (!awaited.is_running, awaited.job)))
     }
 
     /// Takes back the start that is queued for a unit, and the starts that were queued for it alone and are not being carried out:
     /// those that it waits for, directly or not, that are not older, and that nothing else waits for. Returns their units.
-    pub async fn cancel_start(&self, unit: &str) -> Result<Vec<String>, BusError> {
-        let Some(job) = self.queued_job(unit).await? else { return Ok(Vec::new()) };
+    pub async fn cancel_start(&self, unit: &UnitName) -> Result<Vec<String>, BusError> {
+        let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(Vec::new()) };
+        if self.job_for_unit(unit).await? != Some(JobType::Start) {
+            return Ok(Vec::new());
+        }
         let link = self.link().await?;
         // PID 1 numbers the jobs of one order one after another, the one that was asked for first.
         let queued = before(&link, job.id).await?.into_iter();
@@ -78,8 +96,11 @@ async fn before(link: &Link, id: u32) -> Result<BTreeMap<u32, JobRow>, BusError>
     let mut next = vec![id];
     while let Some(id) = next.pop() {
         for row in link.jobs_before(id).await? {
-            if row.0 != id && found.len() < LIMIT && found.insert(row.0, row.clone()).is_none() {
-                next.push(row.0);
+            // What is being carried out waits for nothing any more.
+            let is_waiting = row.3 == "waiting";
+            let number = row.0;
+            if found.len() < LIMIT && found.insert(number, row).is_none() && is_waiting {
+                next.push(number);
             }
         }
     }

@@ -666,7 +666,7 @@ impl Manager for Pid1 {
         Box::pin(async { Vec::new() })
     }
 
-    fn awaits<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
+    fn awaits<'a>(&'a self, _: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
         Box::pin(async { Ok(None) })
     }
 

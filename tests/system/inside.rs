@@ -1119,7 +1119,7 @@ fn a_start_that_waits_is_taken_back_with_what_was_queued_for_it_alone() {
         });
         let awaited = async {
             loop {
-                if let Ok(Some(awaited)) = systemd.awaits(unit.as_str()).await {
+                if let Ok(Some(awaited)) = systemd.awaits(std::slice::from_ref(&unit)).await {
                     return awaited;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -1127,7 +1127,7 @@ fn a_start_that_waits_is_taken_back_with_what_was_queued_for_it_alone() {
         };
         let awaited = tokio::time::timeout(LIMIT, awaited).await.expect("it waits");
         assert_eq!((&*awaited.unit, &*awaited.kind, awaited.is_running), ("t-hangs.service", "start", true));
-        assert_eq!(systemd.cancel_start(unit.as_str()).await, Ok(vec!["t-late.service".to_owned()]));
+        assert_eq!(systemd.cancel_start(&unit).await, Ok(vec!["t-late.service".to_owned()]));
         start.await.expect("no panic").expect_err("it is cancelled");
         for (unit, job) in [(&unit, None), (&late, None), (&other, Some(JobType::Start))] {
             assert_eq!(systemd.job_for_unit(unit).await, Ok(job), "{unit}");
