@@ -594,7 +594,7 @@ mod tests {
     /// A property that is asked for and not kept would look as if systemd did not have it.
     #[test]
     fn what_the_sources_ask_for_is_kept() {
-        const OTHERS: [&str; 13] = [
+        const OTHERS: &[&str] = &[
             "Assert",
             "AssertPathExists",
             "Condition",
@@ -602,6 +602,7 @@ mod tests {
             "JobType",
             "ReloadOrRestartUnit",
             "RestartUnit",
+            "Service",
             "StartTransientUnit",
             "StartUnit",
             "StartUnitWithFlags",

@@ -125,7 +125,7 @@ fn service_of(unit: &str) -> String {
 /// What is said of a service, without the file's name before it.
 fn found<'a>(check: &'a str, service: &str) -> Vec<&'a str> {
     let file = format!("/etc/putex.d/{service}.toml");
-    check.lines().filter(|line| line.contains(&file) || line.contains(&format!("{service}: "))).collect()
+    check.lines().filter(|line| line.starts_with(&file)).collect()
 }
 
 /// Does what a sentence says, as far as its first alternative.
