@@ -281,7 +281,7 @@ fn lost_tokens() -> Plan {
 #[test]
 fn tokens_that_a_store_loses_and_a_host_has_seen() {
     let _turn = turn();
-    check::walk("3 hosts, one has seen the tokens that the store loses", lost_tokens(), 1, effort(10))
+    check::walk("3 hosts, one has seen the tokens that the store loses", lost_tokens(), 1, effort(5))
         .holds(100_000, &[Milestone::TakeOver, Milestone::Release, Milestone::WentBack]);
 }
 

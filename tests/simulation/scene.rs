@@ -105,6 +105,8 @@ words! {
     Sealed = "sealed",
     /// Hosts with different timings do not set the same `longest-hold`, as assumption (e) wants it.
     Unshared = "unshared",
+    /// Hosts that have seen each token reach the store before the next start, so that tokens grow whatever it forgets.
+    Witnessed = "witnessed",
     /// An assumption of the protocol is broken, and has to lead to an overlap. The run goes on after it.
     Broken = "broken",
 }

@@ -178,7 +178,8 @@ pub struct World {
     pub keeps_late_writes: bool,
     /// Counts how often the store was made anew.
     pub made_anew: u32,
-    /// If both are set, later tokens need not be greater: the store forgot the lock, and a wall clock was wrong.
+    /// If both are set, later tokens need not be greater unless the scene says so: the store forgot the lock, and a wall clock was
+    /// wrong.
     pub lock_was_lost: bool,
     pub wall_was_wrong: bool,
     /// A token was greater than the clock: each claim counts one, and a lost lock can be claimed several times a second.
@@ -445,7 +446,8 @@ impl World {
             return;
         }
         let greatest = self.tokens.iter().map(|(_, token)| *token).max();
-        let is_unlinked = self.lock_was_lost && (self.wall_was_wrong || self.token_ran_ahead);
+        let was_wrong = self.wall_was_wrong || self.token_ran_ahead;
+        let is_unlinked = self.lock_was_lost && was_wrong && !self.has(Word::Witnessed);
         if greatest.is_some_and(|greatest| token <= greatest) && !is_unlinked {
             let text = format!("h{} starts the unit with {token} after {:?}", h + 1, self.tokens);
             self.fail(Failure::Token(text));
