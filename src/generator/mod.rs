@@ -59,6 +59,9 @@ pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/p
 const UNIT_DIRS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 
+/// Where systemd keeps units that were made without a file, until it unloads them.
+const TRANSIENT_DIR: &str = "/run/systemd/transient";
+
 /// The configuration of the host, which names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
 
@@ -85,6 +88,7 @@ pub fn main() -> ExitCode {
                 texts: PathBuf::from(kept::DIR),
                 bound: PathBuf::from(bound::FILE),
                 units: UNIT_DIRS.map(PathBuf::from).into(),
+                transient: PathBuf::from(TRANSIENT_DIR),
             };
             let generated = run(&SERVICE_DIRS.map(PathBuf::from), &kept, Path::new(target));
             report(&generated.problems);
@@ -118,6 +122,8 @@ pub struct KeptFiles {
     pub bound: PathBuf,
     /// The folders of the units themselves.
     pub units: Vec<PathBuf>,
+    /// The folder of units that were made without a file, as by systemd-run.
+    pub transient: PathBuf,
 }
 
 impl KeptFiles {
@@ -190,7 +196,7 @@ pub fn run(directories: &[PathBuf], kept: &KeptFiles, target: &Path) -> Generate
         }
     }
     if !generated.bonds.is_empty()
-        && let Err(error) = write(target, UNITS_TARGET, &references(generated.bonds.keys()))
+        && let Err(error) = write(target, UNITS_TARGET, &references(generated.bonds.keys(), &kept.transient))
     {
         generated.problems.push(format!("{UNITS_TARGET} keeps no units loaded: {error}"));
     }
@@ -230,10 +236,12 @@ fn read_bound(path: &Path, end: Instant, problems: &mut Vec<String>) -> AtBoot {
 
 /// The drop-in of the target that keeps units loaded. A unit that another one names in `PropagatesReloadTo=` stays loaded
 /// as long as that one does, and this line does nothing else: a target cannot be reloaded. Scopes are left out: a scope
-/// is made by whoever puts processes into it, and systemd refuses to make one while another of the name is loaded.
-fn references<'a>(units: impl Iterator<Item = &'a UnitName>) -> String {
+/// is made by whoever puts processes into it, and systemd refuses to make one while another of the name is loaded. So are units in
+/// `transient`, which hide the file of their name for as long as they are loaded.
+fn references<'a>(units: impl Iterator<Item = &'a UnitName>, transient: &Path) -> String {
     let mut text = "# Made by putex-generator: systemd keeps these units loaded.\n[Unit]\n".to_owned();
-    for unit in units.filter(|unit| unit.kind() != "scope") {
+    let is_made = |unit: &UnitName| unit.kind() == "scope" || transient.join(unit.as_str()).exists();
+    for unit in units.filter(|unit| !is_made(unit)) {
         writeln!(text, "PropagatesReloadTo={unit}").expect("writing to a string does not fail");
     }
     text
@@ -632,7 +640,8 @@ mod tests {
     }
 
     fn kept_below(root: &Path) -> KeptFiles {
-        KeptFiles { texts: root.join("kept"), bound: root.join("bound.json"), units: vec![root.join("units")] }
+        let (units, transient) = (vec![root.join("units")], root.join("transient"));
+        KeptFiles { texts: root.join("kept"), bound: root.join("bound.json"), units, transient }
     }
 
     impl Host {
@@ -883,10 +892,11 @@ mod tests {
     }
 
     #[test]
-    fn all_units_but_scopes_are_kept_loaded() {
+    fn all_units_but_scopes_and_those_without_a_file_are_kept_loaded() {
         let host = Host::new();
         host.file("etc/db.toml", "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n");
         host.file("etc/web.toml", "unit = \"web.service\"\nbound-units = [\"web.timer\"]\n");
+        host.file("etc/run.toml", "unit = \"run.service\"\n").file("transient/run.service", "[Service]\n");
         insta::assert_snapshot!(host.drop_in(UNITS_TARGET), @r"
         # Made by putex-generator: systemd keeps these units loaded.
         [Unit]
