@@ -226,6 +226,7 @@ const KEPT: &[&str] = &[
     "MainPID",
     "MountImages",
     "NRestarts",
+    "Names",
     "NoExecPaths",
     "OnFailure",
     "OnFailureOf",
@@ -258,6 +259,7 @@ const KEPT: &[&str] = &[
     "TriggeredBy",
     "Triggers",
     "Type",
+    "UnitFileState",
     "UnsetEnvironment",
     "UpheldBy",
     "Upholds",
@@ -608,6 +610,7 @@ mod tests {
             "StartUnitWithFlags",
             "SystemState",
             "Unit",
+            "UnitPath",
             "Version",
         ];
         assert!(KEPT.is_sorted());
@@ -619,6 +622,7 @@ mod tests {
         for file in [
             "belongings",
             "bond",
+            "boot",
             "by_itself",
             "conflicts",
             "elsewhere",

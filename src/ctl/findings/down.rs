@@ -58,10 +58,10 @@ fn idle_since(view: &ServiceView) -> Option<(u64, Bound)> {
     Some(ran.map_or((shown, Bound::AtLeast), |(until, on)| (since(until, on), bound(on))))
 }
 
-/// Whether each host that has the service only observes it, so that it is not to run.
+/// Whether each host that has the service and is there only observes it, so that it is not to run.
 pub(in crate::ctl) fn is_only_observed(hosts: &[HostView], service: &str) -> bool {
-    let mut states =
-        hosts.iter().filter_map(|host| report_of(host, service)).map(|report| report.state.as_str()).peekable();
+    let reports = hosts.iter().filter(|host| !host.presence.is_gone()).filter_map(|host| report_of(host, service));
+    let mut states = reports.map(|report| report.state.as_str()).peekable();
     states.peek().is_some() && states.all(|state| state == OBSERVED)
 }
 

@@ -577,10 +577,15 @@ fn a_service_that_all_hosts_only_observe_has_no_holder_and_is_said_to_be_observe
         (report.state, report.hindrance) =
             ("observed".to_owned(), "it is only observed here, and web.service runs".to_owned());
     }
+    // A host that is gone has taken part when it last reported.
+    let mut gone = told.host("h3").clone();
+    (gone.report.node, gone.silent_ms) = ("h4".to_owned(), Some(90_000));
+    gone.services.iter_mut().for_each(|report| report.state.clear());
+    told.cluster.hosts.push(gone);
     let view = told.view();
     let web = service(&view, "web");
-    assert!(view.findings.is_empty() && web.well && web.state == "observed", "{:#?}", view.findings);
-    assert!(web.hosts.iter().all(|host| host.reason.ends_with("web.service runs")), "{:#?}", web.hosts);
+    assert!(web.findings.is_empty() && web.well && web.state == "observed", "{:#?}", view.findings);
+    assert!(web.hosts.iter().take(3).all(|host| host.reason.ends_with("web.service runs")), "{:#?}", web.hosts);
 }
 
 #[test]
