@@ -896,6 +896,7 @@ mod tests {
         let host = Host::new();
         host.file("etc/db.toml", "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n");
         host.file("etc/web.toml", "unit = \"web.service\"\nbound-units = [\"web.timer\"]\n");
+        fs::create_dir(host.root.path().join("transient")).expect("makes a directory");
         host.file("etc/run.toml", "unit = \"run.service\"\n").file("transient/run.service", "[Service]\n");
         insta::assert_snapshot!(host.drop_in(UNITS_TARGET), @r"
         # Made by putex-generator: systemd keeps these units loaded.
