@@ -670,7 +670,7 @@ mod tests {
     #[test]
     fn keys_come_from_serde() {
         assert_eq!(keys_of::<FenceFragment>(), ["others", "hosts", "required", "unfence", "timeout"]);
-        assert_eq!(keys_of::<ServiceFragment>().len(), 20);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 21);
     }
 
     #[test]

@@ -474,7 +474,11 @@ fn list(directory: &Path) -> Result<Vec<String>, String> {
 fn not_mounted(root: &Path) -> Option<(PathBuf, String)> {
     let copy = root.join(bound::FILE.trim_start_matches('/'));
     let AtBoot { mounts, .. } = serde_json::from_slice(&fs::read(copy).ok()?).ok()?;
-    let is_mounted = |place: &String| Mount::at(place).is_ok_and(|mount| mount.is_some());
+    let is_mounted = |place: &String| {
+        // An automount is mounted by this.
+        let _ = fs::read_dir(place);
+        Mount::at(place).map_or(true, |mount| mount.is_some())
+    };
     let place = mounts.iter().filter_map(mounts::place_of).find(|place| !is_mounted(place))?;
     let why = format!(
         "run \"mount {place}\", or \"rm {}\" if the files are elsewhere now: nothing is mounted here, and the files were read from \

@@ -6,7 +6,7 @@
 //! units: sysinit.target and what is behind it is never read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::properties::Properties;
 use crate::types::UnitName;
@@ -357,6 +357,47 @@ fn is_special(name: &str) -> bool {
 
 fn is_lease(name: &str) -> bool {
     name.starts_with("putex-lease@")
+}
+
+/// What belongs to a service and is not named in its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unnamed {
+    /// The service's `unit`.
+    pub(super) unit: UnitName,
+    /// The file of the service, as far as it is known.
+    pub(super) file: String,
+    /// The units, and how each is reached.
+    pub(super) units: Vec<String>,
+    /// What has to be done beside naming them, as clauses to which nothing has to be added.
+    pub(super) first: Vec<String>,
+    /// The units for `bound-units`: those that are named already, and the others that can be bound.
+    pub(super) bound: Vec<String>,
+}
+
+impl fmt::Display for Unnamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unit, file, units, first, bound } = self;
+        write!(f, "name in {file} what {unit} brings along, or it runs on two hosts: {}", units.join(", "))?;
+        for clause in first {
+            write!(f, "; {clause}")?;
+        }
+        write!(
+            f,
+            "; list in beside = […] what may run on several hosts at once, and the rest as here: bound-units = [{}]",
+            listed(bound)
+        )
+    }
+}
+
+/// The names as they are written in a list of TOML.
+fn listed(names: &[String]) -> String {
+    let mut text = String::new();
+    for (place, name) in names.iter().enumerate() {
+        let comma = if place == 0 { "" } else { ", " };
+        // A name with a backslash, as systemd escapes them, needs another one in TOML and in Rust alike.
+        write!(text, "{comma}{name:?}").expect("writing to a string does not fail");
+    }
+    text
 }
 
 #[cfg(test)]

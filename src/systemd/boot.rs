@@ -103,6 +103,8 @@ impl Puller {
                 format!("mkdir -p {} && ln -sf /dev/null {} && systemctl daemon-reload", quoted(&folder), quoted(&mask))
             }
             Origin::Settings if by.ends_with(".device") => "grep -r SYSTEMD_WANTS /etc/udev /usr/lib/udev".to_owned(),
+            // The link that it was loaded with is gone.
+            Origin::Settings if by.ends_with(".target") => "systemctl daemon-reload".to_owned(),
             Origin::Settings => format!("systemctl edit --full {}", quoted(by)),
         }
     }
@@ -113,6 +115,7 @@ impl Puller {
         let Self { unit, by, origin } = self;
         match origin {
             Origin::Settings if by.ends_with(".device") => format!(" and take {unit} out of the rule that names it"),
+            Origin::Settings if by.ends_with(".target") => format!(", or take what names {unit} out of {by}"),
             Origin::Settings => format!(" and take out what names {unit}, or what is on it"),
             Origin::Enabled(_)
             | Origin::EnabledRuntime(_)
@@ -286,7 +289,12 @@ impl Boot {
             facts.file_state = "enabled".to_owned();
         }
         facts.started_by = facts.loaded.clone();
-        facts.started_by.extend(linking(&self.folders, &facts.names));
+        for by in linking(&self.folders, &facts.names) {
+            // The link may be masked.
+            if !links(&self.folders, &self.names_of(&by).await?, &facts.names).is_empty() {
+                facts.started_by.insert(by);
+            }
+        }
         Ok(facts)
     }
 }
@@ -414,10 +422,11 @@ mod tests {
                 )
             );
         }
-        let settings = puller("db.service", Origin::Settings);
+        assert_eq!(of(Origin::Settings), "systemctl daemon-reload", "a target names no units by itself");
+        let settings = Puller { by: "app.service".to_owned(), ..puller("db.service", Origin::Settings) };
         assert_eq!(
             settings.command() + &settings.then(),
-            "systemctl edit --full multi-user.target and take out what names \
+            "systemctl edit --full app.service and take out what names \
                     db.service, or what is on it"
         );
         let escaped = puller("db\\x2da.service", Origin::Enabled(link(ETC)));

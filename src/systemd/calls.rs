@@ -5,9 +5,8 @@ use zbus::{OwnedObjectPath, OwnedVariant};
 
 use super::error::BusError;
 use super::link::Link;
-use super::properties::{Properties, Row};
+use super::properties::{JobRow, Properties, Row};
 use super::proxy::{Setting, UNIT, interface, object};
-use super::queue::JobRow;
 
 impl Link {
     pub(super) async fn reset_failed_unit(&self, unit: &str) -> Result<(), BusError> {

@@ -277,6 +277,9 @@ fn kept(name: &str) -> Option<&'static str> {
 /// follows, its object, and the number, type and object of its job.
 pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
+/// A job as PID 1 lists it: its number, unit, type and state, and the objects of both.
+pub(super) type JobRow = (u32, String, String, String, OwnedObjectPath, OwnedObjectPath);
+
 /// The properties of a unit's object, of all its interfaces, that are in [`KEPT`], sorted by name.
 #[derive(Debug)]
 pub(super) struct Properties(Vec<(&'static str, OwnedVariant)>);

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
-use super::properties::Row;
-use super::queue::JobRow;
+use super::properties::{JobRow, Row};
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";

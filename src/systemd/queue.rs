@@ -2,17 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zbus::OwnedObjectPath;
-
 use super::Systemd;
 use super::error::BusError;
 use super::link::Link;
+use super::properties::JobRow;
 use super::proxy::JOB;
 use super::units::JobType;
 use crate::types::UnitName;
-
-/// A job as PID 1 lists it: its number, unit, type and state, and the objects of both.
-pub(super) type JobRow = (u32, String, String, String, OwnedObjectPath, OwnedObjectPath);
 
 /// How many jobs are looked at at most. A host that boots has a few hundred.
 const LIMIT: usize = 1024;

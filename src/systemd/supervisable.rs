@@ -3,6 +3,7 @@
 use futures_util::future::try_join;
 
 use super::Systemd;
+use super::belongings::Unnamed;
 use super::by_itself;
 use super::conflicts;
 use super::elsewhere;
@@ -11,7 +12,6 @@ use super::gate::{self, Trouble};
 use super::properties::Properties;
 use super::remedy::drop_in;
 use super::units::SIGKILL;
-use super::unnamed::Unnamed;
 use crate::types::{ServiceName, UnitName};
 
 /// The properties that only admission looks at.

@@ -1,9 +1,7 @@
 //! The check that all that belongs to a service is named in its file, and what an operator is told who has not named it.
 
-use std::fmt::{self, Write as _};
-
 use super::Systemd;
-use super::belongings::{Belonging, Found, How, Links, PROPERTIES, Walk};
+use super::belongings::{Belonging, Found, How, Links, PROPERTIES, Unnamed, Walk};
 use super::error::BusError;
 use super::gate::Trouble;
 use super::properties::Properties;
@@ -12,47 +10,6 @@ use crate::types::{ServiceName, UnitName};
 
 /// The key that a mount, or a service that remains after exit, cannot do without.
 const SELF_FENCE: &str = "on-stop-failure = \"reboot-force\"";
-
-/// What belongs to a service and is not named in its file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unnamed {
-    /// The service's `unit`.
-    unit: UnitName,
-    /// The file of the service, as far as it is known.
-    file: String,
-    /// The units, and how each is reached.
-    units: Vec<String>,
-    /// What has to be done beside naming them, as clauses to which nothing has to be added.
-    first: Vec<String>,
-    /// The units for `bound-units`: those that are named already, and the others that can be bound.
-    bound: Vec<String>,
-}
-
-impl fmt::Display for Unnamed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { unit, file, units, first, bound } = self;
-        write!(f, "name in {file} what {unit} brings along, or it runs on two hosts: {}", units.join(", "))?;
-        for clause in first {
-            write!(f, "; {clause}")?;
-        }
-        write!(
-            f,
-            "; list in beside = […] what may run on several hosts at once, and the rest as here: bound-units = [{}]",
-            listed(bound)
-        )
-    }
-}
-
-/// The names as they are written in a list of TOML.
-fn listed(names: &[String]) -> String {
-    let mut text = String::new();
-    for (place, name) in names.iter().enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
-        // A name with a backslash, as systemd escapes them, needs another one in TOML and in Rust alike.
-        write!(text, "{comma}{name:?}").expect("writing to a string does not fail");
-    }
-    text
-}
 
 /// What belongs to a service and is not named in its file, as a walk has found it.
 pub(super) struct Belongings {
