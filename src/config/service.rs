@@ -126,7 +126,7 @@ pub(super) fn check(
     let bound_units = take(fragment.bound_units.take(), report)
         .map_or_else(Vec::new, |list| check_bound_units(list, unit.as_ref(), report));
     let beside = take(fragment.beside.take(), report)
-        .map_or_else(Vec::new, |list| check_beside(list, unit.iter().chain(&bound_units), report));
+        .map_or_else(Vec::new, |list| check_beside(list, &unit.iter().chain(&bound_units), report));
     let contains = take(fragment.contains.take(), report).map_or_else(Vec::new, |list| check_contains(list, report));
     let stop_proof = take(fragment.stop_proof.take(), report).map(Spanned::into_inner).unwrap_or_default();
     let mode = take(fragment.mode.take(), report).map(Spanned::into_inner).unwrap_or_default();
@@ -202,7 +202,7 @@ fn check_bound_units(
 /// The units that are valid names, each once. One that belongs to the service is reported: it runs on one host only.
 fn check_beside<'a>(
     list: Spanned<UnitList>,
-    own: impl Iterator<Item = &'a Spanned<UnitName>> + Clone,
+    own: &(impl Iterator<Item = &'a Spanned<UnitName>> + Clone),
     report: &mut Report,
 ) -> Vec<Spanned<UnitName>> {
     let mut units: Vec<Spanned<UnitName>> = Vec::new();

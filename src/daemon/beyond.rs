@@ -201,8 +201,8 @@ impl Beyond {
 
     /// Remembers for the proof that a process had its work done elsewhere.
     pub(super) fn remember_client(&self, outside: &[Outside]) {
-        let clients = outside.iter().filter(|work| matches!(work, Outside::Asks(_)));
-        if let Some(client) = clients.last() {
+        let mut clients = outside.iter().rev().filter(|work| matches!(work, Outside::Asks(_)));
+        if let Some(client) = clients.next() {
             *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.in_words());
         }
     }

@@ -28,7 +28,7 @@ pub(super) async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) ->
 pub(super) fn in_words(mount: &UnitName, users: &[Process]) -> Option<String> {
     let named = |user: &Process| format!("{} ({})", user.pid, user.command);
     let shown = &users[..users.len().min(SHOWN)];
-    let (names, pids): (Vec<String>, Vec<String>) =
+    let (listed, pids): (Vec<String>, Vec<String>) =
         shown.iter().map(|user| (named(user), user.pid.to_string())).unzip();
     let more = users.len() - shown.len();
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -37,7 +37,7 @@ pub(super) fn in_words(mount: &UnitName, users: &[Process]) -> Option<String> {
         format!(
             "have {process} {}{more} leave the file system, or end {them} with \"kill -KILL {}\": {mount} cannot be unmounted while it \
              is in use",
-            names.join(", "),
+            listed.join(", "),
             pids.join(" ")
         )
     })

@@ -24,6 +24,7 @@ use crate::types::{
 
 /// What the fake answers, and the calls that it got.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Told {
     /// Whether calls to PID 1 fail as if it could not be reached.
     pub(super) silent: bool,

@@ -106,6 +106,7 @@ const BLOCKING_THREADS: usize = 64;
 /// putexd reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. systemd starts it: `systemctl enable --now putexd`.
 #[derive(Debug, Parser)]
 #[command(name = "putexd", version = command_line::version())]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command")]
 struct Arguments {
     /// Validate the configuration with the daemon's own loader, ask systemd about the units, and exit: 0 if all is good, 78 if not
     #[arg(long)]

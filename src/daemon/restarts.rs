@@ -127,7 +127,7 @@ mod tests {
     fn a_pause_of_half_a_minute_between_two_attempts_is_no_service_time() {
         let mut restarts = Restarts::default();
         let mut why = None;
-        for number in 0..RESTARTS_LIMIT + 1 {
+        for number in 0..=RESTARTS_LIMIT {
             let (run, time) = (u128::from(number), u64::from(number) * 31);
             why = seen(&mut restarts, &[(time, started(run, number)), (time + 1, between(run, number))]);
         }

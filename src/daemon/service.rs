@@ -105,6 +105,7 @@ pub fn spawn(
     Ok(Handle { settings, orders, status: shown, progress, task })
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Service {
     host: Host,
     settings: Arc<ServiceSettings>,

@@ -284,6 +284,7 @@ struct Supervisor {
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
     /// `texts` are those that were kept, and those that the settings were made of.
+    #[expect(clippy::too_many_lines, reason = "everything that a host needs is set up once, in this order")]
     async fn start(
         root: &Path,
         settings: Settings,

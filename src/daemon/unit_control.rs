@@ -146,6 +146,7 @@ pub(super) struct CachedUnit {
 
 /// The outcome of one look at a service's units.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct ObservedUnits {
     /// The state of the main unit alone. `None`: not known.
     pub(super) main: Option<ObservedUnit>,

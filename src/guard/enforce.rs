@@ -570,8 +570,12 @@ impl Case {
             questions.begun.retain(|unit| !started.contains(unit));
         }
         // The slices come first: systemd thaws nothing in a frozen slice.
-        let slices =
-            self.lease.cgroups.iter().flat_map(|group| group.split('/')).filter(|name| name.ends_with(".slice"));
+        let slices = self
+            .lease
+            .cgroups
+            .iter()
+            .flat_map(|group| group.split('/'))
+            .filter(|name| name.strip_suffix(".slice").is_some());
         let frozen: Vec<&str> = slices.chain(self.lease.units.iter().map(UnitName::as_str)).collect();
         systemd.call(|systemd| systemd.thaw(frozen.iter().copied()))?;
         // The lease target comes first: its stop takes everything that is bound to it along, in the right order.

@@ -127,6 +127,7 @@ impl Hierarchy {
 
     /// The names of the groups by which the processes of the group are frozen, the outer ones first: of the group itself and of
     /// those that it lies in. None where that cannot be read, and in version 1, in which systemd freezes nothing.
+    #[must_use]
     pub fn frozen_by(&self, path: &str) -> Vec<String> {
         let Ok(group) = self.locate(path) else { return Vec::new() };
         if self.version == Version::V1 || !has_line(&group.join("cgroup.events"), "frozen 1") {

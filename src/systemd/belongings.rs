@@ -566,7 +566,9 @@ mod tests {
 
     #[test]
     fn a_walk_has_an_end() {
-        let many = |count: usize| (0..count).map(|n| format!("db.service Wants u{n}.service\n")).collect::<String>();
+        let many = |count: usize| {
+            (0..count).map(|n| format!("db.service Wants u{n}.service")).collect::<Vec<_>>().join("\n") + "\n"
+        };
         assert!(!walk(&["db.service"], &[], &many(MOST - 1)).is_endless);
         assert!(walk(&["db.service"], &[], &many(MOST)).is_endless);
     }

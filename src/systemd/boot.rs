@@ -286,7 +286,7 @@ impl Boot {
             facts.loaded = STARTED_BY.iter().flat_map(|name| started_by.texts(name)).collect();
             facts.triggered_by = started_by.texts("TriggeredBy").into_iter().collect();
         } else {
-            facts.file_state = "enabled".to_owned();
+            "enabled".clone_into(&mut facts.file_state);
         }
         facts.started_by = facts.loaded.clone();
         for by in linking(&self.folders, &facts.names) {

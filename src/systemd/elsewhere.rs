@@ -261,7 +261,7 @@ const CLIENTS: &[Client] = &[
         begins: Begins::If(|_, arguments, own| {
             let asks = |word: &&str| STARTING_METHODS.contains(&word.rsplit('.').next().unwrap_or(word));
             let is_own = |word: &&str| own.has(word.trim_start_matches("string:").trim_matches(['"', '\'']));
-            arguments.iter().any(|word| asks(word)) && !arguments.iter().any(|word| is_own(word))
+            arguments.iter().any(asks) && !arguments.iter().any(is_own)
         }),
         does: "start another unit, which runs on without this one",
         ..NONE

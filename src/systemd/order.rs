@@ -33,7 +33,10 @@ const BATCH: usize = 32;
 /// All that putexd comes after, as PID 1 had it loaded when its files were read last. Clones share it. All services of a
 /// host have the same, so it is read once for all of them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Order(Arc<Mutex<Option<(u64, Arc<Earlier>)>>>);
+pub(super) struct Order(Arc<Mutex<Known>>);
+
+/// What was read, and after which reload of PID 1. `None`: nothing yet.
+type Known = Option<(u64, Arc<Earlier>)>;
 
 /// The units that putexd comes after, each with the one that comes after it on the shortest way to putexd.
 #[derive(Debug, Default)]

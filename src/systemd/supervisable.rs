@@ -273,7 +273,7 @@ fn check_kind(properties: &Properties, around: Surroundings<'_>, triggers: &[Str
 fn oneshot_remedy(properties: &Properties, around: Surroundings<'_>, triggers: &[String]) -> String {
     let id = properties.text("Id").unwrap_or_default();
     // A timer before a path or a socket.
-    if let Some(trigger) = triggers.iter().find(|name| name.ends_with(".timer")).or(triggers.first()) {
+    if let Some(trigger) = triggers.iter().find(|name| name.strip_suffix(".timer").is_some()).or(triggers.first()) {
         let others = around.bound.iter().map(UnitName::as_str).filter(|unit| *unit != id && unit != trigger);
         let bound: Vec<&str> = std::iter::once(id).chain(others).collect();
         return format!("name what starts it: unit = {trigger:?} and bound-units = {bound:?}");

@@ -207,6 +207,7 @@ fn is_same_start(one: Option<&(u64, String)>, other: Option<&(u64, String)>) -> 
 }
 
 impl Service {
+    #[expect(clippy::too_many_lines, reason = "one status is put together from all that the service knows")]
     pub(super) fn show(&mut self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
