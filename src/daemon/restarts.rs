@@ -23,6 +23,8 @@ pub(super) struct Restarts {
     last: Option<u32>,
     /// The run that was started at the last look, and when that was first seen.
     run: Option<(Invocation, Time)>,
+    /// How the last run has ended that was seen to end.
+    ended: Option<String>,
     /// The restarts since there was service time.
     count: u32,
     /// Since when the unit is being started.
@@ -34,6 +36,8 @@ impl Restarts {
     /// failed, if it has.
     pub(super) fn see(&mut self, life: &Life, lease: Duration, limit: Option<Duration>, now: Time) -> Option<String> {
         let service_time = service_time(lease);
+        // At the next restart systemd forgets it.
+        self.ended = life.ended.clone().or(self.ended.take());
         let new = match self.last.replace(life.restarts) {
             Some(last) => life.restarts.checked_sub(last).unwrap_or(life.restarts),
             None => 0,
@@ -54,9 +58,9 @@ impl Restarts {
         let tries = self.tries_since.map_or(Duration::ZERO, |since| now.since_at_least(since));
         if self.count >= RESTARTS_LIMIT {
             let (count, time) = (self.count, rounded(service_time));
-            let how = &life.state;
+            let how = self.ended.as_ref().unwrap_or(&life.state);
             return Some(format!(
-                "systemd has restarted it {count} times, and it was never active for {time}: it is {how}"
+                "systemd has restarted it {count} times, and it was never active for {time}: it was {how}"
             ));
         }
         let limit = limit.filter(|limit| tries >= *limit)?;
@@ -92,7 +96,7 @@ mod tests {
             invocation: Some(Invocation(run)),
             restarts,
             is_trying: true,
-            state: "activating (auto-restart, exit-code), exit status 1".to_owned(),
+            ended: Some("activating (auto-restart, exit-code), exit status 1".to_owned()),
             ..Life::default()
         }
     }
@@ -111,7 +115,10 @@ mod tests {
                 let run = u128::from(number);
                 assert_eq!(seen(&mut restarts, &[(u64::from(number), between(run, first + number))]), None);
             }
-            let why = seen(&mut restarts, &[(9, between(9, first + RESTARTS_LIMIT))]).expect("it has failed");
+            // The last look may fall into the start that follows.
+            let last =
+                Life { ended: None, state: "activating (start)".to_owned(), ..between(9, first + RESTARTS_LIMIT) };
+            let why = seen(&mut restarts, &[(9, last)]).expect("it has failed");
             assert!(why.contains("restarted it 5 times") && why.contains("exit status 1"), "{why}");
         }
     }

@@ -139,6 +139,8 @@ pub struct Life {
     pub rests_for: Option<Duration>,
     /// The unit or the slice by which it is frozen, and so does nothing.
     pub frozen_by: Option<String>,
+    /// How the last run has ended, while systemd waits in order to start the unit again.
+    pub ended: Option<String>,
     /// The unit's state in words.
     pub state: String,
 }
@@ -146,8 +148,8 @@ pub struct Life {
 impl Life {
     fn of(properties: &Properties, state: &UnitState) -> Self {
         let is_trying = state.active_state == ActiveState::Activating;
-        let rests =
-            is_trying && state.sub_state.starts_with("auto-restart") && state.result.as_deref() == Some("success");
+        let is_between = is_trying && state.sub_state.starts_with("auto-restart");
+        let rests = is_between && state.result.as_deref() == Some("success");
         Self {
             invocation: state.invocation,
             is_started: state.active_state.is_started(),
@@ -155,6 +157,7 @@ impl Life {
             restarts: state.restarts,
             rests_for: properties.restart_pause().filter(|_| rests),
             frozen_by: None,
+            ended: is_between.then(|| state.in_full()),
             state: state.in_full(),
         }
     }

@@ -1086,7 +1086,8 @@ fn what_is_frozen_is_thawed_for_its_stop_and_forgotten_for_its_start() {
             assert_eq!(frozen_by().await, None);
             run(&format!("systemctl freeze {frozen}"));
             assert_eq!(frozen_by().await.as_deref(), Some(frozen));
-            assert_eq!(systemd.thaw(&groups).await, [frozen]);
+            // systemd 252 freezes each unit of a slice as well.
+            assert_eq!(systemd.thaw(&groups).await.first().map(String::as_str), Some(frozen));
             assert_eq!(frozen_by().await, None);
             assert_eq!(systemd.stop(&unit, LIMIT).await, Ok(JobEnd::Ended("done".to_owned())));
             systemd.prove_dead(&unit).await.expect("dead");
