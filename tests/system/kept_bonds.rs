@@ -201,7 +201,7 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
 /// Waits until the putexd of this boot says what it waits for.
 fn wait_for_words_of_journal(host: &Host) {
     wait_until(TAKE_OVER * 3, "putexd says what it waits for", || {
-        let journal = host.output(&["journalctl", "--boot", "--unit=putexd.service"]);
-        said(&journal).contains("run \"mount /etc/putex.d\"")
+        let journal = || said(&host.output(&["journalctl", "--boot", "--unit=putexd.service"]));
+        host.is_on() && journal().contains("run \"mount /etc/putex.d\"")
     });
 }
