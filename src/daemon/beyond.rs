@@ -201,8 +201,7 @@ impl Beyond {
 
     /// Remembers for the proof that a process had its work done elsewhere.
     pub(super) fn remember_client(&self, outside: &[Outside]) {
-        let mut clients = outside.iter().rev().filter(|work| matches!(work, Outside::Asks(_)));
-        if let Some(client) = clients.next() {
+        if let Some(client) = outside.iter().rev().find(|work| matches!(work, Outside::Asks(_))) {
             *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.in_words());
         }
     }

@@ -272,23 +272,18 @@ impl Silences {
         loop {
             let state = link.borrow_and_update().clone();
             self.connected(&state);
-            let changed = match state {
-                Link::Down(reason) if was_up => {
-                    let noticed = self.noted().present.map_or_else(Instant::now, |silence| silence.noticed);
-                    if let Ok(changed) = timeout_at(noticed + NOTEWORTHY, link.changed()).await {
-                        changed
-                    } else {
-                        self.lost(&mut self.noted(), &reason);
-                        link.changed().await
-                    }
+            was_up |= state == Link::Up;
+            if let Link::Down(reason) = state
+                && was_up
+            {
+                let noticed = self.noted().present.map_or_else(Instant::now, |silence| silence.noticed);
+                match timeout_at(noticed + NOTEWORTHY, link.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) => return,
+                    Err(_) => self.lost(&mut self.noted(), &reason),
                 }
-                Link::Down(_) => link.changed().await,
-                Link::Up => {
-                    was_up = true;
-                    link.changed().await
-                }
-            };
-            if changed.is_err() {
+            }
+            if link.changed().await.is_err() {
                 return;
             }
         }

@@ -292,9 +292,16 @@ impl UnitControl {
     /// What PID 1 said last, if it has said something of each unit: a hand-over is not to wait for another answer. A
     /// control group that has changed by the time of the start is noticed then. Otherwise PID 1 is asked.
     pub(super) async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
+        match self.known_of_all() {
+            Some(known) => Ok(known),
+            None => self.learn().await,
+        }
+    }
+
+    /// What PID 1 said last. `None`: it has not said something of each unit.
+    fn known_of_all(&self) -> Option<Vec<CachedUnit>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let complete = known.iter().map(|known| &known.name).eq(self.all().iter());
-        if complete { Ok(known) } else { self.learn().await }
+        known.iter().map(|known| &known.name).eq(self.all().iter()).then_some(known)
     }
 
     /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
@@ -621,12 +628,8 @@ impl UnitControl {
     /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a
     /// process, contained units, work that was done elsewhere, and units of which PID 1 has said nothing yet, need that word.
     pub(super) async fn are_dead_by_kernel(&self) -> bool {
-        let needs_systemd = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_complete = known.iter().map(|known| &known.name).eq(self.all().iter());
-            !is_complete || known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
-        };
-        if needs_systemd || self.beyond.client().is_some() {
+        let has_effect = self.known_of_all().is_none_or(|known| known.iter().any(|unit| unit.is_effect));
+        if has_effect || !self.beyond.contains().is_empty() || self.beyond.client().is_some() {
             return false;
         }
         let groups = self.groups();

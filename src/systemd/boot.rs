@@ -13,6 +13,7 @@ use super::Systemd;
 use super::error::BusError;
 use super::link::Link;
 use super::proxy::{MANAGER, MANAGER_PATH};
+use super::remedy::quoted;
 use crate::host::mounts;
 use crate::types::UnitName;
 
@@ -146,12 +147,6 @@ impl fmt::Display for Puller {
             Origin::Settings => f.write_str("its settings"),
         }
     }
-}
-
-/// A word of a shell's command.
-fn quoted(word: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-@:".contains(character);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// The beginning of the line of a mount point in fstab, up to its options, as a regular expression.

@@ -18,7 +18,7 @@ pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
 }
 
 /// `word` as a shell takes it literally, also between the quotation marks of a sentence.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/_.:=@%+,-".contains(character);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }

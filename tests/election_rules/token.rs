@@ -82,11 +82,10 @@ fn a_record_whose_token_is_not_above_what_was_seen_is_told_so_and_says_the_same_
 fn what_was_seen_is_kept_and_told_again_after_a_restart() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
-    let kept =
-        host.shown(id, 41, with(held_by("h2", 9, 9), 50, Some(100))).into_iter().find_map(|action| match action {
-            Action::Persist(memory) => Some(memory),
-            _ => None,
-        });
+    let kept = host
+        .shown(id, 41, with(held_by("h2", 9, 9), 50, Some(100)))
+        .into_iter()
+        .find_map(|action| if let Action::Persist(memory) = action { Some(memory) } else { None });
     let kept = kept.expect("it is kept");
     assert_eq!((kept.token, kept.token_of), (FencingToken(100), None));
     let mut host = Host::new(settings(), kept, None);
@@ -238,7 +237,7 @@ fn what_could_not_be_told_of_leaves_others_the_time_for_it() {
         let begun = host.now;
         let actions = host.won(&claim);
         wins_until_armed(&mut host, actions);
-        assert!(host.now >= begun + gap, "{:?} after the claim", host.now - begun);
+        assert!(host.now >= begun + gap, "{:?} after the claim", host.now.saturating_sub(begun));
     }
 }
 

@@ -166,7 +166,7 @@ fn what_is_said_to_do_about_a_unit_admits_it_when_done_literally() {
         if !text.is_empty() {
             plan = plan.file(&format!("/etc/systemd/system/{unit}"), &format!("{text}{command}"));
         }
-        let fence = if unit.ends_with(".mount") { "on-stop-failure = \"reboot-force\"\n" } else { "" };
+        let fence = if unit.strip_suffix(".mount").is_some() { "on-stop-failure = \"reboot-force\"\n" } else { "" };
         let name: &'static str = Box::leak(service_of(unit).into_boxed_str());
         plan = plan.service(name, format!("unit = '{unit}'\n{fence}{TIMINGS}"));
     }

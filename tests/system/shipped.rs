@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, said, wait_for, wait_until};
+use crate::command::{holds_for, now, said, since, wait_for, wait_until};
 use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid};
 use crate::lockstore::Lockstore;
 
@@ -133,7 +133,7 @@ fn a_database_moves_with_its_file_system_and_its_address() {
             .replace(['\n', ' '], "")
             .contains(&format!("process{pid}"))
     });
-    let hung = now() - began;
+    let hung = since(began);
     second.sh(&format!("kill -KILL {pid}"));
     assert!(stop.wait_with_output().expect("systemctl ends").status.success());
     wait_for_service(&fixture, other);
