@@ -181,7 +181,7 @@ fn a_unit_that_leaves_processes_behind_is_refused(store: Lockstore) {
     let plan = Plan::hosts("refused", 2, store).file(leak, "[Service]\nKillMode=process\n");
     let Some(fixture) = plan.begin() else { return };
     for host in &fixture.hosts {
-        wait_for_line(host, &[UNIT, "KillMode=process", "set KillMode=control-group or KillMode=mixed"]);
+        wait_for_line(host, &[UNIT, "KillMode=process, which leaves processes behind: run ", "KillMode=mixed"]);
     }
     holds_for(WAIT * 2, "a unit whose stop cannot be proven is not started", || fixture.oracle.starts().is_empty());
     let mended = now();
