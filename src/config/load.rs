@@ -121,7 +121,7 @@ pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>)
 #[must_use]
 pub fn lacks_store(root: &Path) -> bool {
     let path = root.join(HOST_FILE);
-    if path.parent().is_some_and(|folder| why_not_obeyed(folder).is_some()) || not_mounted(root).is_some() {
+    if path.parent().is_some_and(|folder| why_not_obeyed(folder).is_some()) || missing(root).is_some() {
         return false;
     }
     let Ok(text) = read(&path) else {
@@ -447,7 +447,7 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Unlisted> {
         }
     }
     // A directory that is listed has had its automount mounted.
-    match not_mounted(root) {
+    match missing(root) {
         Some((place, why)) => Err(Unlisted::Unread(wrong(&place, why))),
         None => Ok(files),
     }
@@ -469,23 +469,28 @@ fn list(directory: &Path) -> Result<Vec<String>, String> {
     entries.map(|entry| Ok(entry.map_err(unlisted)?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// A mount point of a file system that the files were read from last, and that is not mounted, and what to do about it: what is in
-/// the folder below it says nothing. `None`: all of them are mounted.
-fn not_mounted(root: &Path) -> Option<(PathBuf, String)> {
+/// A mount point of a file system that the files were read from last, and that is not mounted, or has nothing on it, and what to
+/// do about it: what is not there says nothing. systemd makes an empty folder for a bind mount whose source is not there.
+/// `None`: all of them are there.
+fn missing(root: &Path) -> Option<(PathBuf, String)> {
     let copy = root.join(bound::FILE.trim_start_matches('/'));
     let AtBoot { mounts, .. } = serde_json::from_slice(&fs::read(copy).ok()?).ok()?;
-    let is_mounted = |place: &String| {
+    let of = |place: String| {
         // An automount is mounted by this.
-        let _ = fs::read_dir(place);
-        Mount::at(place).map_or(true, |mount| mount.is_some())
+        let is_empty = fs::read_dir(&place).is_ok_and(|mut entries| entries.next().is_none());
+        let is_mounted = Mount::at(&place).map_or(true, |mount| mount.is_some());
+        let (command, what) = match (is_mounted, is_empty) {
+            (true, false) => return None,
+            (true, true) => (format!("umount {place}; mount {place}"), "nothing is on it"),
+            (false, _) => (format!("mount {place}"), "nothing is mounted here"),
+        };
+        let why = format!(
+            "run \"{command}\", or \"rm {}\" if the files are elsewhere now or all gone: {what}, and the files were read from here",
+            bound::FILE
+        );
+        Some((place.into(), why))
     };
-    let place = mounts.iter().filter_map(mounts::place_of).find(|place| !is_mounted(place))?;
-    let why = format!(
-        "run \"mount {place}\", or \"rm {}\" if the files are elsewhere now: nothing is mounted here, and the files were read from \
-         here",
-        bound::FILE
-    );
-    Some((place.into(), why))
+    mounts.iter().filter_map(mounts::place_of).find_map(of)
 }
 
 /// The text of a regular file that putexd obeys, or why there is none. The type is checked before the file is opened,

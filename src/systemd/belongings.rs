@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
 
+use super::bond;
 use super::properties::Properties;
 use crate::types::UnitName;
 
@@ -15,8 +16,9 @@ use crate::types::UnitName;
 const MOST: usize = 256;
 
 /// The properties that a walk reads of each unit.
-pub(super) const PROPERTIES: [&str; 17] = [
+pub(super) const PROPERTIES: [&str; 18] = [
     "LoadState",
+    "DropInPaths",
     "Requires",
     "BindsTo",
     "Wants",
@@ -143,6 +145,8 @@ pub(super) struct Links {
     depends: Vec<String>,
     /// Whether it is bound to the lease of a service.
     is_leased: bool,
+    /// Whether it is bound by putexd.
+    has_drop_in: bool,
 }
 
 impl Links {
@@ -154,6 +158,7 @@ impl Links {
             pulled_by: PULLED_BY.iter().flat_map(|name| properties.texts(name)).collect(),
             depends: ["BoundBy", "RequiredBy"].iter().flat_map(|name| properties.texts(name)).collect(),
             is_leased: properties.texts("BindsTo").iter().any(|name| is_lease(name)),
+            has_drop_in: properties.texts("DropInPaths").iter().any(|path| bond::is_drop_in(path.as_ref())),
         }
     }
 }
@@ -217,6 +222,10 @@ impl<'a> Walk<'a> {
             return;
         };
         let (is_own, is_forced) = (node.is_own, node.is_forced);
+        if links.has_drop_in && !is_own {
+            // What the service bound before its file was changed stays bound until systemd reads its files again.
+            self.edges.retain(|(from, _, to)| to != name || !is_lease(from));
+        }
         let is_hosts_own = !is_forced && links.pulled_by.iter().any(|other| self.is_hosts(other));
         if (links.is_loaded || is_own) && !is_hosts_own {
             if is_lease(name) {
@@ -423,13 +432,13 @@ mod tests {
             ("PropagatesStopTo", "StopPropagatedFrom"),
         ];
         let mut all: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
-        let mut absent = Vec::new();
+        let (mut absent, mut bound) = (Vec::new(), Vec::new());
         for line in graph.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let mut words = line.split_whitespace();
             let (unit, setting) = (words.next().expect("a unit"), words.next().expect("a setting"));
             for other in words {
                 if setting == "is" {
-                    absent.push(unit);
+                    if other == "absent" { &mut absent } else { &mut bound }.push(unit);
                     continue;
                 }
                 let (_, reverse) = REVERSE.iter().find(|(name, _)| *name == setting).expect("a setting");
@@ -445,7 +454,9 @@ mod tests {
             let lists = of_unit
                 .filter(|((_, property), _)| PROPERTIES.contains(property))
                 .map(|((_, property), others)| (*property, zbus::Variant::from(others.clone())));
-            let properties = lists.chain([("LoadState", zbus::Variant::from(state))]);
+            let drop_ins: &[&str] = if bound.contains(&name.as_str()) { &["/run/a/zzzz-putex-kept.conf"] } else { &[] };
+            let drop_ins = zbus::Variant::from(drop_ins.to_vec());
+            let properties = lists.chain([("LoadState", zbus::Variant::from(state)), ("DropInPaths", drop_ins)]);
             walk.read(&name, Links::of(&Properties::of(properties)));
         }
         walk.found()
@@ -476,6 +487,8 @@ mod tests {
             of_db("side.service BindsTo putex-lease@db.target"),
             "side.service (stopped with putex-lease@db.target)"
         );
+        // The service has had it before.
+        assert_eq!(of_db("side.service BindsTo putex-lease@db.target\nside.service is bound"), "");
         assert_eq!(
             of_db("db.service Wants nightly.timer\nnightly.timer Triggers nightly.service"),
             "nightly.service (started by nightly.timer), nightly.timer (Wants= of db.service)"

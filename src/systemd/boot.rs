@@ -13,7 +13,7 @@ use super::Systemd;
 use super::error::BusError;
 use super::link::Link;
 use super::proxy::{MANAGER, MANAGER_PATH};
-use super::remedy::quoted;
+use super::remedy::{self, quoted};
 use crate::host::mounts;
 use crate::types::UnitName;
 
@@ -80,12 +80,10 @@ impl Puller {
             Origin::Enabled(_) | Origin::Script(_) => format!("systemctl disable {unit}"),
             Origin::EnabledRuntime(_) => format!("systemctl disable --runtime {unit}"),
             Origin::Own(link) => format!("rm {} && systemctl daemon-reload", quoted(&link.to_string_lossy())),
-            Origin::Fstab(place, false) => {
-                format!("sed -i -E 's|^({}\\S+)|\\1,noauto,nofail|' {FSTAB} && systemctl daemon-reload", line_of(place))
-            }
+            Origin::Fstab(place, false) => remedy::mounted_by_putexd_alone(place),
             Origin::Fstab(place, true) => format!(
                 "sed -i -E 's|^({}\\S*)x-systemd.automount|\\1noauto,nofail|' {FSTAB} && systemctl daemon-reload",
-                line_of(place)
+                remedy::line_of(place)
             ),
             Origin::Quadlet(file) => format!(
                 "sed -i -E 's/^(WantedBy|RequiredBy|UpheldBy)=/#&/' {} && systemctl daemon-reload",
@@ -147,21 +145,6 @@ impl fmt::Display for Puller {
             Origin::Settings => f.write_str("its settings"),
         }
     }
-}
-
-/// The beginning of the line of a mount point in fstab, up to its options, as a regular expression.
-fn line_of(place: &str) -> String {
-    let mut pattern = String::new();
-    for character in place.chars() {
-        match character {
-            ' ' => pattern.push_str("\\\\040"),
-            '\t' => pattern.push_str("\\\\011"),
-            '\\' => pattern.push_str("\\\\134"),
-            _ if ".*[]^$+?(){}|".contains(character) => pattern.extend(['\\', character]),
-            _ => pattern.push(character),
-        }
-    }
-    format!("\\s*[^#[:space:]]\\S*\\s+{pattern}/?\\s+\\S+\\s+")
 }
 
 /// What a boot starts.

@@ -23,6 +23,27 @@ pub(super) fn quoted(word: &str) -> String {
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
+/// The command that has fstab's mount at `place` neither started at boot (`noauto`), nor ordered before a target (`nofail`, whatever
+/// other options there are: systemd-fstab-generator(8)).
+pub(super) fn mounted_by_putexd_alone(place: &str) -> String {
+    format!("sed -i -E 's|^({}\\S+)|\\1,noauto,nofail|' /etc/fstab && systemctl daemon-reload", line_of(place))
+}
+
+/// The beginning of the line of a mount point in fstab, up to its options, as a regular expression.
+pub(super) fn line_of(place: &str) -> String {
+    let mut pattern = String::new();
+    for character in place.chars() {
+        match character {
+            ' ' => pattern.push_str("\\\\040"),
+            '\t' => pattern.push_str("\\\\011"),
+            '\\' => pattern.push_str("\\\\134"),
+            _ if ".*[]^$+?(){}|".contains(character) => pattern.extend(['\\', character]),
+            _ => pattern.push(character),
+        }
+    }
+    format!("\\s*[^#[:space:]]\\S*\\s+{pattern}/?\\s+\\S+\\s+")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

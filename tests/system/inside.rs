@@ -653,7 +653,7 @@ fn work_that_runs_elsewhere_is_refused() {
                 "bound-units",
             ),
             ("ExecStart=/bin/sh -c 'exec docker run db'", "has docker ask", "unit-only"),
-            (pam, "has PAMName=login", "User= needs no PAM"),
+            (pam, "has PAMName=login", "'[Service]' PAMName= >/etc/systemd/system/t-elsewhere.service.d/"),
         ] {
             let unit = service(&systemd, "t-elsewhere.service", settings).await;
             let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;

@@ -179,10 +179,12 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     reboot(standby);
     standby.power_on();
     wait_for_words_of_journal(standby);
-    assert_bound(&fixture, standby, &first, "nothing is mounted");
+    assert_bound(&fixture, standby, &first, "the files are not there");
     assert_eq!(fixture.oracle.starts(), starts, "the boot has started no copy");
     // putexd goes on by itself when it is.
-    standby.sh("mv /srv/disk/away /srv/disk/putex.d && mount /etc/putex.d");
+    // systemd has made an empty folder in the place of the one that is gone, and mounted that.
+    standby
+        .sh("umount /etc/putex.d; rmdir /srv/disk/putex.d; mv /srv/disk/away /srv/disk/putex.d && mount /etc/putex.d");
     standby.wait_booted();
     wait_for_standby(standby);
 
@@ -190,6 +192,13 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     standby.exec(&["rm", FILE]);
     daemon_reload(standby);
     assert_bound(&fixture, standby, &first, "putexd has not read that the file is gone");
+    // It was the last one there, so the administrator has to say that it is not the file system that is empty.
+    reload(standby);
+    let told = said(&standby.output(&["putexd", "--check"]));
+    let remedy = "rm /etc/putex.kept/bound.json";
+    assert!(told.contains(remedy) && told.contains("nothing is on it"), "{told}");
+    assert_bound(&fixture, standby, &first, "nothing is on the mount");
+    standby.sh(remedy);
     reload(standby);
     wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
     daemon_reload(standby);
@@ -202,6 +211,6 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
 fn wait_for_words_of_journal(host: &Host) {
     wait_until(TAKE_OVER * 3, "putexd says what it waits for", || {
         let journal = || said(&host.output(&["journalctl", "--boot", "--unit=putexd.service"]));
-        host.is_on() && journal().contains("run \"mount /etc/putex.d\"")
+        host.is_on() && journal().contains("mount /etc/putex.d\", or")
     });
 }
