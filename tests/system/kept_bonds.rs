@@ -192,13 +192,6 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     standby.exec(&["rm", FILE]);
     daemon_reload(standby);
     assert_bound(&fixture, standby, &first, "putexd has not read that the file is gone");
-    // It was the last one there, so the administrator has to say that it is not the file system that is empty.
-    reload(standby);
-    let told = said(&standby.output(&["putexd", "--check"]));
-    let remedy = "rm /etc/putex.kept/bound.json";
-    assert!(told.contains(remedy) && told.contains("nothing is on it"), "{told}");
-    assert_bound(&fixture, standby, &first, "nothing is on the mount");
-    standby.sh(remedy);
     reload(standby);
     wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
     daemon_reload(standby);
