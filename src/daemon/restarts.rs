@@ -32,6 +32,11 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
+    /// Those since putexd's own start, at which NRestarts is zero: those that fell into the start count.
+    pub(super) fn since_start() -> Self {
+        Self { last: Some(0), ..Self::default() }
+    }
+
     /// Takes a look at the unit. `lease` is T; `limit` is the limit of a start, if one is configured. Returns why the unit has
     /// failed, if it has.
     pub(super) fn see(&mut self, life: &Life, lease: Duration, limit: Option<Duration>, now: Time) -> Option<String> {
@@ -121,6 +126,13 @@ mod tests {
             let why = seen(&mut restarts, &[(9, last)]).expect("it has failed");
             assert!(why.contains("restarted it 5 times") && why.contains("exit status 1"), "{why}");
         }
+    }
+
+    #[test]
+    fn restarts_during_the_start_count() {
+        let mut restarts = Restarts::since_start();
+        assert_eq!(seen(&mut restarts, &[(0, between(1, RESTARTS_LIMIT - 1))]), None);
+        assert!(seen(&mut restarts, &[(2, between(2, RESTARTS_LIMIT))]).is_some());
     }
 
     #[test]

@@ -671,7 +671,9 @@ impl Service {
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);
         if self.election.state() != State::Active {
-            (self.serves, self.frozen, self.restarts) = (None, false, Restarts::default());
+            (self.serves, self.frozen) = (None, false);
+            let starts = self.election.state() == State::Starting;
+            self.restarts = if starts { Restarts::since_start() } else { Restarts::default() };
             return observed.all;
         }
         let Some(life) = observed.life.filter(|_| observed.main == Some(ObservedUnit::Alive)) else {

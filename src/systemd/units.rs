@@ -148,7 +148,8 @@ pub struct Life {
 impl Life {
     fn of(properties: &Properties, state: &UnitState) -> Self {
         let is_trying = state.active_state == ActiveState::Activating;
-        let is_between = is_trying && state.sub_state.starts_with("auto-restart");
+        // The state and the rest are read one after another: with a main process, the rest is from before the end of the run.
+        let is_between = is_trying && state.sub_state.starts_with("auto-restart") && state.main_pid.is_none();
         let rests = is_between && state.result.as_deref() == Some("success");
         Self {
             invocation: state.invocation,
@@ -720,6 +721,26 @@ mod tests {
             ("Result", Variant::from(result)),
         ];
         Properties::of(all).state()
+    }
+
+    #[test]
+    fn how_a_run_has_ended_is_not_taken_from_before_its_end() {
+        let life = |pid: u32, result: &'static str| {
+            let read = Properties::of([
+                ("Id", Variant::from("a.service")),
+                ("ActiveState", Variant::from("activating")),
+                ("SubState", Variant::from("auto-restart")),
+                ("MainPID", Variant::from(pid)),
+                ("Result", Variant::from(result)),
+                ("RestartUSec", Variant::from(60_000_000_u64)),
+            ]);
+            let Life { rests_for, ended, .. } = Life::of(&read, &read.state());
+            (rests_for, ended)
+        };
+        let minute = Duration::from_secs(60);
+        assert_eq!(life(0, "success"), (Some(minute), Some("activating (auto-restart)".to_owned())));
+        assert_eq!(life(0, "exit-code"), (None, Some("activating (auto-restart, exit-code)".to_owned())));
+        assert_eq!(life(7, "success"), (None, None));
     }
 
     #[test]

@@ -114,6 +114,13 @@ fn a_unit_that_is_frozen(fixture: &Fixture) {
     let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "lapse of a frozen unit");
     signal(other, DAEMON, "CONT");
     wait_for_standby(other);
+    // A release that replaces the record that a host has found is not proven to it, so it has to see a renewal first (K4).
+    let lock = || {
+        let status = other.exec(&["putexctl", "status", "db"]);
+        status.lines().find(|line| line.contains("Lock: ")).map(str::to_owned).expect("it has seen the lock")
+    };
+    let found = lock();
+    wait_until(SOON, "the other host sees a renewal", || lock() != found);
     let since = now();
     host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     fixture.wait_for_takeover(&third, since, HAND_OVER, "step-down to a host whose unit died frozen");
