@@ -116,6 +116,19 @@ pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>)
     load_with(root, &identity::host_name(), former, leased)
 }
 
+/// What [`load_keeping`] returns where the files' file system does not answer, which it would wait for.
+#[must_use]
+pub fn load_unanswered(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
+    let host = HostFile { host: None, common: unknown_common(root), text: None, diagnostics: Vec::new() };
+    let path = root.join(SERVICE_DIRECTORIES[0]);
+    let message = format!(
+        "see which of {} and {HOST_FILE} is on a file system that does not answer, and mount it anew: they were not read within the limit",
+        SERVICE_DIRECTORIES.join(", ")
+    );
+    let unread = Unlisted::Unread(Diagnostic { severity: Severity::Error, path, place: None, message });
+    combine(root, &identity::host_name(), host, Err(unread), (former, leased))
+}
+
 /// Whether nobody has said yet where the locks are: there is no `putexd.toml`, or it names no store and nothing else is wrong in
 /// it. Then putexd has nothing to do, and that is no error.
 #[must_use]
@@ -137,9 +150,19 @@ pub fn lacks_store(root: &Path) -> bool {
 }
 
 fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
-    let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = load_host(root, host_name);
+    combine(root, host_name, load_host(root, host_name), service_files(root), (former, leased))
+}
+
+fn combine(
+    root: &Path,
+    host_name: &str,
+    host_file: HostFile,
+    files: Result<BTreeMap<String, PathBuf>, Unlisted>,
+    (former, leased): (&Texts, &BTreeSet<ServiceName>),
+) -> Loaded {
+    let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = host_file;
     let mut is_unread = false;
-    let (files, is_listed) = match service_files(root) {
+    let (files, is_listed) = match files {
         Ok(files) => (files, true),
         Err(unlisted) => {
             is_unread = matches!(unlisted, Unlisted::Unread(_));

@@ -25,7 +25,7 @@ mod timings;
 pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};
 pub use listen::exposure;
-pub use load::{Loaded, SERVICE_DIRECTORIES, Texts, lacks_store, load, load_as, load_keeping};
+pub use load::{Loaded, SERVICE_DIRECTORIES, Texts, lacks_store, load, load_as, load_keeping, load_unanswered};
 pub use service::BOUND_UNITS_LIMIT;
 pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StopProof, WatchdogSettings};
 pub use similar::similar;

@@ -75,6 +75,11 @@ impl Broken {
         }
     }
 
+    /// Whether nothing new is known of any service.
+    pub(super) fn is_of_all(&self) -> bool {
+        self.for_all.is_some()
+    }
+
     /// Whether every file is good.
     pub(super) fn is_empty(&self) -> bool {
         self.for_all.is_none() && self.services.is_empty()

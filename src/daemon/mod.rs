@@ -84,6 +84,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -164,11 +166,19 @@ pub fn main() -> ExitCode {
     code
 }
 
+/// How long it may take to read whether there is a store.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Whether a start makes sense. A broken `putexd.toml` has to be an error, and so has one that was emptied or removed while the guard
 /// has leases: the start tells of both, and goes on with the leases where it can.
 fn has_store(root: &Path) -> ExitCode {
     let has_leases = fs::read_dir(GUARDED_LEASES_DIR).is_ok_and(|mut leases| leases.next().is_some());
-    if has_leases || !config::lacks_store(root) {
+    let (tell, told) = mpsc::channel();
+    let root = root.to_owned();
+    std::thread::spawn(move || tell.send(config::lacks_store(&root)));
+    // Where the file system does not answer, the start itself waits for it.
+    let lacks_store = !has_leases && told.recv_timeout(STORE_LIMIT).unwrap_or(false);
+    if !lacks_store {
         return ExitCode::SUCCESS;
     }
     eprintln!(

@@ -3,6 +3,7 @@
 
 mod binding;
 mod drain;
+mod reader;
 mod reload;
 mod report;
 mod retire;
@@ -21,6 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use self::reader::Reader;
 use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
@@ -41,7 +43,7 @@ use super::texts::KeptTexts;
 use super::tidings::Tidings;
 use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
+use crate::config::{Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask};
 use crate::election::{self, Hindrance, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
@@ -73,6 +75,8 @@ const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_secs(1);
 /// Every [`TICK`], a stop that is still under way asks systemd for this much more time.
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
+/// The same for a start that waits for its files, each reading of which takes up to [`reader::LIMIT`].
+const START_EXTENSION: Duration = Duration::from_secs(30);
 /// How long the end of putexd waits at most until the histories and the disk have what is known of its services. Their units run on or
 /// are stopped by then, and their locks are released.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
@@ -106,25 +110,29 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         return ExitCode::from(exit::REFUSED);
     }
     let kept = KeptTexts::read(Path::new(kept::DIR));
-    let mut loaded = load(root);
+    let mut reader = Reader::new(root);
+    let mut loaded = reader.load().await;
+    let mut is_asked = false;
     loop {
-        if !loaded.broken.is_empty() || loaded.settings.is_none() {
+        if !loaded.broken.is_empty() || loaded.settings.is_none() && !is_asked {
+            is_asked = true;
             let leased = tokio::select! {
                 leased = leased(&loaded, &kept) => leased,
                 () = signals.end() => return ExitCode::SUCCESS,
             };
-            loaded = config::load_keeping(root, kept.texts(), &leased);
+            loaded = reader.read(kept.texts(), &leased).await;
         }
         if loaded.settings.is_some() || !loaded.is_unread {
             break;
         }
         // It was said what is to be done.
         notify::status("waiting for the files of the services: see \"journalctl --unit putexd\"");
+        notify::extend_timeout(START_EXTENSION);
         tokio::select! {
             () = sleep(TICK) => {}
             () = signals.end() => return ExitCode::SUCCESS,
         }
-        let again = config::load(root);
+        let again = reader.read(&Texts::default(), &BTreeSet::new()).await;
         if again.diagnostics != loaded.diagnostics {
             tell(&again);
         }
@@ -133,7 +141,7 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let broken = Broken::new(&loaded);
     let Some(settings) = loaded.settings else { return ExitCode::from(exit::CONFIGURATION) };
     let mut supervisor = tokio::select! {
-        supervisor = Supervisor::start(root, settings, broken, (kept, loaded.texts)) => match supervisor {
+        supervisor = Supervisor::start(root, settings, broken, (kept, loaded.texts), reader) => match supervisor {
             Ok(supervisor) => supervisor,
             Err(Unstarted { error, status }) => {
                 tracing::error!("{error}");
@@ -176,13 +184,6 @@ async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
     };
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
     listed.into_iter().filter(|listed| !(is_lost && listed.lapsed)).map(|listed| listed.lease.service).collect()
-}
-
-/// Reads the configuration and tells what is wrong with it.
-fn load(root: &Path) -> Loaded {
-    let loaded = config::load(root);
-    tell(&loaded);
-    loaded
 }
 
 fn tell(loaded: &Loaded) {
@@ -277,6 +278,7 @@ struct Supervisor {
     for_machines: Server,
     bonds: Bonds,
     boot_copy: BootCopy,
+    reader: Reader,
     /// Whether some drop-ins may have to be made again or removed.
     bonds_are_due: bool,
 }
@@ -290,6 +292,7 @@ impl Supervisor {
         settings: Settings,
         broken: Broken,
         texts: (KeptTexts, Texts),
+        reader: Reader,
     ) -> Result<Self, Unstarted> {
         let of_host = |error: String| Unstarted { error, status: exit::OS };
         let machine_id =
@@ -378,6 +381,7 @@ impl Supervisor {
             for_machines,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             boot_copy: BootCopy::read(root),
+            reader,
             bonds_are_due: true,
         };
         supervisor.keep(texts.1);

@@ -181,6 +181,38 @@ fn without_its_former_text_a_broken_service_is_released() {
     fixture.assert_alone(&second);
 }
 
+#[test]
+fn files_that_do_not_answer_end_no_lease() {
+    let Some((fixture, first)) = Plan::hosts("hungfiles", 2, Lockstore::Nats).share().run() else { return };
+    let holder = fixture.host_of(&first);
+    holder.sh("cp -r /etc/putex.d /srv/putex/ && rm -r /etc/putex.d && ln -s /srv/putex/putex.d /etc/putex.d");
+    assert!(reload(holder));
+    holder.share().hang();
+    // It is longer than systemd's watchdog waits.
+    fixture.uninterrupted(&first, Duration::from_secs(20), "a reload of files that do not answer", || {
+        holder.exec(&["systemctl", "reload", "--no-block", DAEMON]);
+        wait_for_line(holder, &["see which of etc/putex.d", "is on a file system that does not answer"]);
+    });
+    holder.share().go_on();
+    assert!(reload(holder));
+    assert!(!putexctl_status(holder).contains("does not answer"), "{}", putexctl_status(holder));
+    fixture.assert_alone(&first);
+
+    // putexd starts without them, and goes on when they are there.
+    let since = now();
+    holder.exec(&["systemctl", "stop", DAEMON]);
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "a planned stop");
+    holder.share().hang();
+    holder.exec(&["systemctl", "start", "--no-block", DAEMON]);
+    wait_until(TAKE_OVER, "it says what it waits for", || {
+        said(&holder.output(&["systemctl", "show", "--property=StatusText", DAEMON])).contains("waiting for the files")
+    });
+    holder.share().go_on();
+    wait_for_standby(holder);
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
+}
+
 /// systemd kills a generator that does not end, and then loads all units without what the generator would have written.
 #[test]
 fn a_file_that_does_not_answer_sets_no_unit_free() {

@@ -65,6 +65,11 @@ impl Plan {
         }
     }
 
+    /// Has all hosts share a folder, as /srv/putex, where the store is elsewhere.
+    pub fn share(self) -> Self {
+        Self { setup: self.setup.share(true), ..self }
+    }
+
     /// Installs this version of the package on the hosts, as an administrator does it.
     pub fn package(self, version: &'static str) -> Self {
         Self { setup: self.setup.bare(), package: Some(version), ..self }

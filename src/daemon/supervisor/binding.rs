@@ -36,6 +36,10 @@ impl Supervisor {
 
     /// Keeps for the next boot what `services` bind. The files that are broken say nothing, so what their services bound stays.
     pub(super) async fn keep_for_boot(&mut self, services: &[ServiceSettings]) {
+        // The files may be where nothing answers.
+        if self.broken.is_of_all() {
+            return;
+        }
         let mut units: BTreeMap<ServiceName, BTreeSet<UnitName>> = BTreeMap::new();
         for (name, former) in self.boot_copy.kept().into_iter().flat_map(|kept| &kept.services) {
             if self.broken.goes_on(name).is_some() {

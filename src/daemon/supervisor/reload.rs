@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::Supervisor;
 use super::retire::{CHANGED, OBSERVED, REMOVED};
-use super::{Supervisor, load};
-use crate::config::{self, Settings, Texts};
+use crate::config::{Settings, Texts};
 use crate::daemon::service::Order;
 use crate::daemon::{notify, observer};
 use crate::journal;
@@ -16,11 +16,11 @@ impl Supervisor {
     /// goes on as it was.
     pub(super) async fn reload(&mut self) {
         notify::reloading();
-        let mut loaded = load(&self.root);
+        let mut loaded = self.reader.load().await;
         if loaded.settings.is_some() && !loaded.broken.is_empty() {
             // A service that runs has the better right to its unit and its key, whatever its own file says now.
             let running = self.services.keys().cloned().collect();
-            loaded = config::load_keeping(&self.root, self.texts.texts(), &running);
+            loaded = self.reader.read(self.texts.texts(), &running).await;
         }
         let mended = self.broken.update(&loaded);
         let mut told = Vec::new();
