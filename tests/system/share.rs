@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::command::{lock, output, wait_until};
@@ -20,6 +21,7 @@ pub struct Share {
     log: PathBuf,
     network: String,
     server: Mutex<Option<Child>>,
+    hangs: AtomicBool,
 }
 
 impl Share {
@@ -27,7 +29,14 @@ impl Share {
     pub fn new(folder: PathBuf, dir: &Path, network: String) -> Self {
         let place = dir.join("putex");
         fs::create_dir_all(&place).expect("the host's folder can be written to");
-        Self { folder, place, log: dir.join("putex.log"), network, server: Mutex::new(None) }
+        Self {
+            folder,
+            place,
+            log: dir.join("putex.log"),
+            network,
+            server: Mutex::new(None),
+            hangs: AtomicBool::new(false),
+        }
     }
 
     /// Where this machine has the host's view mounted.
@@ -51,6 +60,7 @@ impl Share {
             .spawn();
         let before = lock(&self.server).replace(server.expect("nsenter can be run"));
         assert!(before.is_none(), "it is mounted already");
+        self.hangs.store(false, Ordering::Relaxed);
         wait_until(Duration::from_secs(10), "the shared folder is mounted", || {
             output("mountpoint", &["--quiet", utf8(&self.place)]).status.success()
         });
@@ -68,10 +78,16 @@ impl Share {
     /// Makes every access to the folder wait, as on a host whose NAS is away. Pending requests are carried out later.
     pub fn hang(&self) {
         self.signal("-STOP");
+        self.hangs.store(true, Ordering::Relaxed);
+    }
+
+    pub fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::Relaxed)
     }
 
     pub fn go_on(&self) {
         self.signal("-CONT");
+        self.hangs.store(false, Ordering::Relaxed);
     }
 
     fn signal(&self, signal: &str) {
