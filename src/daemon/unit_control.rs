@@ -790,9 +790,12 @@ impl UnitControl {
         sighting.nothing_left = is_silent && self.are_dead_by_kernel().await;
         // The first one that only an operator can end, or else the first one.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
-        // Such a main unit serves nobody any more, so the holder has to release. What is left of it bars the release until
-        // it ends.
-        if let Some(Ok(Look { dead: Err(trouble @ (NotDead::Mounted(_) | NotDead::Forgotten(_))), .. })) = looks.first()
+        // Such a main unit serves nobody, or nobody knows whether it does, so the holder has to release. What is left of it bars
+        // the release until it ends.
+        if let Some(Ok(Look {
+            dead: Err(trouble @ (NotDead::Mounted(_) | NotDead::Forgotten(_) | NotDead::Misled(_))),
+            ..
+        })) = looks.first()
         {
             sighting.main = Some(ObservedUnit::Dead { result: trouble.to_string(), failed: true });
         }

@@ -17,6 +17,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use super::cgroup::{Version, group_in};
 use super::group_name::is_within;
 
+/// Microseconds of one of the kernel's ticks, as it counts them for programs on all architectures that Debian has (`USER_HZ`).
+const TICK: u64 = 10_000;
+
 /// The most characters of a command line that are shown.
 const COMMAND_LIMIT: usize = 120;
 
@@ -41,6 +44,13 @@ impl Process {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         (self.pid, self.began) == (other.pid, other.began)
+    }
+
+    /// Whether it began before a time of `CLOCK_MONOTONIC`, in microseconds. The ticks are of `CLOCK_BOOTTIME`, which is ahead of
+    /// that clock by the time in suspend, so that a process which began later never counts as one that began before.
+    #[must_use]
+    pub fn began_before(&self, time: u64) -> bool {
+        self.began.saturating_add(1).saturating_mul(TICK) <= time
     }
 }
 
@@ -314,6 +324,15 @@ fn uses(process: &Path, place: &Path) -> bool {
     ["cwd", "root", "exe"].iter().any(|link| leads_there(&process.join(link)))
         || files.into_iter().any(|file| leads_there(&file.path()))
         || maps().lines().any(is_there)
+}
+
+/// The process with this number. `None`: there is none, or it is a zombie.
+pub fn with_pid(pid: i32, version: Version) -> io::Result<Option<Process>> {
+    let (path, mut text) = (Path::new("/proc"), Vec::new());
+    let proc = Proc::open(path)?;
+    let Some(stat) = proc.stat(pid, &mut text)?.filter(|stat| !stat.is_dead) else { return Ok(None) };
+    let group = proc.group(pid, version, &mut text)?;
+    Ok(group.map(|group| Process { pid, began: stat.began, group, command: command_of(path, pid) }))
 }
 
 /// Those of `processes` that still run.
@@ -626,6 +645,13 @@ mod tests {
             };
             assert!(outside(&[]) && !outside(&[group]), "{group}");
         }
+    }
+
+    #[test]
+    fn a_process_that_began_in_the_tick_of_a_time_did_not_begin_before_it() {
+        let process = |began| Process { pid: 7, began, group: String::new(), command: String::new() };
+        assert!(process(99).began_before(1_000_000) && !process(100).began_before(1_009_999));
+        assert!(!process(0).began_before(0), "a unit that was never started");
     }
 
     #[test]

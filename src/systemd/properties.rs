@@ -174,6 +174,9 @@ pub(super) struct Unmet {
     pub(super) is_asserted: bool,
 }
 
+/// The property that says when the last start of a unit began.
+pub(super) const START_AT: &str = "InactiveExitTimestampMonotonic";
+
 /// The properties that this folder's modules ask for, sorted by name. A service has 100 KiB of properties. Only these are
 /// kept, because many units may be looked at at once.
 const KEPT: &[&str] = &[
@@ -234,6 +237,7 @@ const KEPT: &[&str] = &[
     "OnSuccessOf",
     "Options",
     "PAMName",
+    "PIDFile",
     "PropagatesStopTo",
     "RefuseManualStart",
     "RefuseManualStop",
@@ -401,7 +405,7 @@ impl Properties {
     /// since that nothing of it is left.
     pub(super) fn has_ended_early(&self) -> bool {
         let at = |name| self.get::<u64>(name).unwrap_or(0);
-        at("InactiveExitTimestampMonotonic") > at("ActiveEnterTimestampMonotonic") && !self.is_forgiven()
+        self.started_at() > at("ActiveEnterTimestampMonotonic") && !self.is_forgiven()
     }
 
     /// Whether somebody has said since the last run that nothing of it is left, by having systemd forget the failure.
@@ -431,6 +435,16 @@ impl Properties {
     /// RestartSec=; `None` for types that are not restarted.
     pub(super) fn restart_pause(&self) -> Option<Duration> {
         self.get("RestartUSec").map(Duration::from_micros)
+    }
+
+    /// `PIDFile=`.
+    pub(super) fn pid_file(&self) -> Option<&str> {
+        self.text("PIDFile").filter(|file| !file.is_empty())
+    }
+
+    /// When the last start of the unit began, in microseconds of `CLOCK_MONOTONIC`; 0: never, or not read.
+    pub(super) fn started_at(&self) -> u64 {
+        self.get(START_AT).unwrap_or(0)
     }
 
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
@@ -634,6 +648,7 @@ mod tests {
             "outside",
             "properties",
             "start",
+            "stranger",
             "supervisable",
             "unit_files",
             "units",

@@ -10,6 +10,7 @@ use super::gate::{self, Trouble};
 use super::job::{JobEnd, Order};
 use super::prepared_start::Prepared;
 use super::properties::{Invocation, Properties, UnitState, Unmet};
+use super::stranger::Stranger;
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
@@ -108,6 +109,9 @@ pub enum StartError {
     /// The unit was started and ended at once, as a oneshot does that does not remain after exit.
     #[error("it ended as soon as it was started: it is {0}")]
     Ended(String),
+    /// systemd takes a process that is not the unit's for its main process.
+    #[error("{0}")]
+    Misled(Box<Stranger>),
     /// The start failed.
     #[error("{}it is {state}", if job.is_empty() { String::new() } else { format!("its job ended as {job:?}, and ") })]
     Failed {
@@ -194,6 +198,7 @@ impl Systemd {
                 StartError::TimedOut { .. }
                 | StartError::Restarts(..)
                 | StartError::Ended(_)
+                | StartError::Misled(_)
                 | StartError::Failed { .. }
                 | StartError::Bus(_),
             ) => true,
@@ -289,10 +294,16 @@ impl Systemd {
             JobEnd::Vanished | JobEnd::NotLoaded => "",
         };
         loop {
-            let state = insist(deadline, || self.state(unit)).await?;
+            let properties = insist(deadline, || self.read(unit.as_str())).await?;
+            let state = properties.state();
             let new = state.invocation.filter(|run| Some(*run) != before.invocation);
             match new {
-                Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
+                Some(invocation) if state.active_state.is_started() => {
+                    let stranger = self.stranger(&properties).await;
+                    return stranger.map_or(Ok(Started { invocation, state }), |stranger| {
+                        Err(StartError::Misled(Box::new(stranger)))
+                    });
+                }
                 Some(_) if state.restarts >= RESTARTS_LIMIT => {
                     return Err(StartError::Restarts(state.restarts, state.in_full()));
                 }

@@ -11,6 +11,7 @@ use super::error::BusError;
 use super::gate::{self, Trouble};
 use super::properties::Properties;
 use super::remedy::drop_in;
+use super::stranger;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
 
@@ -335,7 +336,7 @@ fn remarks(properties: &Properties, unit: &UnitName, around: Surroundings<'_>) -
             "{unit} {words}; stop-proof = \"unit-only\": nobody shows that it has ended before another host starts it"
         )
     };
-    found.map(remark).into_iter().collect()
+    found.map(remark).into_iter().chain(stranger::remark(properties, unit.as_str())).collect()
 }
 
 /// A mount, a swap or a service that remains after exit is an effect: only an orderly stop shows that it is gone.

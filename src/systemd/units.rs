@@ -8,8 +8,9 @@ use futures_util::future::try_join;
 
 use super::Systemd;
 use super::error::{BusError, KernelError};
-use super::properties::{ActiveState, Invocation, Properties, UnitState, Unmet};
+use super::properties::{ActiveState, Invocation, Properties, START_AT, UnitState, Unmet};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
+use super::stranger::Stranger;
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
@@ -35,13 +36,8 @@ const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 
 /// The properties that tell how the last run of a unit went. They are read of a unit that can be active without a
 /// process, or whose start another putexd has begun.
-const EFFECT: [&str; 5] = [
-    "BindsTo",
-    ACTIVE_SINCE,
-    "InactiveEnterTimestampMonotonic",
-    "InactiveExitTimestampMonotonic",
-    "StateChangeTimestampMonotonic",
-];
+const EFFECT: [&str; 5] =
+    ["BindsTo", ACTIVE_SINCE, "InactiveEnterTimestampMonotonic", START_AT, "StateChangeTimestampMonotonic"];
 /// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
@@ -107,6 +103,9 @@ pub enum NotDead {
     /// The kernel did not tell of the control group of the unit, or of its mount.
     #[error("what is left of it is unknown: {0}")]
     Unreadable(#[from] KernelError),
+    /// systemd takes a process that is not the unit's for its main process.
+    #[error("{0}")]
+    Misled(Box<Stranger>),
     /// The unit was started, or changed otherwise, while it was being looked at.
     #[error("it changed while it was looked at, and is {0}")]
     Changed(String),
@@ -257,6 +256,7 @@ impl NotDead {
             | Self::ProcessesLeft(_)
             | Self::Outside(_)
             | Self::Unreadable(_)
+            | Self::Misled(_)
             | Self::Changed(_) => false,
         }
     }
@@ -281,6 +281,7 @@ impl NotDead {
             | Self::ProcessesLeft(_)
             | Self::Outside(_)
             | Self::Unreadable(_)
+            | Self::Misled(_)
             | Self::Changed(_) => format!("{unit} is not proven dead yet: {self}"),
         }
     }
@@ -320,12 +321,16 @@ impl Systemd {
     /// Where processes of the unit may be, and whether any are left, from one reading of it.
     pub async fn look(&self, unit: &UnitName) -> Result<Look, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        let placement = placement(&properties, &self.link().await?.root);
+        let (placement, stranger) = self.place(&properties).await?;
         let mut life = Life::of(&properties, &properties.state());
         if life.is_started {
             life.frozen_by = self.frozen(placement.groups.iter().cloned().collect()).await.into_iter().next();
         }
         let dead = self.prove(unit, &properties, placement.groups.clone()).await;
+        let dead = match stranger.filter(|_| life.is_started) {
+            Some(stranger) => Err(NotDead::Misled(Box::new(stranger))),
+            None => dead,
+        };
         Ok(Look { placement, life, dead })
     }
 
@@ -436,7 +441,17 @@ impl Systemd {
     /// Where processes of the unit may be, from a reading of its own.
     pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        Ok(placement(&properties, &self.link().await?.root))
+        Ok(self.place(&properties).await?.0)
+    }
+
+    /// Where processes of the unit may be, and the main process if it is not the unit's: nobody has to wait for its end.
+    async fn place(&self, properties: &Properties) -> Result<(Placement, Option<Stranger>), BusError> {
+        let mut placement = placement(properties, &self.link().await?.root);
+        let stranger = self.stranger(properties).await;
+        if let Some(stranger) = &stranger {
+            placement.processes.retain(|pid| *pid != stranger.pid());
+        }
+        Ok((placement, stranger))
     }
 
     /// Whether no process is in a control group, which may belong to no unit any more.
@@ -508,6 +523,8 @@ impl Systemd {
             let mut properties = Properties::of_row(row)?.with(of_its_type);
             if properties.is_effect() || self.has_doubts(unit) {
                 properties = properties.with(link.common(unit, &EFFECT).await?);
+            } else if properties.pid_file().is_some() {
+                properties = properties.with(link.common(unit, &[START_AT]).await?);
             }
             let after = link.common(unit, &[INVOCATION]).await?;
             if after.invocation() == before {

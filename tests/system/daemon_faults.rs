@@ -281,6 +281,41 @@ fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() 
     fixture.assert_no_violation();
 }
 
+/// As the test before, by commands that name both of them at once, or neither.
+#[test]
+fn whatever_command_stops_all_of_putexd_a_unit_that_does_not_stop_is_killed_in_time() {
+    const SLOW: &str = "[Service]\nTimeoutStopSec=1h\n";
+    const ONLY: &str = "[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n";
+    let plan = Plan::hosts("all", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let plan = plan.service("db", format!("{SERVICE}stop-limit = \"2s\"\n"));
+    let plan = plan.file("/etc/systemd/system/only.target", ONLY);
+    let Some((fixture, mut active)) = plan.file("/etc/systemd/system/database.service.d/slow.conf", SLOW).run() else {
+        return;
+    };
+    for (stop, is_killed) in [
+        ("systemctl stop --no-block putex-guard putexd", true),
+        ("systemctl stop --no-block 'putex*'", false),
+        ("systemctl stop --no-block 'putex*'", true),
+        ("systemctl isolate --no-block only.target", false),
+        ("systemctl isolate --no-block only.target", true),
+    ] {
+        let host = fixture.host_of(&active);
+        let daemon = main_pid(host, DAEMON);
+        let since = now();
+        host.sh(&format!("{stop} || true"));
+        if is_killed {
+            host.sh(&format!("sleep 1; kill -KILL {daemon} || true"));
+        }
+        let next = fixture.wait_for_takeover(&active, since, ELECTED, &format!("{stop}, SIGKILL: {is_killed}"));
+        wait_until(ELECTED, "no job is left", || host.exec(&["systemctl", "list-jobs", "--no-legend"]).is_empty());
+        host.exec(&["systemctl", "start", "--no-block", "multi-user.target", GUARD, DAEMON]);
+        wait_for_standby(host);
+        fixture.assert_alone(&next);
+        active = next;
+    }
+    fixture.assert_no_violation();
+}
+
 /// While PID 1 hangs, no unit can be stopped through it. When it goes on it finds a unit that was killed without its
 /// knowledge, and `Restart=` has it start the unit again. The unit's own assertion of the grant prevents that.
 fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {

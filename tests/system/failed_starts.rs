@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Host, Off};
-use crate::command::{holds_for, now, wait_until};
+use crate::command::{holds_for, now, said, wait_until};
 use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, wait_for_line, wait_for_words};
 use crate::lockstore::Lockstore;
 
@@ -205,6 +205,38 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
             assert!(!journal.contains("does not hold the lock, and runs"), "{journal}");
         }
     }
+}
+
+/// A program that trusts its PID file if that names a process that runs, as many do.
+const FORKS: &str = "[Service]\nType=forking\nPIDFile=/srv/forks.pid\n\
+    ExecStart=/bin/sh -c 'sleep 10000 & kill -0 $(cat /srv/forks.pid) || echo $! >/srv/forks.pid'\n";
+/// It has the number that is in the PID file, also after systemd has ended it as the main process of the other unit.
+const STRANGER: &str = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec=0\n\
+    ExecStart=/bin/sh -c 'echo $$$$ >/srv/forks.pid; exec sleep 10000'\n";
+
+#[test]
+fn a_pid_file_that_names_a_process_of_others_is_a_failed_start() {
+    const FORKING: &str = "forks.service";
+    let service = SERVICE.replace("database.service", FORKING);
+    let plan = Plan::hosts("pid-file", 2, Lockstore::Directory).service("db", service);
+    let Some(fixture) = plan.unit("forks", FORKS).unit("stranger", STRANGER).prepare() else { return };
+    let [one, two] = loaded(&fixture);
+    one.exec(&["systemctl", "start", "stranger.service"]);
+    wait_until(SOON, "the PID file names another process", || one.read_file("/srv/forks.pid").is_some());
+    one.exec(&["systemctl", "start", DAEMON]);
+    let words = ["the last run on this host failed", "remove /srv/forks.pid", "PIDFile=", "stranger.service"];
+    wait_for_words(TAKE_OVER, one, &words);
+    two.exec(&["systemctl", "start", DAEMON]);
+    wait_until(TAKE_OVER, "the other host runs it", || is_active(two, FORKING));
+    let checked = said(&two.output(&["putexd", "--check"]));
+    assert!(checked.contains("PIDFile=/srv/forks.pid, outside of /run") && checked.contains("zz-PIDFile"), "{checked}");
+
+    // The host is not barred until a reload, once it has been done what it says.
+    one.exec(&["systemctl", "stop", "stranger.service"]);
+    one.exec(&["rm", "/srv/forks.pid"]);
+    two.exec(&["systemctl", "stop", DAEMON]);
+    wait_until(TAKE_OVER * 3, "it runs on the first host", || is_active(one, FORKING));
+    assert!(!one.journal(&[DAEMON]).contains("had work outside of its control group"));
 }
 
 /// How a start is interrupted. systemd then shows the unit as inactive, and its result as a success.
