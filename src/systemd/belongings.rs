@@ -350,8 +350,10 @@ fn is_of_systemd(name: &str) -> bool {
     // systemd-fsck@dev-sda1.service and the like are started for the unit that needs them.
     let is_program = stem.starts_with("systemd-") && !stem.contains('@') || stem.starts_with("modprobe@");
     let is_part = UnitName::new(name).is_ok_and(|unit| unit.is_part_of_putexd());
+    // Those of systemd.special(7) that are no targets.
+    let is_special_unit = matches!(name, "-.mount" | "dbus.service" | "dbus.socket" | "syslog.socket");
     matches!(kind, "device" | "slice" | "scope" | "swap")
-        || name == "-.mount"
+        || is_special_unit
         || is_program
         || is_part
         || is_special(name)
@@ -517,7 +519,8 @@ mod tests {
         }
         assert_eq!(
             of_db(
-                "db.service Requires sysinit.target system.slice -.mount systemd-journald.socket\n\
+                "db.service Requires sysinit.target system.slice -.mount systemd-journald.socket syslog.socket\n\
+                   syslog.socket Triggers db.service\n\
                    db.service Wants network-online.target blockdev@dev-x.target modprobe@loop.service\n\
                    db.service BindsTo putex-lease@db.target\nputex-lease@db.target BindsTo putex-guard.service\n\
                    network-online.target Wants wait.service"

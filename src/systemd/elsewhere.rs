@@ -295,6 +295,36 @@ const CLIENTS: &[Client] = &[
         beside: Some("/usr/sbin/atd"),
         ..NONE
     },
+    // The daemons that others ask: what they run is below other slices than their own group, and is there when they are gone.
+    Client {
+        names: &["dockerd"],
+        does: "run containers outside of its own control group",
+        remedy: "have them below one slice (\"cgroup-parent\": \"docker.slice\" in /etc/docker/daemon.json) and add contains = \
+                 [\"docker.slice\"], or leave it to each host and name the unit of a container",
+        stays: true,
+        ..NONE
+    },
+    Client {
+        names: &["containerd", "crio", "kubelet", "lxd", "incusd", "lxc-containers"],
+        does: "run containers outside of its own control group",
+        remedy: "leave it to each host, and name the unit of a container",
+        stays: true,
+        ..NONE
+    },
+    Client {
+        names: &["libvirtd", "virtqemud", "virtlxcd", "virtxend"],
+        does: "run machines outside of its own control group",
+        remedy: "leave it to each host, and name the unit of a machine",
+        stays: true,
+        ..NONE
+    },
+    Client {
+        names: &["sshd"],
+        begins: Begins::If(|_, arguments, _| !has(arguments, &["-t", "-T", "-G", "-V"])),
+        does: "open the sessions of users, which outlive it",
+        remedy: "leave it to each host",
+        ..NONE
+    },
 ];
 
 /// The methods of PID 1 that start a unit.
@@ -453,13 +483,14 @@ fn has(arguments: &[&str], wanted: &[&str]) -> bool {
     arguments.iter().any(|word| wanted.contains(word))
 }
 
-/// The first argument that is neither an option nor its value nor one of [`NOUNS`], and what follows it.
+/// The first argument that is neither an option nor its value nor one of [`NOUNS`], and what follows it. A variable holds
+/// options.
 fn subcommand<'a, 'b>(valued: &[&str], arguments: &'b [&'a str]) -> Option<(&'a str, &'b [&'a str])> {
     let mut rest = arguments;
     while let [word, behind @ ..] = rest {
         if valued.contains(word) {
             rest = behind.get(1..)?;
-        } else if word.starts_with('-') || NOUNS.contains(word) {
+        } else if word.starts_with(['-', '$']) || NOUNS.contains(word) {
             rest = behind;
         } else {
             return Some((word, behind));
@@ -476,7 +507,8 @@ fn podman_begins(client: &Client, arguments: &[&str], _: &Own<'_>) -> bool {
     let splits = options.contains(&"--cgroups=split") || options.windows(2).any(|pair| pair == ["--cgroups", "split"]);
     // "podman kube down" and "podman play kube".
     let is_end = verb == "kube" && options.iter().find(|word| !word.starts_with('-')) != Some(&"play");
-    verbs.contains(&verb) && !is_end && !(verb == "run" && splits)
+    let serves = verb == "system" && options.first() == Some(&"service");
+    serves || verbs.contains(&verb) && !is_end && !(verb == "run" && splits)
 }
 
 /// Whether systemctl starts a unit that is not of the service.
@@ -520,6 +552,7 @@ mod tests {
             ("/usr/bin/podman --log-level info kube play --replace --service-container=true /srv/db.yaml", "podman"),
             ("/usr/bin/podman play kube /srv/db.yaml --cgroups=split", "podman"),
             ("/usr/bin/podman start db", "podman"),
+            ("/usr/bin/podman $LOGGING system service", "podman"),
             ("/usr/bin/podman-compose up -d", "podman-compose"),
             ("/usr/bin/virsh --connect qemu:///system start db", "virsh"),
             ("/usr/bin/machinectl start db", "machinectl"),
@@ -547,6 +580,18 @@ mod tests {
             ("/usr/bin/tmux -L db new -d db", "tmux"),
             ("/usr/bin/at now", "at"),
             ("/usr/bin/batch", "batch"),
+            ("/usr/libexec/lxc/lxc-containers start", "lxc-containers"),
+            ("/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock", "dockerd"),
+            ("/usr/bin/containerd", "containerd"),
+            ("/usr/bin/crio", "crio"),
+            ("/usr/bin/kubelet", "kubelet"),
+            ("/usr/sbin/libvirtd --timeout 120", "libvirtd"),
+            ("/usr/sbin/virtqemud", "virtqemud"),
+            ("/usr/sbin/virtlxcd", "virtlxcd"),
+            ("/usr/sbin/virtxend", "virtxend"),
+            ("/usr/sbin/lxd --group lxd", "lxd"),
+            ("/usr/libexec/incus/incusd", "incusd"),
+            ("/usr/sbin/sshd -D", "sshd"),
         ];
         for (line, name) in lines {
             assert_eq!(named(line).as_deref(), Some(name), "{line}");
@@ -583,7 +628,8 @@ mod tests {
             "/usr/bin/at -l",
             "/bin/su daemon -s /bin/sh -c exec",
             "/usr/bin/sudo -u daemon worker",
-            "/usr/sbin/dockerd -H fd://",
+            "/usr/sbin/sshd -t",
+            "/usr/bin/podman system prune",
             "/usr/bin/database --docker run",
             "/usr/bin/env",
             // Programs of others.

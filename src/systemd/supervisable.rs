@@ -116,7 +116,7 @@ impl Systemd {
         let belongings = if around.may_end { None } else { Some(self.belongings(unit, around).await?) };
         if let Some(belongings) = &belongings {
             // What only stands for others is told of as such, whatever else is wrong with it.
-            belongings.check_umbrella(&properties).map_err(unprovable)?;
+            belongings.check_umbrella(&properties, around).map_err(unprovable)?;
         }
         check_settings(&properties, around, &triggers).map_err(unprovable)?;
         if let Some(belongings) = &belongings {
@@ -223,6 +223,8 @@ pub(super) fn check_settings(
 ) -> Result<(), Trouble> {
     check_kind(properties, around, triggers)?;
     gate::check_reach(properties)?;
+    // What cannot be mended by a setting comes first.
+    check_elsewhere(properties, around)?;
     check_killing(properties)?;
     for name in ["RefuseManualStart", "RefuseManualStop"] {
         if properties.flag(name) == Some(true) {
@@ -237,7 +239,6 @@ pub(super) fn check_settings(
     }
     conflicts::check_own(properties, around.bound)?;
     check_triggers(properties)?;
-    check_elsewhere(properties, around)?;
     check_effect(properties, around.self_fence)
 }
 

@@ -19,12 +19,30 @@ pub(super) struct Belongings {
 }
 
 impl Belongings {
-    /// Refuses a unit that does nothing itself but has others started and stopped. `main`: what was read of it.
-    pub(super) fn check_umbrella(&self, main: &Properties) -> Result<(), Trouble> {
+    /// Refuses a unit that does nothing itself but has others started and stopped, or stands for others that are not there.
+    /// `main`: what was read of it.
+    pub(super) fn check_umbrella(&self, main: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
         let is_true =
             |command: &Vec<String>| command.first().is_some_and(|program| program.rsplit('/').next() == Some("true"));
         let does_nothing = main.flag("RemainAfterExit") == Some(true) && main.commands("ExecStart").iter().all(is_true);
-        let Some((first, others)) = self.parts.split_first().filter(|_| does_nothing) else { return Ok(()) };
+        if !does_nothing {
+            return Ok(());
+        }
+        let unit = main.text("Id").unwrap_or_default();
+        let Some((first, others)) = self.parts.split_first() else {
+            let has_others = around.bound.iter().any(|other| other.as_str() != unit) || !around.contains.is_empty();
+            let more = ["ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"];
+            if has_others || more.iter().any(|name| !main.commands(name).is_empty()) {
+                return Ok(());
+            }
+            let stem = unit.rsplit_once('.').map_or(unit, |(stem, _)| stem);
+            return Err(Trouble {
+                trouble: "does nothing itself, and what it stands for would run on every host".to_owned(),
+                remedy: format!(
+                    "name the unit that does the work in its place, see \"systemctl list-units --all '{stem}*'\""
+                ),
+            });
+        };
         let others = if others.is_empty() {
             String::new()
         } else {
@@ -161,18 +179,29 @@ mod tests {
 
     #[test]
     fn an_umbrella_is_not_the_service() {
-        let told = |program: &'static str, parts: &[&str]| {
+        let named = [UnitName::new("worker.service").expect("a unit")];
+        let told_with = |program: &'static str, parts: &[&str], bound: &[UnitName]| {
             let command = (program, vec![program], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
-            let main = [("RemainAfterExit", Variant::from(true)), ("ExecStart", Variant::from(vec![command]))];
+            let main = [
+                ("Id", Variant::from("group.service")),
+                ("RemainAfterExit", Variant::from(true)),
+                ("ExecStart", Variant::from(vec![command])),
+            ];
             let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
             let belongings = Belongings { found: Found::default(), parts };
-            belongings.check_umbrella(&Properties::of(main)).map_err(|Trouble { trouble, remedy }| (trouble, remedy))
+            let around = Surroundings { bound, ..Surroundings::default() };
+            belongings
+                .check_umbrella(&Properties::of(main), around)
+                .map_err(|Trouble { trouble, remedy }| (trouble, remedy))
         };
+        let told = |program: &'static str, parts: &[&str]| told_with(program, parts, &[]);
         let (_, remedy) = told("/bin/true", &["postgresql@15-main.service"]).expect_err("an umbrella");
         assert_eq!(remedy, "name the unit that does the work in its place: unit = \"postgresql@15-main.service\"");
         let (_, remedy) = told("/bin/true", &["openvpn@a.service", "openvpn@b.service"]).expect_err("an umbrella");
         assert!(remedy.contains("of its own each of openvpn@b.service: unit = \"openvpn@a.service\""), "{remedy}");
-        assert_eq!(told("/bin/true", &[]), Ok(()), "nothing is stopped with it");
+        let (_, remedy) = told("/bin/true", &[]).expect_err("what it stands for is not there");
+        assert!(remedy.ends_with("see \"systemctl list-units --all 'group*'\""), "{remedy}");
+        assert_eq!(told_with("/bin/true", &[], &named), Ok(()), "its service has another unit");
         assert_eq!(told("/usr/sbin/ip", &["postgresql@15-main.service"]), Ok(()), "it does something itself");
     }
 }

@@ -496,6 +496,13 @@ impl Host {
             .collect()
     }
 
+    /// Whether a control group of the host, such as `system.slice/a.service`, or one below it has processes. Nothing on the
+    /// host is asked.
+    pub fn is_populated(&self, group: &str) -> bool {
+        let events = self.group_of("").and_then(|slice| Some(slice.parent()?.join(group).join("cgroup.events")));
+        events.is_some_and(|path| fs::read_to_string(path).is_ok_and(|events| events.contains("populated 1")))
+    }
+
     /// Kills all processes of a system service at once through its cgroup, as the guard does.
     #[track_caller]
     pub fn kill_service(&self, service: &str) {

@@ -13,13 +13,13 @@ const DAEMON: &str = "putexd.service";
 
 /// Docker with its defaults, but without what is not permitted inside of a container: networks, devices, limits and a
 /// keyring.
-const DAEMON_JSON: &str = r#"{
+pub const DAEMON_JSON: &str = r#"{
     "storage-driver": "vfs", "iptables": false, "ip6tables": false, "ip-forward": false, "bridge": "none",
     "exec-opts": ["native.cgroupdriver=systemd"],
     "default-runtime": "plain", "runtimes": { "plain": { "path": "/usr/local/bin/crun-plain" } }
 }
 "#;
-const CRUN_PLAIN: &str = r#"#!/bin/sh
+pub const CRUN_PLAIN: &str = r#"#!/bin/sh
 for word; do
     shift
     case $word in
@@ -33,7 +33,7 @@ exec /usr/bin/crun "$@"
 "#;
 
 /// Makes an image that contains only links to the host's programs.
-const MAKE_IMAGE: &str = "mkdir -p /srv/image/usr /srv/image/srv/shared && \
+pub const MAKE_IMAGE: &str = "mkdir -p /srv/image/usr /srv/image/srv/shared && \
     for folder in bin lib lib64; do ln -sfn usr/$folder /srv/image/$folder; done && \
     tar -C /srv/image -c . | docker import - plain";
 

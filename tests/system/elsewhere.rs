@@ -194,9 +194,9 @@ fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
     fixture.assert_no_violation();
 }
 
-const CONTAINERS_CONF: &str =
+pub const CONTAINERS_CONF: &str =
     "[containers]\nkeyring = false\npids_limit = 0\ndefault_sysctls = []\n[engine]\nevents_logger = \"none\"\n";
-const STORAGE_CONF: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
+pub const STORAGE_CONF: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
     graphroot = \"/var/lib/containers/storage\"\n";
 
 /// A unit as Quadlet generates it from a .container file, without what is not permitted inside of a container, and with a

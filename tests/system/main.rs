@@ -44,6 +44,7 @@ mod on_hosts;
 mod operator;
 mod order;
 mod package;
+mod packages;
 mod partition;
 mod pauses;
 mod postgres;

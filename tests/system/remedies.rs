@@ -122,24 +122,26 @@ fn service_of(unit: &str) -> String {
     unit.split_once('.').map_or(unit, |(name, _)| name).replace(['@', ':', '\\'], "-")
 }
 
-/// What is said of a service, without the file's name before it.
-fn found<'a>(check: &'a str, service: &str) -> Vec<&'a str> {
+/// What is said of a service, each with the file's name before it.
+pub fn found<'a>(check: &'a str, service: &str) -> Vec<&'a str> {
     let file = format!("/etc/putex.d/{service}.toml");
     check.lines().filter(|line| line.starts_with(&file)).collect()
 }
 
-/// Does what a sentence says, as far as its first alternative.
-fn obey(host: &Host, service: &str, sentence: &str, by_hand: &str) {
-    let first = sentence.split(", or ").next().unwrap_or(sentence);
-    if let Some((_, rest)) = first.split_once("run \"") {
-        host.sh(rest.split('"').next().expect("a command"));
+/// Does what a sentence says: runs its commands, as far as nobody has to type in them, and puts its keys into the service's
+/// file. Where it offers alternatives, that is the first; where it tells what a service brings along, all of it is to be done.
+pub fn obey(host: &Host, service: &str, sentence: &str, by_hand: &str) {
+    let is_all = sentence.contains(" brings along, or ");
+    let first = if is_all { sentence } else { sentence.split(", or ").next().unwrap_or(sentence) };
+    let commands = first.split("run \"").skip(1).filter_map(|rest| rest.split('"').next());
+    for command in commands.take(if is_all { usize::MAX } else { 1 }).filter(|command| !command.contains(" edit ")) {
+        host.sh(command);
     }
     let mut lines: Vec<String> = by_hand.lines().map(str::to_owned).collect();
-    for key in ["unit", "bound-units", "contains", "on-stop-failure", "stop-limit"] {
+    for key in ["unit", "bound-units", "beside", "contains", "on-stop-failure", "stop-limit"] {
         let begin = format!(" {key} = ");
-        let Some((_, value)) = first.split_once(&begin).filter(|(_, value)| value.starts_with(['[', '"'])) else {
-            continue;
-        };
+        let value = first.split(&begin).skip(1).find(|value| value.starts_with("[\"") || value.starts_with('"'));
+        let Some(value) = value else { continue };
         let close = if value.starts_with('[') { "]" } else { "\"" };
         let end = value[1..].find(close).expect("the value ends") + 2;
         lines.push(format!("{key} = {}", &value[..end]));
