@@ -196,11 +196,9 @@ fn debians_postgresql_serves_with_the_least_rights() {
     let Some(rig) = Rig::prepare("debpostgres") else { return };
     let server = rig.server();
     // The root of the hosts was made without what the package does at its end: a cluster, and units that start it.
-    server.sh(
-        "rm /etc/postgresql-common/createcluster.d/tests.conf && \
+    server.sh("rm /etc/postgresql-common/createcluster.d/tests.conf && \
          systemctl unmask postgresql && \
-         pg_createcluster $(ls /usr/lib/postgresql) main && systemctl daemon-reload && systemctl start postgresql",
-    );
+         pg_createcluster $(ls /usr/lib/postgresql) main && systemctl daemon-reload && systemctl start postgresql");
     rig.follow("CERTIFICATES AND PASSWORD");
     rig.follow("POSTGRESQL");
     server.sh(
