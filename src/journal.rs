@@ -500,6 +500,20 @@ impl tracing::field::Visit for PlainVisitor<'_> {
     }
 }
 
+/// Has this thread write to another journal, until the guard is dropped.
+///
+/// While that is the only journal of the process, tracing asks nobody but the thread that comes to a message first whether it is
+/// wanted, and remembers the answer for all threads. So that a thread without a journal does not answer "by nobody", all other
+/// threads have one that wants everything, and keeps nothing.
+#[cfg(test)]
+pub(crate) fn replaced_by(journal: impl tracing::Subscriber + Send + Sync) -> tracing::subscriber::DefaultGuard {
+    static OF_OTHERS: std::sync::Once = std::sync::Once::new();
+    OF_OTHERS.call_once(|| {
+        tracing::subscriber::set_global_default(tracing_subscriber::registry()).expect("no test sets another");
+    });
+    tracing::subscriber::set_default(journal)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -536,7 +550,8 @@ mod tests {
 
     fn recorded(write: impl FnOnce()) -> Vec<(Level, Fields)> {
         let recorder = Recorder::default();
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(recorder.clone()), write);
+        let _guard = replaced_by(tracing_subscriber::registry().with(recorder.clone()));
+        write();
         recorder.0.lock().expect("nobody panics with it").clone()
     }
 
@@ -604,9 +619,9 @@ mod tests {
         let of_all: Vec<_> = many.iter().map(|(service, unit)| (service, unit)).collect();
         let (spans, recorder) = (Spans::default(), Recorder::default());
         let subscriber = tracing_subscriber::registry().with(spans.clone()).with(recorder.clone());
-        tracing::subscriber::with_default(subscriber, || {
-            transitions(&of_all, State::Standby, State::NoStore, "it is away");
-        });
+        let guard = replaced_by(subscriber);
+        transitions(&of_all, State::Standby, State::NoStore, "it is away");
+        drop(guard);
         let entries = recorder.0.lock().expect("nobody panics with it").clone();
         let messages: Vec<_> = entries.iter().map(|(level, fields)| (*level, fields["message"].as_str())).collect();
         let expected = [
@@ -627,6 +642,17 @@ mod tests {
             })
             .collect();
         assert_eq!(found, expected);
+    }
+
+    /// As the tests of one process do, which run beside each other.
+    #[test]
+    fn a_message_that_a_thread_without_a_journal_came_to_first_is_heard() {
+        let say = || tracing::info!("said");
+        let entries = recorded(|| {
+            std::thread::spawn(say).join().expect("does not panic");
+            say();
+        });
+        assert_eq!(entries.len(), 1, "{entries:?}");
     }
 
     #[test]
@@ -675,11 +701,11 @@ mod tests {
             .fmt_fields(PlainFields)
             .with_writer(move || writer.clone());
         let (service, unit) = names();
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            let subject = Subject { service: Some((&service, &unit)), ..Subject::default() };
-            alarm(Alarm::CheckFailed, &subject, "3 in a row");
-            tracing::info!(attempt = 2, "connecting");
-        });
+        let guard = replaced_by(tracing_subscriber::registry().with(layer));
+        let subject = Subject { service: Some((&service, &unit)), ..Subject::default() };
+        alarm(Alarm::CheckFailed, &subject, "3 in a row");
+        tracing::info!(attempt = 2, "connecting");
+        drop(guard);
         let text = String::from_utf8(sink.0.lock().expect("nobody panics with it").clone()).expect("it is text");
         assert_eq!(text, " WARN db: the health check has failed: 3 in a row\n INFO connecting attempt=2\n");
     }

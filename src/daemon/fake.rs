@@ -408,6 +408,6 @@ impl<S: tracing::Subscriber> Layer<S> for Written {
 /// Collects what this thread writes to the journal from now on, until the guard is dropped.
 pub(super) fn written() -> (Written, tracing::subscriber::DefaultGuard) {
     let written = Written::default();
-    let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(written.clone()));
+    let guard = crate::journal::replaced_by(tracing_subscriber::registry().with(written.clone()));
     (written, guard)
 }

@@ -86,13 +86,14 @@ fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
         let past: Value = serde_json::from_slice(&host.output(&["putexctl", "history", "db", "--json"]).stdout).ok()?;
         let runs = past[0]["holdings"].as_array().filter(|runs| runs.len() > 1)?.clone();
         let events = past[0]["events"].as_array()?.clone();
-        runs[0]["ended"].as_str().is_some_and(|why| why.starts_with("the lease ")).then_some((runs, events))
+        let is_told = runs[0]["ended"].as_str().is_some_and(|why| why.starts_with("the lease "));
+        // The other host may not have been heard for a moment.
+        (is_told && runs[1]["end"] == "goes-on").then_some((runs, events))
     });
     let is_lapse =
         |event: &&Value| event["reason"].as_str().is_some_and(|why| why.starts_with("the lease has lapsed: "));
     assert_eq!(events.iter().filter(is_lapse).count(), 1, "{events:#?}");
     assert!(runs[0]["end"] == "not-known" && runs[0]["until_ms"].as_u64() <= runs[1]["from_ms"].as_u64(), "{runs:?}");
-    assert_eq!(runs[1]["end"], "goes-on", "{runs:?}");
     // It is shown for an hour, whoever restarts putexd meanwhile.
     let raised = &status(host)["alarms"];
     host.exec(&["systemctl", "restart", DAEMON]);
