@@ -355,8 +355,13 @@ impl All<'_> {
     fn wait_for_standby(&self, host: &Host) {
         let began = now();
         wait_until(ALL, &format!("{} is a standby of all", host.name), || {
-            let told = said(&host.output(&["putexctl", "status", "--local"]));
-            told.matches("standby").count() >= self.units.len()
+            // What was not gone in time has taken the host down.
+            if host.reboot_if_off() {
+                println!("{} reboots", host.name);
+                host.wait_booted();
+            }
+            let status = || said(&host.output(&["putexctl", "status", "--local"]));
+            host.is_on() && status().matches("standby").count() >= self.units.len()
         });
         println!("{} is a standby of all after {:?}", host.name, since(began));
     }
@@ -384,15 +389,12 @@ impl All<'_> {
         other.partition(Cut::Silent);
         self.wait_for_all_on(one, "lapse by a partition");
         other.heal();
-        // What was not gone in time has taken the host down.
-        println!("a reboot was needed: {}", other.reboot_if_off());
         self.wait_for_standby(other);
 
         let daemon = one.processes_of("putexd.service");
         kill(Signal::STOP, &daemon);
         self.wait_for_all_on(other, "lapse by a daemon that hangs");
         kill(Signal::CONT, &daemon);
-        println!("a reboot was needed: {}", one.reboot_if_off());
         self.wait_for_standby(one);
 
         other.exec(&["systemctl", "reboot"]);
