@@ -16,7 +16,7 @@ use crate::types::UnitName;
 const MOST: usize = 256;
 
 /// The properties that a walk reads of each unit.
-pub(super) const PROPERTIES: [&str; 18] = [
+pub(super) const PROPERTIES: [&str; 20] = [
     "LoadState",
     "DropInPaths",
     "Requires",
@@ -35,6 +35,8 @@ pub(super) const PROPERTIES: [&str; 18] = [
     "UpheldBy",
     "OnFailureOf",
     "OnSuccessOf",
+    "Conflicts",
+    "ConflictedBy",
 ];
 
 /// The properties that name what systemd starts with a unit or because of it. `Requisite=` is none of them: it starts
@@ -152,9 +154,12 @@ pub(super) struct Links {
 impl Links {
     pub(super) fn of(properties: &Properties) -> Self {
         let all = |name: &str, how: How| properties.texts(name).into_iter().map(move |unit| (how, unit));
+        // Two units that end each other are never there together, as Debian's postfix.service and postfix@-.service.
+        let rivals = ["Conflicts", "ConflictedBy"].map(|name| properties.texts(name)).concat();
+        let is_part = |(how, unit): &(How, String)| *how != How::PartOf || !rivals.contains(unit);
         Self {
             is_loaded: properties.text("LoadState") == Some("loaded"),
-            to: PULLS.iter().chain(&FOLLOWS).flat_map(|(name, how)| all(name, *how)).collect(),
+            to: PULLS.iter().chain(&FOLLOWS).flat_map(|(name, how)| all(name, *how)).filter(is_part).collect(),
             pulled_by: PULLED_BY.iter().flat_map(|name| properties.texts(name)).collect(),
             depends: ["BoundBy", "RequiredBy"].iter().flat_map(|name| properties.texts(name)).collect(),
             is_leased: properties.texts("BindsTo").iter().any(|name| is_lease(name)),
@@ -422,7 +427,8 @@ mod tests {
     /// Walks over a graph that is written as in unit files, such as `a.service Wants b.service c.service`. systemd knows each
     /// dependency from both of its ends. All units that are named are loaded, but those in lines with `is absent`.
     fn walk(own: &[&str], beside: &[&str], graph: &str) -> Found {
-        const REVERSE: [(&str, &str); 9] = [
+        const REVERSE: [(&str, &str); 10] = [
+            ("Conflicts", "ConflictedBy"),
             ("Requires", "RequiredBy"),
             ("BindsTo", "BoundBy"),
             ("Wants", "WantedBy"),
@@ -485,6 +491,9 @@ mod tests {
             assert_eq!(of_db(&format!("db.service {setting} beside.service")), "");
         }
         assert_eq!(of_db("side.service PartOf db.service"), "side.service (PartOf=db.service)");
+        for rivals in ["side.service Conflicts db.service", "db.service Conflicts side.service"] {
+            assert_eq!(of_db(&format!("side.service PartOf db.service\n{rivals}")), "", "{rivals}");
+        }
         assert_eq!(
             of_db("side.service BindsTo putex-lease@db.target"),
             "side.service (stopped with putex-lease@db.target)"

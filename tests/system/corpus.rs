@@ -49,6 +49,8 @@ const CORPUS: &[(&str, &[&str])] = &[
     ("kea-dhcp4-server", &["kea-dhcp4-server.service"]),
     ("keepalived", &["keepalived.service"]),
     ("knot", &["knot.service"]),
+    // Where libvirtd.service is on Debian 13.
+    ("libvirt-daemon", &[]),
     ("libvirt-daemon-system", &["libvirtd.service", "virtlogd.service"]),
     ("lighttpd", &["lighttpd.service"]),
     ("lxc", &["lxc.service", "lxc@db.service"]),

@@ -33,7 +33,7 @@ const ROUNDS: usize = 5;
 
 /// A package that runs as a service.
 struct Packaged {
-    /// The package; its name without a version is the service's.
+    /// The package; its name up to a dot is the service's.
     package: &'static str,
     /// The unit, with `VERSION` for that of PostgreSQL.
     unit: &'static str,
@@ -133,30 +133,6 @@ const PACKAGES: &[Packaged] = &[
     },
 ];
 
-/// The packages' files with all that they need and the hosts do not have, downloaded once for each suite.
-fn downloads() -> PathBuf {
-    let environment = environment().expect("asked for before");
-    let files = environment.root.with_extension("packages");
-    if files.is_dir() {
-        return files;
-    }
-    let (place, _) = writable_root(&environment.dir.join("packages"));
-    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
-    let packages: Vec<&str> = PACKAGES.iter().map(|packaged| packaged.package).collect();
-    let line = format!(
-        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq && apt-get install -qq -y --no-install-recommends \
-         --reinstall --download-only {} postgresql-15",
-        packages.join(" ")
-    );
-    run("chroot", &[utf8(&place), "sh", "-c", &line]);
-    let new = files.with_extension("new");
-    let _ = fs::remove_dir_all(&new);
-    run("cp", &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(&new)]);
-    run("umount", &[utf8(&place)]);
-    fs::rename(&new, &files).expect("the cache can be written to");
-    files
-}
-
 /// What the tests mask in the hosts' root so that it does not start.
 const UNMASK: &str = "cd /etc/systemd/system && rm -f docker.service docker.socket containerd.service haproxy.service \
      prometheus.service podman*.service podman*.socket podman*.timer postgresql.service && systemctl daemon-reload";
@@ -187,6 +163,33 @@ const POD: &str = "[Service]\nType=notify\nNotifyAccess=all\nDelegate=yes\nKillM
      --volume=/usr:/usr --privileged --ulimit=host --uts=host --rootfs /srv/image /usr/local/bin/of-podman infinity\n\
      ExecStop=/usr/bin/podman stop --ignore pod\nExecStopPost=-/usr/bin/podman rm -v -f -i pod\n\
      [Install]\nWantedBy=multi-user.target\n";
+
+/// The packages' files with all that they need and the hosts do not have, downloaded once for each suite.
+fn downloads() -> PathBuf {
+    let environment = environment().expect("asked for before");
+    let files = environment.root.with_extension("packages");
+    if files.is_dir() {
+        return files;
+    }
+    let (place, _) = writable_root(&environment.dir.join("packages"));
+    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
+    let packages: Vec<&str> = PACKAGES.iter().map(|packaged| packaged.package).collect();
+    // Debian 13 has Docker's client in a package of its own.
+    let line = format!(
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq && \
+         more=$(apt-cache --quiet=2 search --names-only '^docker-cli$' | cut -d' ' -f1) && \
+         apt-get install -qq -y --no-install-recommends --reinstall --download-only {} $more \
+         postgresql-$(ls /usr/lib/postgresql)",
+        packages.join(" ")
+    );
+    run("chroot", &[utf8(&place), "sh", "-c", &line]);
+    let new = files.with_extension("new");
+    let _ = fs::remove_dir_all(&new);
+    run("cp", &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(&new)]);
+    run("umount", &[utf8(&place)]);
+    fs::rename(&new, &files).expect("the cache can be written to");
+    files
+}
 
 #[test]
 #[ignore = "it downloads some eighty packages: tests/run --test system -- --ignored packages_of_the_distribution"]
@@ -316,11 +319,11 @@ impl All<'_> {
     fn wait_for_all_on(&self, host: &Host, what: &str) {
         let other = self.other(host);
         let began = now();
-        let end = began + ALL;
-        while self.active(host).len() < self.units.len() {
-            assert!(now() < end, "{what}: {} has only {:?}", host.name, self.active(host));
-            thread::sleep(Duration::from_millis(100));
-        }
+        let has_processes =
+            || PACKAGES.iter().flat_map(|packaged| packaged.groups).all(|group| host.is_populated(group));
+        wait_until(ALL, &format!("{what}: all run on {}", host.name), || {
+            self.active(host).len() == self.units.len() && has_processes()
+        });
         println!("{what}: all on {} after {:?}", host.name, since(began));
         if other.is_on() {
             self.assert_nothing_on(other, what);
@@ -352,8 +355,13 @@ impl All<'_> {
     fn wait_for_standby(&self, host: &Host) {
         let began = now();
         wait_until(ALL, &format!("{} is a standby of all", host.name), || {
-            let told = said(&host.output(&["putexctl", "status", "--local"]));
-            told.matches("standby").count() >= self.units.len()
+            // What was not gone in time has taken the host down.
+            if host.reboot_if_off() {
+                println!("{} reboots", host.name);
+                host.wait_booted();
+            }
+            let status = || said(&host.output(&["putexctl", "status", "--local"]));
+            host.is_on() && status().matches("standby").count() >= self.units.len()
         });
         println!("{} is a standby of all after {:?}", host.name, since(began));
     }
@@ -381,15 +389,12 @@ impl All<'_> {
         other.partition(Cut::Silent);
         self.wait_for_all_on(one, "lapse by a partition");
         other.heal();
-        // What was not gone in time has taken the host down.
-        println!("a reboot was needed: {}", other.reboot_if_off());
         self.wait_for_standby(other);
 
         let daemon = one.processes_of("putexd.service");
         kill(Signal::STOP, &daemon);
         self.wait_for_all_on(other, "lapse by a daemon that hangs");
         kill(Signal::CONT, &daemon);
-        println!("a reboot was needed: {}", one.reboot_if_off());
         self.wait_for_standby(one);
 
         other.exec(&["systemctl", "reboot"]);
