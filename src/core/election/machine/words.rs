@@ -299,6 +299,8 @@ impl Election {
         }
         let record = Record::new(holder.clone(), Some(details));
         let request = WriteRequest { base: seen.revision, incarnation: seen.incarnation.clone(), write, record };
+        // As with a claim: a read that looked at the store before this write must not be taken for an answer about it.
+        self.reads.pending = None;
         self.rewording.base = request.base;
         self.rewording.attempt = Some(Attempt { write, sent: at.now, request: request.clone() });
         self.actions.push(Action::Write(Box::new(request)));
