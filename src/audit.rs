@@ -102,6 +102,15 @@ async fn units_of(
         };
         let is_loaded = !is_error;
         found.extend(texts.into_iter().map(|text| finding(is_error, text)));
+        if !service.observes && runs_unbound(systemd, unit).await.map_err(|error| error.to_string())? {
+            found.push(finding(
+                false,
+                format!(
+                    "expect {unit} to be stopped here by the next \"systemctl daemon-reload\": it runs, and no lease binds it yet; once \
+                     putexd runs with this file (\"systemctl start putexd\", \"systemctl reload putexd\"), one host starts it"
+                ),
+            ));
+        }
         if is_loaded {
             let facts = systemd.facts(unit).await.map_err(|error| error.to_string())?;
             found.extend(of_time(unit, facts.stop_time, service).map(|text| finding(false, text)));
@@ -114,6 +123,12 @@ async fn units_of(
         }
     }
     Ok(found)
+}
+
+/// Whether a unit runs that PID 1 has not bound to its lease yet. The generator binds it at the next daemon-reload.
+async fn runs_unbound(systemd: &Systemd, unit: &UnitName) -> Result<bool, BusError> {
+    let bonds = systemd.loaded_bonds(unit).await?;
+    Ok(!bonds.kept && !bonds.generated && systemd.state(unit).await?.active_state.is_started())
 }
 
 /// What starts the units of a service at a boot. What is only observed may be started.
