@@ -323,7 +323,9 @@ fn hosts_of(
             differs_from: verdict.differs_from.clone(),
         }
     };
-    let mut candidates: Vec<Candidate> = hosts.iter().zip(verdicts).map(judge).collect();
+    // What a host was called before takes nothing, and has no file to be mended.
+    let present = hosts.iter().zip(verdicts).filter(|(host, _)| host.presence != Presence::Renamed);
+    let mut candidates: Vec<Candidate> = present.map(judge).collect();
     for (name, state) in [(node, here.map(|status| status.state.as_str())), (holder, None)] {
         let is_known = candidates.iter().any(|candidate| candidate.host == name);
         let has_part = state.is_some() || name == holder;

@@ -375,6 +375,7 @@ fn others(service: &ServiceView) -> String {
         service.others().filter(|candidate| !candidate.eligible).map(|candidate| candidate.host.as_str()).collect();
     match (all, not.len()) {
         (0, _) => "none is known".to_owned(),
+        _ if service.paused.is_some() && !service.holder.is_empty() => "none while paused".to_owned(),
         (_, 0) => format!("{eligible} of {all} eligible"),
         (_, 1..=2) => format!("{eligible} of {all}, not {}", not.join(", ")),
         (_, more) => format!("{eligible} of {all}, not {} and {} more", not[0], more - 1),
@@ -418,6 +419,20 @@ mod tests {
         paused.paused = Some(word("store upgrade", Some(NOW + 3000)));
         insta::assert_snapshot!(shown(&told, false, 100));
         assert_eq!(shown(&told, true, 100).lines().filter(|line| line.starts_with("app-")).count(), 200);
+    }
+
+    /// h2 was renamed to h3 and rebooted, and its former report has other settings.
+    #[test]
+    fn what_a_host_was_called_before_is_no_host_of_a_service() {
+        let mut told = small();
+        told.service("db").holder = "h1".to_owned();
+        told.report("h2", "db").settings = "other".to_owned();
+        for (name, at, since) in [("h2", NOW - 100, NOW - 500), ("h3", NOW - 1, NOW - 50)] {
+            let report = &mut told.host(name).report;
+            (report.machine, report.at, report.since) = ("6f1c".to_owned(), at, since);
+        }
+        let text = shown(&told, true, 200);
+        assert!(text.contains("1 of 1 eligible") && !text.contains("say the same"), "{text}");
     }
 
     #[test]

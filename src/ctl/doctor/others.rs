@@ -38,7 +38,10 @@ fn compare(files: &BTreeMap<String, String>, cluster: &ClusterStatus, host: &mut
             reported.is_some_and(|service| !service.settings.is_empty() && service.settings != **hash)
         };
         let differing: Vec<String> = files.iter().filter(differs).map(|(name, _)| name.clone()).collect();
-        if differing.is_empty() {
+        // Nobody can mend the files of a host that is gone, or of one under its former name.
+        let is_there =
+            is_here || cluster.renamed(other).is_none() && !matches!(other.life(), Life::Silent | Life::Lost);
+        if differing.is_empty() || !is_there {
             continue;
         }
         let names = enumerated(&differing, NAMED);
