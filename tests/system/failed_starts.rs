@@ -331,7 +331,9 @@ fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && putexctl_status(one).contains("active"));
     two.exec(&["systemctl", "start", DAEMON]);
     wait_until(SOON, "the other host waits", || putexctl_status(two).contains("standby"));
-    one.exec(&["putexctl", "step-down", "--no-wait", "db"]);
+    wait_until(SOON, "the first host knows that the other one waits", || {
+        one.output(&["putexctl", "step-down", "--no-wait", "db"]).status.success()
+    });
     wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
     assert!(!has_address(one) && one.is_on());
     two.exec(&["systemctl", "mask", "--runtime", DAEMON]);
