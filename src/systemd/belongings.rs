@@ -58,18 +58,23 @@ const FOLLOWS: [(&str, How); 3] = [
     ("TriggeredBy", How::Trigger),
 ];
 
-/// The properties that name what has systemd start a unit.
-const PULLED_BY: [&str; 7] =
-    ["RequiredBy", "BoundBy", "WantedBy", "UpheldBy", "OnFailureOf", "OnSuccessOf", "TriggeredBy"];
+/// The properties that name what has systemd start a unit. One that only a connection, a path or the end of another unit would
+/// start does not run for itself: of the units in `TriggeredBy` only timers count.
+const PULLED_BY: [&str; 5] = ["RequiredBy", "BoundBy", "WantedBy", "UpheldBy", "TriggeredBy"];
+
+/// The targets of [`SPECIAL`] that no boot starts, so that what they pull in does not run for that.
+const NOT_AT_BOOT: &str = " ctrl-alt-del emergency exit factory-reset final halt hibernate hybrid-sleep kbrequest kexec poweroff \
+    reboot rescue runlevel0 runlevel1 runlevel6 shutdown sigpwr sleep soft-reboot storage-target-mode suspend \
+    suspend-then-hibernate system-update system-update-pre umount ";
 
 /// The targets of systemd.special(7), without the ending. What they pull in is the host's.
-const SPECIAL: &str = " basic blockdev@ bluetooth boot-complete cryptsetup cryptsetup-pre ctrl-alt-del default emergency exit \
+const SPECIAL: &str = " basic blockdev@ boot-complete cryptsetup cryptsetup-pre ctrl-alt-del default emergency exit \
     factory-reset final first-boot-complete getty getty-pre graphical graphical-session graphical-session-pre halt hibernate \
     hybrid-sleep integritysetup integritysetup-pre kbrequest kexec local-fs local-fs-pre machines multi-user network \
-    network-online network-pre nss-lookup nss-user-lookup paths poweroff printer reboot remote-cryptsetup remote-fs \
+    network-online network-pre nss-lookup nss-user-lookup paths poweroff reboot remote-cryptsetup remote-fs \
     remote-fs-pre remote-veritysetup rescue rpcbind runlevel0 runlevel1 runlevel2 runlevel3 runlevel4 runlevel5 runlevel6 \
-    shutdown sigpwr sleep slices smartcard sockets soft-reboot sound ssh-access storage-target-mode suspend \
-    suspend-then-hibernate swap sysinit system-update system-update-pre time-set time-sync timers tpm2 umount usb-gadget \
+    shutdown sigpwr sleep slices sockets soft-reboot ssh-access storage-target-mode suspend \
+    suspend-then-hibernate swap sysinit system-update system-update-pre time-set time-sync timers tpm2 umount \
     veritysetup veritysetup-pre ";
 
 /// How a unit is reached from another one.
@@ -125,8 +130,8 @@ impl fmt::Display for Belonging {
 /// What a walk has found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The units that belong to the service and are not named in it, sorted by name. Targets are left out: they only group
-    /// others.
+    /// The units that belong to the service and are not named in it, sorted by name. Targets and slices are left out: they only
+    /// group others.
     pub(super) belongings: Vec<Belonging>,
     /// The targets of the host, such as reboot.target, that the end of a unit would start.
     pub(super) actions: Vec<Belonging>,
@@ -160,7 +165,7 @@ impl Links {
         Self {
             is_loaded: properties.text("LoadState") == Some("loaded"),
             to: PULLS.iter().chain(&FOLLOWS).flat_map(|(name, how)| all(name, *how)).filter(is_part).collect(),
-            pulled_by: PULLED_BY.iter().flat_map(|name| properties.texts(name)).collect(),
+            pulled_by: PULLED_BY.iter().flat_map(|name| properties.texts(name)).filter(|name| counts(name)).collect(),
             depends: ["BoundBy", "RequiredBy"].iter().flat_map(|name| properties.texts(name)).collect(),
             is_leased: properties.texts("BindsTo").iter().any(|name| is_lease(name)),
             has_drop_in: properties.texts("DropInPaths").iter().any(|path| bond::is_drop_in(path.as_ref())),
@@ -226,7 +231,11 @@ impl<'a> Walk<'a> {
             self.others.insert(name.to_owned(), links.is_leased);
             return;
         };
-        let (is_own, is_forced) = (node.is_own, node.is_forced);
+        // What needs a unit of the service runs nowhere without the lease, whatever else starts it.
+        let needs = |(how, to): &(How, String)| {
+            matches!(how, How::Setting("Requires=" | "BindsTo=")) && self.is_own(to) && !is_lease(to)
+        };
+        let (is_own, is_forced) = (node.is_own, node.is_forced || links.to.iter().any(needs));
         if links.has_drop_in && !is_own {
             // What the service bound before its file was changed stays bound until systemd reads its files again.
             self.edges.retain(|(from, _, to)| to != name || !is_lease(from));
@@ -248,6 +257,7 @@ impl<'a> Walk<'a> {
             }
         }
         if let Some(node) = self.nodes.get_mut(name) {
+            node.is_forced = is_forced;
             node.links = Some(links);
         }
     }
@@ -293,7 +303,7 @@ impl<'a> Walk<'a> {
         Found {
             belongings: belonging
                 .iter()
-                .filter(|unit| !unit.ends_with(".target"))
+                .filter(|unit| !matches!(unit.rsplit_once('.'), Some((_, "target" | "slice"))))
                 .filter_map(|unit| by(unit))
                 .collect(),
             actions: self.edges.iter().filter(is_action).map(action).collect(),
@@ -357,11 +367,23 @@ fn is_of_systemd(name: &str) -> bool {
     let is_part = UnitName::new(name).is_ok_and(|unit| unit.is_part_of_putexd());
     // Those of systemd.special(7) that are no targets.
     let is_special_unit = matches!(name, "-.mount" | "dbus.service" | "dbus.socket" | "syslog.socket");
-    matches!(kind, "device" | "slice" | "scope" | "swap")
+    let is_special_slice = kind == "slice" && matches!(stem, "-" | "system" | "user" | "machine");
+    matches!(kind, "device" | "scope" | "swap")
+        || is_special_slice
         || is_special_unit
         || is_program
         || is_part
         || is_special(name)
+}
+
+/// Whether a unit that is named in one of [`PULLED_BY`] has others run that nothing else has run.
+fn counts(name: &str) -> bool {
+    let (stem, kind) = name.rsplit_once('.').unwrap_or_default();
+    match kind {
+        "socket" | "path" | "automount" => false,
+        "target" => !NOT_AT_BOOT.contains(&format!(" {stem} ")) && !stem.starts_with("initrd"),
+        _ => true,
+    }
 }
 
 /// Whether systemd.special(7) names this target.
@@ -539,6 +561,39 @@ mod tests {
         assert_eq!(of_db("db.service Wants side.service\nside.service is absent"), "");
         // It was started by hand for another one, which is of no service.
         assert_eq!(of_db("db.service Wants a.service\nother.service Wants a.service\nb.service PartOf a.service"), "");
+    }
+
+    /// What is enabled for a time at which no host serves, or waits for an event, does not run for the host.
+    #[test]
+    fn what_nothing_has_started_for_the_host_belongs_to_the_service() {
+        for idle in [
+            "side.socket Triggers side.service\nsockets.target Wants side.socket",
+            "side.path Triggers side.service\nmulti-user.target Wants side.path",
+            "rescue.target Wants side.service",
+            "app.service OnFailure side.service\nmulti-user.target Wants app.service",
+            "side.service Requires db.service\nmulti-user.target Wants side.service",
+        ] {
+            let told = of_db(&format!("db.service Wants side.service\n{idle}"));
+            assert_eq!(told, "side.service (Wants= of db.service)", "{idle}");
+        }
+        let told = of_db(
+            "db.service Requires srv.mount\nsrv.automount Triggers srv.mount\nlocal-fs.target Wants srv.automount",
+        );
+        assert_eq!(told, "srv.mount (Requires= of db.service)");
+        assert_eq!(
+            of_db("db.service Wants printer.target\nprinter.target Wants side.service"),
+            "side.service (Wants= of printer.target)"
+        );
+        assert_eq!(
+            of_db(
+                "db.service Requires own.slice system.slice\nown.slice Wants side.service\nsystem.slice Wants log.service"
+            ),
+            "side.service (Wants= of own.slice)"
+        );
+        assert_eq!(
+            of_db("db.service Requires own.slice\nown.slice Wants a.service\ntop.service Requires own.slice"),
+            ""
+        );
     }
 
     #[test]

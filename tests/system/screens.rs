@@ -68,7 +68,7 @@ fn an_upgrade_of_a_service_hosts_that_boot_or_are_renamed_and_a_unit_that_hides_
     });
     assert!(!told.contains("lost"), "{told}");
     wait_until(TAKE_OVER, "it is eligible under its new name alone", || {
-        status(holder).contains("1 of 2") && !status(holder).contains("is lost")
+        status(holder).contains("1 of 1 eligible") && !status(holder).contains("is lost")
     });
 
     // Nobody takes part any more.

@@ -39,9 +39,9 @@ fn compare(files: &BTreeMap<String, String>, cluster: &ClusterStatus, host: &mut
         };
         let differing: Vec<String> = files.iter().filter(differs).map(|(name, _)| name.clone()).collect();
         // Nobody can mend the files of a host that is gone, or of one under its former name.
-        let is_there =
-            is_here || cluster.renamed(other).is_none() && !matches!(other.life(), Life::Silent | Life::Lost);
-        if differing.is_empty() || !is_there {
+        let is_gone =
+            !is_here && (cluster.renamed(other).is_some() || matches!(other.life(), Life::Silent | Life::Lost));
+        if differing.is_empty() || is_gone {
             continue;
         }
         let names = enumerated(&differing, NAMED);
