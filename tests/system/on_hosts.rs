@@ -41,9 +41,10 @@ impl OnHosts {
                     format!("/usr/bin/{etcd}")
                 }
             };
+            // nats-server does not end in order while its disk is full.
             let unit = format!(
                 "[Unit]\nDescription=Lock server of the tests\nStartLimitIntervalSec=0\n\n\
-                 [Service]\nExecStart={command}\nRestart=always\nRestartSec=100ms\nStateDirectory=locks\n\n\
+                 [Service]\nExecStart={command}\nRestart=always\nRestartSec=100ms\nTimeoutStopSec=5s\nStateDirectory=locks\n\n\
                  [Install]\nWantedBy=multi-user.target\n"
             );
             host.write_file(&format!("/etc/systemd/system/{UNIT}"), &unit);
