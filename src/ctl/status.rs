@@ -375,7 +375,6 @@ fn others(service: &ServiceView) -> String {
         service.others().filter(|candidate| !candidate.eligible).map(|candidate| candidate.host.as_str()).collect();
     match (all, not.len()) {
         (0, _) => "none is known".to_owned(),
-        _ if service.paused.is_some() && !service.holder.is_empty() => "none while paused".to_owned(),
         (_, 0) => format!("{eligible} of {all} eligible"),
         (_, 1..=2) => format!("{eligible} of {all}, not {}", not.join(", ")),
         (_, more) => format!("{eligible} of {all}, not {} and {} more", not[0], more - 1),

@@ -147,8 +147,9 @@ pub struct Life {
 impl Life {
     fn of(properties: &Properties, state: &UnitState) -> Self {
         let is_trying = state.active_state == ActiveState::Activating;
-        // The state and the rest are read one after another: with a main process, the rest is from before the end of the run.
-        let is_between = is_trying && state.sub_state.starts_with("auto-restart") && state.main_pid.is_none();
+        // The state and the rest are read one after another: with a process, the rest is from before the end of the run.
+        let has_process = state.main_pid.is_some() || state.control_pid.is_some();
+        let is_between = is_trying && state.sub_state.starts_with("auto-restart") && !has_process;
         let rests = is_between && state.result.as_deref() == Some("success");
         Self {
             invocation: state.invocation,
@@ -742,22 +743,25 @@ mod tests {
 
     #[test]
     fn how_a_run_has_ended_is_not_taken_from_before_its_end() {
-        let life = |pid: u32, result: &'static str| {
+        let life_with = |main: u32, control: u32, result: &'static str| {
             let read = Properties::of([
                 ("Id", Variant::from("a.service")),
                 ("ActiveState", Variant::from("activating")),
                 ("SubState", Variant::from("auto-restart")),
-                ("MainPID", Variant::from(pid)),
+                ("MainPID", Variant::from(main)),
+                ("ControlPID", Variant::from(control)),
                 ("Result", Variant::from(result)),
                 ("RestartUSec", Variant::from(60_000_000_u64)),
             ]);
             let Life { rests_for, ended, .. } = Life::of(&read, &read.state());
             (rests_for, ended)
         };
+        let life = |main, result| life_with(main, 0, result);
         let minute = Duration::from_secs(60);
         assert_eq!(life(0, "success"), (Some(minute), Some("activating (auto-restart)".to_owned())));
         assert_eq!(life(0, "exit-code"), (None, Some("activating (auto-restart, exit-code)".to_owned())));
         assert_eq!(life(7, "success"), (None, None));
+        assert_eq!(life_with(0, 7, "success"), (None, None), "of its gate");
     }
 
     #[test]
