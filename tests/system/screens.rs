@@ -52,7 +52,8 @@ fn an_upgrade_of_a_service_hosts_that_boot_or_are_renamed_and_a_unit_that_hides_
         if let Some(state) = state.filter(|state| seen.last() != Some(state)) {
             seen.push(state);
         }
-        !status(other).contains("nobody has run it")
+        // Of the service that was just removed the last report of the other host may be shown for a moment.
+        !status(other).lines().any(|line| line.contains("nobody has run") && line.contains("db"))
     });
     assert_eq!(seen.last().map(String::as_str), Some("running"), "{seen:?}");
     assert!(!seen.iter().any(|state| state == "starting"), "{seen:?}");
