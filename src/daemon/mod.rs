@@ -166,19 +166,11 @@ pub fn main() -> ExitCode {
     code
 }
 
-/// How long it may take to read whether there is a store.
-const STORE_LIMIT: Duration = Duration::from_secs(5);
-
 /// Whether a start makes sense. A broken `putexd.toml` has to be an error, and so has one that was emptied or removed while the guard
 /// has leases: the start tells of both, and goes on with the leases where it can.
 fn has_store(root: &Path) -> ExitCode {
     let has_leases = fs::read_dir(GUARDED_LEASES_DIR).is_ok_and(|mut leases| leases.next().is_some());
-    let (tell, told) = mpsc::channel();
-    let root = root.to_owned();
-    std::thread::spawn(move || tell.send(config::lacks_store(&root)));
-    // Where the file system does not answer, the start itself waits for it.
-    let lacks_store = !has_leases && told.recv_timeout(STORE_LIMIT).unwrap_or(false);
-    if !lacks_store {
+    if has_leases || !lacks_store(root) {
         return ExitCode::SUCCESS;
     }
     eprintln!(
@@ -186,6 +178,17 @@ fn has_store(root: &Path) -> ExitCode {
          started, because no file says yet where the locks are"
     );
     ExitCode::from(exit::REFUSED)
+}
+
+/// How long it may take to read whether there is a store.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
+
+/// As [`config::lacks_store`]. Where the file system does not answer, the start itself waits for it.
+fn lacks_store(root: &Path) -> bool {
+    let (tell, told) = mpsc::channel();
+    let root = root.to_owned();
+    std::thread::spawn(move || tell.send(config::lacks_store(&root)));
+    told.recv_timeout(STORE_LIMIT).unwrap_or(false)
 }
 
 /// What starts the units on standard input at a boot. A slice or a scope starts nothing that is in it.

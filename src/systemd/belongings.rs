@@ -16,7 +16,7 @@ use crate::types::UnitName;
 const MOST: usize = 256;
 
 /// The properties that a walk reads of each unit.
-pub(super) const PROPERTIES: [&str; 20] = [
+pub(super) const PROPERTIES: [&str; 18] = [
     "LoadState",
     "DropInPaths",
     "Requires",
@@ -33,8 +33,6 @@ pub(super) const PROPERTIES: [&str; 20] = [
     "BoundBy",
     "WantedBy",
     "UpheldBy",
-    "OnFailureOf",
-    "OnSuccessOf",
     "Conflicts",
     "ConflictedBy",
 ];
@@ -62,20 +60,17 @@ const FOLLOWS: [(&str, How); 3] = [
 /// start does not run for itself: of the units in `TriggeredBy` only timers count.
 const PULLED_BY: [&str; 5] = ["RequiredBy", "BoundBy", "WantedBy", "UpheldBy", "TriggeredBy"];
 
-/// The targets of [`SPECIAL`] that no boot starts, so that what they pull in does not run for that.
+/// The targets of systemd.special(7), without the ending, that no boot starts, so that what they pull in does not run for that.
 const NOT_AT_BOOT: &str = " ctrl-alt-del emergency exit factory-reset final halt hibernate hybrid-sleep kbrequest kexec poweroff \
     reboot rescue runlevel0 runlevel1 runlevel6 shutdown sigpwr sleep soft-reboot storage-target-mode suspend \
     suspend-then-hibernate system-update system-update-pre umount ";
 
-/// The targets of systemd.special(7), without the ending. What they pull in is the host's.
-const SPECIAL: &str = " basic blockdev@ boot-complete cryptsetup cryptsetup-pre ctrl-alt-del default emergency exit \
-    factory-reset final first-boot-complete getty getty-pre graphical graphical-session graphical-session-pre halt hibernate \
-    hybrid-sleep integritysetup integritysetup-pre kbrequest kexec local-fs local-fs-pre machines multi-user network \
-    network-online network-pre nss-lookup nss-user-lookup paths poweroff reboot remote-cryptsetup remote-fs \
-    remote-fs-pre remote-veritysetup rescue rpcbind runlevel0 runlevel1 runlevel2 runlevel3 runlevel4 runlevel5 runlevel6 \
-    shutdown sigpwr sleep slices sockets soft-reboot ssh-access storage-target-mode suspend \
-    suspend-then-hibernate swap sysinit system-update system-update-pre time-set time-sync timers tpm2 umount \
-    veritysetup veritysetup-pre ";
+/// The others, but for those that a device starts. What they pull in is the host's.
+const AT_BOOT: &str = " basic blockdev@ boot-complete cryptsetup cryptsetup-pre default first-boot-complete getty \
+    getty-pre graphical graphical-session graphical-session-pre integritysetup integritysetup-pre local-fs \
+    local-fs-pre machines multi-user network network-online network-pre nss-lookup nss-user-lookup paths \
+    remote-cryptsetup remote-fs remote-fs-pre remote-veritysetup rpcbind runlevel2 runlevel3 runlevel4 runlevel5 \
+    slices sockets ssh-access swap sysinit time-set time-sync timers tpm2 veritysetup veritysetup-pre ";
 
 /// How a unit is reached from another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -381,7 +376,7 @@ fn counts(name: &str) -> bool {
     let (stem, kind) = name.rsplit_once('.').unwrap_or_default();
     match kind {
         "socket" | "path" | "automount" => false,
-        "target" => !NOT_AT_BOOT.contains(&format!(" {stem} ")) && !stem.starts_with("initrd"),
+        "target" => !is_never_at_boot(stem),
         _ => true,
     }
 }
@@ -390,7 +385,11 @@ fn counts(name: &str) -> bool {
 fn is_special(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".target") else { return false };
     let stem = stem.split_inclusive('@').next().unwrap_or_default();
-    stem.starts_with("initrd") || SPECIAL.contains(&format!(" {stem} "))
+    is_never_at_boot(stem) || AT_BOOT.contains(&format!(" {stem} "))
+}
+
+fn is_never_at_boot(stem: &str) -> bool {
+    stem.starts_with("initrd") || NOT_AT_BOOT.contains(&format!(" {stem} "))
 }
 
 fn is_lease(name: &str) -> bool {

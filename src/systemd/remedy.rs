@@ -59,4 +59,13 @@ mod tests {
             @r#"run "mkdir -p '/etc/systemd/system/srv-a\x2db@1:2.mount.d' && printf '%s\n' '[Mount]' A= 'A=b c' >'/etc/systemd/system/srv-a\x2db@1:2.mount.d'/zz-A.conf && systemctl daemon-reload""#
         );
     }
+
+    #[test]
+    fn the_line_of_a_mount_is_found_whatever_it_is_called() {
+        insta::assert_snapshot!(
+            mounted_by_putexd_alone("/srv/data.d"),
+            @r"sed -i -E 's|^(\s*[^#[:space:]]\S*\s+/srv/data\.d/?\s+\S+\s+\S+)|\1,noauto,nofail|' /etc/fstab && systemctl daemon-reload"
+        );
+        assert!(mounted_by_putexd_alone("/srv/my data").contains(r"\s+/srv/my\\040data/?\s+"));
+    }
 }

@@ -11,12 +11,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster::{Cluster, Host};
 use crate::command::{run, said};
-use crate::environment::{environment, utf8, writable_root};
+use crate::environment::{made_of_packages, utf8};
 use crate::lockstore::{Locks, Lockstore};
 use crate::remedies;
-
-/// How often what is said is done: a unit may have several faults, of which one is said first.
-const ROUNDS: usize = 5;
 
 /// Packages, and the units of them that an administrator would name.
 const CORPUS: &[(&str, &[&str])] = &[
@@ -100,41 +97,28 @@ const CORPUS: &[(&str, &[&str])] = &[
     ("xinetd", &["xinetd.service"]),
 ];
 
-/// The files of all packages below one folder of this machine, made once for each suite. Packages that the suite does not have
-/// are left out.
+/// The files of all packages below one folder of this machine. Packages that the suite does not have are left out.
 fn files() -> PathBuf {
-    let environment = environment().expect("asked for before");
-    let root = &environment.root;
-    let files = root.with_extension("corpus");
-    if files.is_dir() && !is_recorded() {
-        return files;
-    }
-    let (place, _) = writable_root(&environment.dir.join("downloads"));
-    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
-    let inside = |line: &str| run("chroot", &[utf8(&place), "sh", "-c", line]);
-    let path = "export PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-    inside(&format!("{path}; apt-get update -qq"));
-    let new = files.with_extension("new");
-    let _ = fs::remove_dir_all(&new);
-    fs::create_dir_all(&new).expect("the cache can be written to");
-    for (package, _) in CORPUS {
-        inside(&format!("{path}; cd /tmp; apt-get download -qq {package} || echo there is no {package}"));
-    }
-    inside(&format!("{path}; mkdir /tmp/files; for package in /tmp/*.deb; do dpkg-deb -x $package /tmp/files; done"));
-    // Only what systemd reads.
-    for folder in ["lib/systemd/system", "usr/lib/systemd/system", "etc/init.d"] {
-        let from = place.join("tmp/files").join(folder);
-        if from.is_dir() {
-            let to = new.join("usr").join(folder.trim_start_matches("usr/"));
-            let to = if folder.starts_with("etc") { new.join(folder) } else { to };
-            fs::create_dir_all(&to).expect("the cache can be written to");
-            run("cp", &["-a", &format!("{}/.", utf8(&from)), utf8(&to)]);
+    made_of_packages("corpus", is_recorded(), |prepare, place, new| {
+        let inside = |line: &str| run("chroot", &[utf8(place), "sh", "-c", &format!("{prepare}; {line}")]);
+        let packages: Vec<&str> = CORPUS.iter().map(|(package, _)| *package).collect();
+        inside(&format!(
+            "cd /tmp; for package in {}; do apt-get download -qq $package || echo there is no $package; done; \
+             mkdir /tmp/files; for package in /tmp/*.deb; do dpkg-deb -x $package /tmp/files || exit; done",
+            packages.join(" ")
+        ));
+        fs::create_dir_all(new).expect("the cache can be written to");
+        // Only what systemd reads.
+        for folder in ["lib/systemd/system", "usr/lib/systemd/system", "etc/init.d"] {
+            let from = place.join("tmp/files").join(folder);
+            if from.is_dir() {
+                let to = new.join("usr").join(folder.trim_start_matches("usr/"));
+                let to = if folder.starts_with("etc") { new.join(folder) } else { to };
+                fs::create_dir_all(&to).expect("the cache can be written to");
+                run("cp", &["-a", &format!("{}/.", utf8(&from)), utf8(&to)]);
+            }
         }
-    }
-    run("umount", &[utf8(&place)]);
-    let _ = fs::remove_dir_all(&files);
-    fs::rename(&new, &files).expect("the cache can be written to");
-    files
+    })
 }
 
 fn is_recorded() -> bool {
@@ -172,7 +156,7 @@ fn the_units_of_packages_are_judged_as_the_table_says() {
             let text = said(&host.output(&["putexd", "--check"]));
             let lines = remedies::found(&text, "db");
             let told = lines.join("\n").replace("/etc/putex.d/db.toml: ", "    ");
-            if told.is_empty() || rounds.len() == ROUNDS || rounds.last() == Some(&told) {
+            if told.is_empty() || rounds.len() == remedies::ROUNDS || rounds.last() == Some(&told) {
                 break if told.contains(" error: ") { "refused" } else { "admitted" };
             }
             for line in lines {

@@ -148,6 +148,25 @@ pub fn writable_root(folder: &Path) -> (PathBuf, PathBuf) {
     (place, upper)
 }
 
+/// What was made of packages of the distribution, in a folder beside the Debian root, once for each suite. `make` gets a line of
+/// the shell to be run first, a root with a network to run commands in, and the new folder's path.
+pub fn made_of_packages(ending: &str, is_new: bool, make: impl FnOnce(&str, &Path, &Path)) -> PathBuf {
+    let environment = environment().expect("asked for before");
+    let files = environment.root.with_extension(ending);
+    if files.is_dir() && !is_new {
+        return files;
+    }
+    let (place, _) = writable_root(&environment.dir.join(ending));
+    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
+    let new = files.with_extension("new");
+    let _ = fs::remove_dir_all(&new);
+    make("export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq", &place, &new);
+    run("umount", &[utf8(&place)]);
+    let _ = fs::remove_dir_all(&files);
+    fs::rename(&new, &files).expect("the cache can be written to");
+    files
+}
+
 /// The program that runs as the NATS server beside the hosts.
 pub fn nats_server() -> PathBuf {
     std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)

@@ -17,7 +17,7 @@ use crate::cluster::{Cut, Host, Off};
 use crate::command::{EndsAtDrop, kill, lock, now, run, said, since, wait_until};
 use crate::docker;
 use crate::elsewhere;
-use crate::environment::{environment, utf8, writable_root};
+use crate::environment::{made_of_packages, utf8};
 use crate::fixture::{Fixture, Plan};
 use crate::lockstore::Lockstore;
 use crate::remedies;
@@ -28,9 +28,6 @@ const TIMINGS: &str = "renew-interval = \"2s\"\nfailures = 3\nconfirmations = 1\
 const ALL: Duration = Duration::from_secs(120);
 /// Limit for dpkg and all scripts of the packages.
 const INSTALLED: Duration = Duration::from_secs(300);
-/// How often what is said is done: a unit may have several faults, of which one is said first.
-const ROUNDS: usize = 5;
-
 /// A package that runs as a service.
 struct Packaged {
     /// The package; its name up to a dot is the service's.
@@ -164,31 +161,20 @@ const POD: &str = "[Service]\nType=notify\nNotifyAccess=all\nDelegate=yes\nKillM
      ExecStop=/usr/bin/podman stop --ignore pod\nExecStopPost=-/usr/bin/podman rm -v -f -i pod\n\
      [Install]\nWantedBy=multi-user.target\n";
 
-/// The packages' files with all that they need and the hosts do not have, downloaded once for each suite.
+/// The packages' files with all that they need and the hosts do not have.
 fn downloads() -> PathBuf {
-    let environment = environment().expect("asked for before");
-    let files = environment.root.with_extension("packages");
-    if files.is_dir() {
-        return files;
-    }
-    let (place, _) = writable_root(&environment.dir.join("packages"));
-    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
     let packages: Vec<&str> = PACKAGES.iter().map(|packaged| packaged.package).collect();
-    // Debian 13 has Docker's client in a package of its own.
-    let line = format!(
-        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq && \
-         more=$(apt-cache --quiet=2 search --names-only '^docker-cli$' | cut -d' ' -f1) && \
-         apt-get install -qq -y --no-install-recommends --reinstall --download-only {} $more \
-         postgresql-$(ls /usr/lib/postgresql)",
-        packages.join(" ")
-    );
-    run("chroot", &[utf8(&place), "sh", "-c", &line]);
-    let new = files.with_extension("new");
-    let _ = fs::remove_dir_all(&new);
-    run("cp", &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(&new)]);
-    run("umount", &[utf8(&place)]);
-    fs::rename(&new, &files).expect("the cache can be written to");
-    files
+    made_of_packages("packages", false, |prepare, place, new| {
+        // Debian 13 has Docker's client in a package of its own.
+        let line = format!(
+            "{prepare} && more=$(apt-cache --quiet=2 search --names-only '^docker-cli$' | cut -d' ' -f1) && \
+             apt-get install -qq -y --no-install-recommends --reinstall --download-only {} $more \
+             postgresql-$(ls /usr/lib/postgresql)",
+            packages.join(" ")
+        );
+        run("chroot", &[utf8(place), "sh", "-c", &line]);
+        run("cp", &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(new)]);
+    })
 }
 
 #[test]
@@ -232,8 +218,7 @@ fn install(host: &Host) {
     host.remove_file("/etc/putex.d/db.toml");
     let programs = "for name in docker podman nfs; do cp /bin/sleep /usr/local/bin/of-$name; done";
     host.sh(&format!("chmod 755 /usr/local/bin/crun-plain; {programs}; {UNMASK}"));
-    let installed = host.output_within(INSTALLED, &["sh", "-c", INSTALL]);
-    assert!(installed.status.success(), "{}", said(&installed));
+    install_packages(host);
     for packaged in PACKAGES {
         host.sh(packaged.prepare);
     }
@@ -246,6 +231,11 @@ fn install(host: &Host) {
         host.write_file("/etc/systemd/system/pod.service", POD);
         host.exec(&["systemctl", "enable", "pod.service"]);
     }
+}
+
+fn install_packages(host: &Host) {
+    let installed = host.output_within(INSTALLED, &["sh", "-c", INSTALL]);
+    assert!(installed.status.success(), "{}: {}", host.name, said(&installed));
 }
 
 /// Looks at the control groups of both hosts until it is over, and keeps what runs on both at once.
@@ -291,7 +281,7 @@ impl All<'_> {
 
     /// Does what is said of all services, until nothing is said any more.
     fn obey(&self, host: &Host) {
-        for _ in 0..ROUNDS {
+        for _ in 0..remedies::ROUNDS {
             host.exec(&["systemctl", "daemon-reload"]);
             let told = said(&host.output(&["putexd", "--check"]));
             for (service, _) in self.services() {
@@ -301,9 +291,17 @@ impl All<'_> {
                 }
             }
         }
-        let told = host.output(&["putexd", "--check"]);
-        let found = |(service, _)| remedies::found(&said(&told), service).join("\n");
-        assert!(self.services().all(|service| found(service).is_empty()), "{}: {}", host.name, said(&told));
+        self.assert_nothing_said(host, "what is said was done");
+    }
+
+    #[track_caller]
+    fn assert_nothing_said(&self, host: &Host, what: &str) {
+        let told = said(&host.output(&["putexd", "--check"]));
+        assert!(
+            self.services().all(|(service, _)| remedies::found(&told, service).is_empty()),
+            "{what}: {}: {told}",
+            host.name
+        );
     }
 
     /// The units that are active on a host, which may be off.
@@ -428,21 +426,15 @@ impl All<'_> {
     /// Installs all packages anew, first on the standby.
     fn upgrade(&self, holder: &Host, standby: &Host) {
         let before = self.runs(holder);
-        let install = |host: &Host| {
-            let installed = host.output_within(INSTALLED, &["sh", "-c", INSTALL]);
-            assert!(installed.status.success(), "{}: {}", host.name, said(&installed));
-        };
-        install(standby);
+        install_packages(standby);
         self.assert_nothing_on(standby, "the upgrade of the standby");
         assert_eq!(self.runs(holder), before, "the upgrade of the standby interrupted the holder");
-        install(holder);
+        install_packages(holder);
         wait_until(ALL, "each runs on one host", || {
             self.active(holder).len() + self.active(standby).len() == self.units.len()
         });
         for host in [holder, standby] {
-            let told = said(&host.output(&["putexd", "--check"]));
-            let found = |(service, _)| remedies::found(&told, service).join("\n");
-            assert!(self.services().all(|service| found(service).is_empty()), "after the upgrade: {told}");
+            self.assert_nothing_said(host, "the upgrade");
         }
     }
 }

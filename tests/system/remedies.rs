@@ -122,6 +122,9 @@ fn service_of(unit: &str) -> String {
     unit.split_once('.').map_or(unit, |(name, _)| name).replace(['@', ':', '\\'], "-")
 }
 
+/// How often what is said is done: a unit may have several faults, of which one is said first.
+pub const ROUNDS: usize = 5;
+
 /// What is said of a service, each with the file's name before it.
 pub fn found<'a>(check: &'a str, service: &str) -> Vec<&'a str> {
     let file = format!("/etc/putex.d/{service}.toml");
