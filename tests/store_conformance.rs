@@ -53,7 +53,7 @@ use futures_util::StreamExt;
 use memory_store::MemoryStore;
 use putexd::election::Record;
 use putexd::store::nats::NatsStore;
-use putexd::store::{self, Administer, Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
+use putexd::store::{self, Administer, Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, WriteOutcome};
 use putexd::types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, WriteId};
 
 use nats_server::NatsServer;
@@ -662,11 +662,24 @@ async fn usable(store: &dyn Store, key: &Key) {
     within(usable).await;
 }
 
+/// Waits until the store is watched. A login may expire between two calls, as between two reads.
+async fn watched(store: &dyn Store) -> Hints {
+    let watched = async {
+        loop {
+            match store.watch().await {
+                Ok(hints) => return hints,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    within(watched).await
+}
+
 /// A whole round: read, create or replace, and get a hint from the watch.
 async fn works(store: &dyn Store) {
     up(store).await;
     usable(store, &key()).await;
-    let mut hints = store.watch().await.expect("a watch");
+    let mut hints = watched(store).await;
     let now = read(store, &key()).await;
     won(store, &key(), &attempt(&now, held_by("a"))).await;
     assert_eq!(within(hints.next()).await, Some(key()));

@@ -21,6 +21,8 @@ const CONNECTS_MS: u64 = 1000;
 
 /// A report that comes so many seconds after a tenure was seen tells of that tenure. It may have been under way before.
 const REPORTED_S: u64 = 5;
+/// A report that is seen so soon after the store has come back, in milliseconds, may be one that was written before it was away.
+const FOUND_MS: u64 = 3000;
 
 impl View {
     /// Puts together what the putexd of this host has told, at `now` in seconds since 1970.
@@ -144,7 +146,8 @@ fn of_service(
     let reported_ms = holders_host.and_then(|host| host.status.silent_ms);
     // What was reported before the store was away says nothing of what has become of the unit meanwhile.
     let heard_ms = holders_host.and_then(|host| host.status.reported_ms);
-    let stale_ms = returned_ms.filter(|returned| heard_ms.is_none_or(|heard| heard > *returned));
+    let is_of_before = |returned| heard_ms.is_none_or(|heard| heard.saturating_add(FOUND_MS) > returned);
+    let stale_ms = returned_ms.filter(|returned| is_of_before(*returned));
     let is_seen = here.is_none_or(|status| status.silent_ms.is_some()) || holder == node;
     let is_stale = stale_ms.is_some() && !holder.is_empty() && !is_seen && !is_gone;
     let known = Known { report: holders_report, reported_ms, storeless_ms, is_of_tenure, is_gone, is_stale };

@@ -207,12 +207,14 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
     }
 }
 
-/// A program that trusts its PID file if that names a process that runs, as many do.
+/// A program that trusts its PID file if that names a process that runs, as many do. Where there is the other unit, it waits for its
+/// process, which systemd ends as the main process of this unit, before it removes the PID file.
 const FORKS: &str = "[Service]\nType=forking\nPIDFile=/srv/forks.pid\n\
-    ExecStart=/bin/sh -c 'sleep 10000 & kill -0 $(cat /srv/forks.pid) || echo $! >/srv/forks.pid'\n";
+    ExecStart=/bin/sh -c 'sleep 10000 & if [ -e /srv/stranger ]; then until kill -0 $(cat /srv/forks.pid); do sleep 0.1; done; \
+    else echo $! >/srv/forks.pid; fi'\n";
 /// It has the number that is in the PID file, also after systemd has ended it as the main process of the other unit.
 const STRANGER: &str = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec=0\n\
-    ExecStart=/bin/sh -c 'echo $$$$ >/srv/forks.pid; exec sleep 10000'\n";
+    ExecStart=/bin/sh -c 'touch /srv/stranger; while :; do echo $$$$ >/srv/pid; mv /srv/pid /srv/forks.pid; sleep 0.1; done'\n";
 
 #[test]
 fn a_pid_file_that_names_a_process_of_others_is_a_failed_start() {
@@ -233,7 +235,7 @@ fn a_pid_file_that_names_a_process_of_others_is_a_failed_start() {
 
     // The host is not barred until a reload, once it has been done what it says.
     one.exec(&["systemctl", "stop", "stranger.service"]);
-    one.exec(&["rm", "/srv/forks.pid"]);
+    one.exec(&["rm", "-f", "/srv/forks.pid", "/srv/stranger"]);
     two.exec(&["systemctl", "stop", DAEMON]);
     wait_until(TAKE_OVER * 3, "it runs on the first host", || is_active(one, FORKING));
     assert!(!one.journal(&[DAEMON]).contains("had work outside of its control group"));

@@ -171,6 +171,13 @@ fn a_holder_is_not_said_to_run_by_what_it_told_before_the_store_was_away() {
         of(&view, Severity::Progress),
         ["web: h3 had the lock when it last reported, 31s ago; its next report or renewal shows what its unit does"]
     );
+    // A report that is found when the store comes back was written before.
+    let mut back = told.clone();
+    back.report("h3", "web").state = "active".to_owned();
+    (back.store.returned_ms, back.host("h3").reported_ms) = (Some(60_000), Some(59_000));
+    assert_eq!(service(&back.view(), "web").state, "held");
+    back.host("h3").reported_ms = Some(50_000);
+    assert_eq!(service(&back.view(), "web").state, "running");
     // Nobody has the lock of a service that is stopped.
     let mut free = told.clone();
     (free.service("web").holder, free.service("web").stopped) = (String::new(), Some(word("new schema", None)));
@@ -179,6 +186,7 @@ fn a_holder_is_not_said_to_run_by_what_it_told_before_the_store_was_away() {
         ("stopped", vec![])
     );
     // It has reported since, or was seen to renew.
+    told.store.returned_ms = Some(4000);
     told.host("h3").reported_ms = Some(300);
     assert_eq!(service(&told.view(), "web").state, "running");
     (told.host("h3").reported_ms, told.service("web").silent_ms) = (Some(31_000), Some(200));

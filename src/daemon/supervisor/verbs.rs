@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
 use crate::cluster::request::{Unmet, Verb};
-use crate::cluster::view::{ClusterStatus, Life};
+use crate::cluster::view::{ClusterStatus, HostStatus, Life};
 use crate::config::ServiceSettings;
 use crate::daemon::busy_mounts;
 use crate::daemon::cluster::{Cluster, Errand};
@@ -22,6 +22,8 @@ use crate::types::{NodeId, ServiceName};
 
 /// How long a step-down waits for a host that can take over.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// It waits so long for the report of a host that would not take over by its last one: a little more than a host reports in.
+const REPORTED: Duration = Duration::from_secs(12);
 /// How long what only a holder can do waits until there is one.
 const HOLDER: Duration = Duration::from_secs(10);
 /// Time between two looks for such a host.
@@ -155,10 +157,12 @@ impl Supervisor {
         let (grounds, errands) = (self.grounds(), self.errand.clone());
         tokio::spawn(async move {
             if let Verb::StepDown { service, to, .. } = &errand.verb {
-                let end = Instant::now() + PATIENCE;
-                while Instant::now() < end
-                    && matches!(grounds.successors(service, to.as_ref()), Err(Objection::Passing(_)))
-                {
+                let asked = Instant::now();
+                let waits = || {
+                    asked.elapsed() < PATIENCE
+                        || asked.elapsed() < REPORTED && grounds.are_older_than(asked.elapsed(), to.as_ref())
+                };
+                while matches!(grounds.successors(service, to.as_ref()), Err(Objection::Passing(_))) && waits() {
                     sleep(LOOK).await;
                 }
             }
@@ -315,6 +319,16 @@ impl Grounds {
     fn successors(&self, service: &ServiceName, to: Option<&NodeId>) -> Result<String, Objection> {
         let store = self.silences.status(String::new()).trouble_in_short();
         successors(&self.cluster.status(), self.cluster.is_blind(), store.as_deref(), (service, to))
+    }
+
+    /// Whether another host that is alive, or `to`, has not reported for `age`: what speaks against it may be over. Without the store
+    /// no report comes.
+    fn are_older_than(&self, age: Duration, to: Option<&NodeId>) -> bool {
+        let cluster = self.cluster.status();
+        let is_asked = |node: &str| node != cluster.node && to.is_none_or(|to| to.as_str() == node);
+        let is_older = |host: &HostStatus| host.silent_ms.is_some_and(|ms| u128::from(ms) > age.as_millis());
+        let mut asked = cluster.hosts.iter().filter(|host| is_asked(&host.report.node) && host.life() == Life::Reports);
+        self.silences.status(String::new()).trouble_in_short().is_none() && asked.any(is_older)
     }
 }
 

@@ -155,13 +155,19 @@ impl Asker {
 impl Shell<'_> {
     /// Serves `putex-guard reload`. It returns at once; where the program is replaced it does not return.
     pub(super) fn serve_reload(&mut self) {
+        // Before anybody new: an asker that is gone sends nobody away.
+        if let Some(asker) = self.reloads.asker.take() {
+            self.serve_asker(asker);
+        }
         if let Some(asker) = self.reloads.accept() {
             match reexec::offer(&asker.stream, self.handed()) {
                 Ok(()) => self.reloads.asker = Some(asker),
                 Err(error) => keep_program(&asker, &error.to_string()),
             }
         }
-        let Some(mut asker) = self.reloads.asker.take() else { return };
+    }
+
+    fn serve_asker(&mut self, mut asker: Asker) {
         asker.looked_at = clock::now();
         if asker.program.is_none() {
             match asker.hear() {
