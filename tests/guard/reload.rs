@@ -168,7 +168,14 @@ async fn whoever_asks_and_says_nothing_good_changes_nothing() {
     let refused = guard.reload();
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
     extend(&client, 1, ms(90_000)).await.expect("extends");
+    // It is gone, and another comes, before the guard looks at either.
+    guard.signal(rustix::process::Signal::STOP);
     drop(silent);
+    let next = UnixStream::connect(&socket).expect("connects");
+    guard.signal(rustix::process::Signal::CONT);
+    let mut offered = vec![0; 1];
+    (&next).read_exact(&mut offered).expect("what would be handed over");
+    drop(next);
     let reloaded = guard.reload();
     assert!(reloaded.status.success(), "{}", text(&reloaded));
     assert_eq!(guard.inode(), before);
