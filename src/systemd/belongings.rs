@@ -68,7 +68,7 @@ const NOT_AT_BOOT: &str = " ctrl-alt-del emergency exit factory-reset final halt
 /// The others, but for those that a device starts. What they pull in is the host's.
 const AT_BOOT: &str = " basic blockdev@ boot-complete cryptsetup cryptsetup-pre default first-boot-complete getty \
     getty-pre graphical graphical-session graphical-session-pre integritysetup integritysetup-pre local-fs \
-    local-fs-pre machines multi-user network network-online network-pre nss-lookup nss-user-lookup paths \
+    local-fs-pre multi-user network network-online network-pre nss-lookup nss-user-lookup paths \
     remote-cryptsetup remote-fs remote-fs-pre remote-veritysetup rpcbind runlevel2 runlevel3 runlevel4 runlevel5 \
     slices sockets ssh-access swap sysinit time-set time-sync timers tpm2 veritysetup veritysetup-pre ";
 
@@ -612,6 +612,13 @@ mod tests {
     fn a_target_of_the_services_own_is_walked_through() {
         let graph = "db.service Wants all.target\nall.target Wants a.service";
         assert_eq!(of_db(graph), "a.service (Wants= of all.target)");
+    }
+
+    #[test]
+    fn a_target_that_a_boot_starts_only_where_it_is_enabled_is_as_any_other() {
+        let graph = "db.service Wants machines.target\nmachines.target Wants a.service";
+        assert_eq!(of_db(graph), "a.service (Wants= of machines.target)");
+        assert_eq!(of_db(&format!("{graph}\nmulti-user.target Wants machines.target")), "");
     }
 
     #[test]
