@@ -1,9 +1,9 @@
 //! What a service brings along: the units that systemd starts or stops with those of the service, and that the host does
 //! not have for itself. "What belongs to a service" in putexd(8) states the rule.
 //!
-//! [`Walk`] is the rule, without input and output: it names the unit to be read next, and takes what was read. Whoever reads
-//! a unit that the host has for itself goes no further from there, so that a walk costs little more than the service's own
-//! units: sysinit.target and what is behind it is never read.
+//! [`Walk`] is the rule, without input and output: it names the unit to be read next, and takes what was read. What starts a unit
+//! is read before what the unit leads to, and a walk goes no further from a unit that a boot starts, so that it costs little more
+//! than the service's own units: sysinit.target and what is behind it is never read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
@@ -16,8 +16,13 @@ use crate::types::UnitName;
 const MOST: usize = 256;
 
 /// The properties that a walk reads of each unit.
-pub(super) const PROPERTIES: [&str; 18] = [
+pub(super) const PROPERTIES: [&str; 24] = [
     "LoadState",
+    "ActiveState",
+    "FragmentPath",
+    "FailureAction",
+    "SuccessAction",
+    "JobTimeoutAction",
     "DropInPaths",
     "Requires",
     "BindsTo",
@@ -28,6 +33,7 @@ pub(super) const PROPERTIES: [&str; 18] = [
     "Triggers",
     "ConsistsOf",
     "PropagatesStopTo",
+    "RequisiteOf",
     "TriggeredBy",
     "RequiredBy",
     "BoundBy",
@@ -37,8 +43,7 @@ pub(super) const PROPERTIES: [&str; 18] = [
     "ConflictedBy",
 ];
 
-/// The properties that name what systemd starts with a unit or because of it. `Requisite=` is none of them: it starts
-/// nothing.
+/// The properties that name what systemd starts with a unit or because of it.
 const PULLS: [(&str, How); 7] = [
     ("Requires", How::Setting("Requires=")),
     ("BindsTo", How::Setting("BindsTo=")),
@@ -50,9 +55,10 @@ const PULLS: [(&str, How); 7] = [
 ];
 
 /// The properties that name what systemd stops with a unit, and what starts the unit when something happens.
-const FOLLOWS: [(&str, How); 3] = [
+const FOLLOWS: [(&str, How); 4] = [
     ("ConsistsOf", How::PartOf),
     ("PropagatesStopTo", How::Setting("PropagatesStopTo=")),
+    ("RequisiteOf", How::Requisite),
     ("TriggeredBy", How::Trigger),
 ];
 
@@ -60,17 +66,14 @@ const FOLLOWS: [(&str, How); 3] = [
 /// start does not run for itself: of the units in `TriggeredBy` only timers count.
 const PULLED_BY: [&str; 5] = ["RequiredBy", "BoundBy", "WantedBy", "UpheldBy", "TriggeredBy"];
 
-/// The targets of systemd.special(7), without the ending, that no boot starts, so that what they pull in does not run for that.
-const NOT_AT_BOOT: &str = " ctrl-alt-del emergency exit factory-reset final halt hibernate hybrid-sleep kbrequest kexec poweroff \
-    reboot rescue runlevel0 runlevel1 runlevel6 shutdown sigpwr sleep soft-reboot storage-target-mode suspend \
-    suspend-then-hibernate system-update system-update-pre umount ";
+/// The targets, without the ending, that sysinit.target and basic.target start at each boot.
+const AT_EACH_BOOT: &str =
+    " basic cryptsetup integritysetup local-fs paths slices sockets swap sysinit timers veritysetup ";
 
-/// The others, but for those that a device starts. What they pull in is the host's.
-const AT_BOOT: &str = " basic blockdev@ boot-complete cryptsetup cryptsetup-pre default first-boot-complete getty \
-    getty-pre graphical graphical-session graphical-session-pre integritysetup integritysetup-pre local-fs \
-    local-fs-pre multi-user network network-online network-pre nss-lookup nss-user-lookup paths \
-    remote-cryptsetup remote-fs remote-fs-pre remote-veritysetup rpcbind runlevel2 runlevel3 runlevel4 runlevel5 \
-    slices sockets ssh-access swap sysinit time-set time-sync timers tpm2 veritysetup veritysetup-pre ";
+/// The targets of systemd.special(7), without the ending, whose start ends what runs.
+const ENDS_ALL: &str = " ctrl-alt-del emergency exit factory-reset final halt hibernate hybrid-sleep kbrequest kexec poweroff reboot \
+    rescue runlevel0 runlevel1 runlevel6 shutdown sigpwr sleep soft-reboot storage-target-mode suspend suspend-then-hibernate \
+    system-update umount ";
 
 /// How a unit is reached from another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,8 @@ pub(super) enum How {
     Trigger,
     /// The unit is stopped with the lease.
     Follows,
+    /// The unit has `Requisite=` of the other one.
+    Requisite,
 }
 
 impl How {
@@ -95,8 +100,13 @@ impl How {
         match self {
             Self::Setting(name) => name != "PropagatesStopTo=",
             Self::Action(_) | Self::Triggered => true,
-            Self::PartOf | Self::Trigger | Self::Follows => false,
+            Self::PartOf | Self::Trigger | Self::Follows | Self::Requisite => false,
         }
+    }
+
+    /// Whether the unit never runs without the other one, whatever else starts it.
+    fn is_bound(self) -> bool {
+        matches!(self, Self::PartOf | Self::Requisite | Self::Setting("PropagatesStopTo="))
     }
 }
 
@@ -118,6 +128,7 @@ impl fmt::Display for Belonging {
             How::PartOf => write!(f, "{unit} (PartOf={of})"),
             How::Trigger => write!(f, "{unit} (starts {of})"),
             How::Follows => write!(f, "{unit} (stopped with {of})"),
+            How::Requisite => write!(f, "{unit} (Requisite={of})"),
         }
     }
 }
@@ -128,8 +139,10 @@ pub(super) struct Found {
     /// The units that belong to the service and are not named in it, sorted by name. Targets and slices are left out: they only
     /// group others.
     pub(super) belongings: Vec<Belonging>,
-    /// The targets of the host, such as reboot.target, that the end of a unit would start.
-    pub(super) actions: Vec<Belonging>,
+    /// The targets, such as reboot.target, whose start would end what runs on the host.
+    pub(super) ends: Vec<Belonging>,
+    /// What systemd does to the host at the end of a target or slice, such as `SuccessAction=reboot`, which nothing turns off there.
+    pub(super) actions: Vec<(String, String)>,
     /// Whether there are more units than a walk reads.
     pub(super) is_endless: bool,
 }
@@ -141,29 +154,38 @@ pub(super) struct Links {
     is_loaded: bool,
     /// What it leads to.
     to: Vec<(How, String)>,
-    /// What has systemd start it.
+    /// What has systemd start it. Empty for what needs the lease of a service.
     pulled_by: Vec<String>,
     /// What systemd stops with it, of what depends on it.
     depends: Vec<String>,
-    /// Whether it is bound to the lease of a service.
-    is_leased: bool,
     /// Whether it is bound by putexd.
     has_drop_in: bool,
+    /// Whether it is a device that is there, or one of systemd's own programs as systemd ships it.
+    is_of_host: bool,
+    /// What systemd does to the host at its end.
+    action: Option<String>,
 }
 
 impl Links {
-    pub(super) fn of(properties: &Properties) -> Self {
+    pub(super) fn of(name: &str, properties: &Properties) -> Self {
         let all = |name: &str, how: How| properties.texts(name).into_iter().map(move |unit| (how, unit));
         // Two units that end each other are never there together, as Debian's postfix.service and postfix@-.service.
         let rivals = ["Conflicts", "ConflictedBy"].map(|name| properties.texts(name)).concat();
         let is_part = |(how, unit): &(How, String)| *how != How::PartOf || !rivals.contains(unit);
+        let is_leased = properties.texts("BindsTo").iter().any(|name| is_lease(name));
+        let pulled_by = PULLED_BY.iter().flat_map(|name| properties.texts(name));
         Self {
             is_loaded: properties.text("LoadState") == Some("loaded"),
             to: PULLS.iter().chain(&FOLLOWS).flat_map(|(name, how)| all(name, *how)).filter(is_part).collect(),
-            pulled_by: PULLED_BY.iter().flat_map(|name| properties.texts(name)).filter(|name| counts(name)).collect(),
+            pulled_by: if is_leased { Vec::new() } else { pulled_by.filter(|name| counts(name)).collect() },
             depends: ["BoundBy", "RequiredBy"].iter().flat_map(|name| properties.texts(name)).collect(),
-            is_leased: properties.texts("BindsTo").iter().any(|name| is_lease(name)),
             has_drop_in: properties.texts("DropInPaths").iter().any(|path| bond::is_drop_in(path.as_ref())),
+            is_of_host: is_program_of_systemd(name, properties.text("FragmentPath").unwrap_or_default())
+                || name.ends_with(".device") && properties.text("ActiveState") == Some("active"),
+            action: ["FailureAction", "SuccessAction", "JobTimeoutAction"].iter().find_map(|&setting| {
+                let action = properties.text(setting).filter(|action| !matches!(*action, "" | "none"))?;
+                Some(format!("{setting}={action}"))
+            }),
         }
     }
 }
@@ -181,26 +203,36 @@ struct Node {
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
     beside: &'a [UnitName],
+    /// The target that a boot starts.
+    default: String,
     nodes: BTreeMap<String, Node>,
     /// From, how, to.
     edges: Vec<(String, How, String)>,
     queue: VecDeque<String>,
-    /// What has systemd start a reached unit, and was not reached itself: whether it is bound to a lease.
-    others: BTreeMap<String, bool>,
+    /// What was reached, and leads further unless a boot starts it.
+    pending: Vec<String>,
+    /// What has systemd start a reached unit, and was not reached itself.
+    others: BTreeMap<String, Option<Links>>,
     is_endless: bool,
 }
 
 impl<'a> Walk<'a> {
     /// `own` are the units that are named in the service, and its lease target if that is known. Those in `beside` may run
-    /// on several hosts, so that they count as the host's.
-    pub(super) fn new<'u>(own: impl IntoIterator<Item = &'u UnitName>, beside: &'a [UnitName]) -> Self {
+    /// on several hosts, so that they count as the host's. `default` is the target that a boot starts.
+    pub(super) fn new<'u>(
+        own: impl IntoIterator<Item = &'u UnitName>,
+        beside: &'a [UnitName],
+        default: impl Into<String>,
+    ) -> Self {
         let own: Vec<String> = own.into_iter().map(UnitName::to_string).collect();
         let node = |name: &String| (name.clone(), Node { is_own: true, is_forced: true, links: None });
         Self {
             beside,
+            default: default.into(),
             nodes: own.iter().map(node).collect(),
             edges: Vec::new(),
             queue: own.into(),
+            pending: Vec::new(),
             others: BTreeMap::new(),
             is_endless: false,
         }
@@ -208,78 +240,146 @@ impl<'a> Walk<'a> {
 
     /// The unit to be read next.
     pub(super) fn next(&mut self) -> Option<String> {
-        while let Some(name) = self.queue.pop_front() {
-            let is_read = match self.nodes.get(&name) {
-                Some(node) => node.links.is_some(),
-                None => self.others.contains_key(&name),
-            };
-            if !is_read {
+        loop {
+            // What starts a unit comes first, because a walk ends at what a boot starts.
+            if let Some((name, _)) = self.others.iter().find(|(_, links)| links.is_none()) {
+                return Some(name.clone());
+            }
+            if let Some(name) = self.pending.pop() {
+                self.go_on_from(&name);
+                continue;
+            }
+            let name = self.queue.pop_front()?;
+            if self.nodes.get(&name).is_some_and(|node| node.links.is_none()) {
                 return Some(name);
             }
         }
-        None
     }
 
     /// Takes what was read of the unit that [`next`](Self::next) has named.
     pub(super) fn read(&mut self, name: &str, links: Links) {
-        let Some(node) = self.nodes.get(name) else {
-            self.others.insert(name.to_owned(), links.is_leased);
+        if !self.nodes.contains_key(name) {
+            self.look_behind(&links);
+            self.others.insert(name.to_owned(), Some(links));
             return;
-        };
+        }
         // What needs a unit of the service runs nowhere without the lease, whatever else starts it.
         let needs = |(how, to): &(How, String)| {
             matches!(how, How::Setting("Requires=" | "BindsTo=")) && self.is_own(to) && !is_lease(to)
         };
-        let (is_own, is_forced) = (node.is_own, node.is_forced || links.to.iter().any(needs));
+        let needs = links.to.iter().any(needs);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.is_forced |= needs;
+        let (is_own, is_forced) = (node.is_own, node.is_forced);
         if links.has_drop_in && !is_own {
             // What the service bound before its file was changed stays bound until systemd reads its files again.
             self.edges.retain(|(from, _, to)| to != name || !is_lease(from));
         }
-        let is_hosts_own = !is_forced && links.pulled_by.iter().any(|other| self.is_hosts(other));
-        if (links.is_loaded || is_own) && !is_hosts_own {
+        if !is_forced {
+            self.look_behind(&links);
+        }
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.links = Some(links);
+        }
+        self.pending.push(name.to_owned());
+    }
+
+    /// Has that read that starts a unit, unless it is known that a boot starts that.
+    fn look_behind(&mut self, links: &Links) {
+        if links.pulled_by.iter().any(|by| self.is_root(by)) {
+            return;
+        }
+        for by in &links.pulled_by {
+            if self.nodes.contains_key(by) || is_lease(by) || self.others.contains_key(by) {
+                continue;
+            }
+            if self.others.len() >= MOST {
+                self.is_endless = true;
+                return;
+            }
+            self.others.insert(by.clone(), None);
+        }
+    }
+
+    /// Reaches what a unit leads to, if no boot starts it.
+    fn go_on_from(&mut self, name: &str) {
+        let hosts = self.started_by_a_boot();
+        let is_hosts = hosts.contains(name);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let (is_own, is_forced) = (node.is_own, node.is_forced);
+        let Some(links) = node.links.take() else { return };
+        if is_own || links.is_loaded && (is_forced || !is_hosts) {
             if is_lease(name) {
                 for follower in &links.depends {
                     self.reach(name, How::Follows, follower, true);
                 }
             }
             for (how, to) in &links.to {
-                let is_forced = is_own && (matches!(how, How::Triggered | How::Trigger) || is_lease(name));
-                self.reach(name, *how, to, is_forced);
-            }
-            if !is_own {
-                let unknown = links.pulled_by.iter().filter(|other| !self.nodes.contains_key(*other));
-                self.queue.extend(unknown.cloned());
+                let is_trigger = matches!(how, How::Triggered | How::Trigger) || is_lease(name);
+                self.reach(name, *how, to, is_own && (is_trigger || how.is_bound()));
             }
         }
         if let Some(node) = self.nodes.get_mut(name) {
-            node.is_forced = is_forced;
             node.links = Some(links);
         }
     }
 
     fn reach(&mut self, from: &str, how: How, to: &str, is_forced: bool) {
         self.edges.push((from.to_owned(), how, to.to_owned()));
-        if self.is_hosts(to) {
+        // What systemd stops with the service is not the host's, whatever it is.
+        let is_hosts = if how.is_bound() { self.is_beside(to) } else { self.is_root(to) };
+        if is_hosts || ends_all(to) || matches!(to.rsplit_once('.'), Some((_, "device" | "scope"))) {
             return;
         }
         if let Some(node) = self.nodes.get_mut(to) {
             if is_forced && !node.is_forced {
-                // It may have been taken for the host's, and is read again.
+                // It may have been taken for the host's.
                 node.is_forced = true;
-                node.links = None;
-                self.queue.push_back(to.to_owned());
+                self.pending.push(to.to_owned());
             }
         } else if self.nodes.len() >= MOST {
             self.is_endless = true;
         } else {
             self.nodes.insert(to.to_owned(), Node { is_own: false, is_forced, links: None });
-            self.queue.push_back(to.to_owned());
+            // It may have been read already, as what starts another one.
+            match self.others.remove(to).flatten() {
+                Some(links) => self.read(to, links),
+                None => self.queue.push_back(to.to_owned()),
+            }
         }
     }
 
+    fn is_beside(&self, name: &str) -> bool {
+        self.beside.iter().any(|unit| unit.as_str() == name)
+    }
+
     /// Whether the host has a unit for itself, as its name tells.
-    fn is_hosts(&self, name: &str) -> bool {
-        !self.is_own(name) && (is_of_systemd(name) || self.beside.iter().any(|unit| unit.as_str() == name))
+    fn is_root(&self, name: &str) -> bool {
+        let is_target = |stem: &str| AT_EACH_BOOT.contains(&format!(" {stem} "));
+        let is_hosts = name == self.default || name.strip_suffix(".target").is_some_and(is_target) || is_of_host(name);
+        !self.is_own(name) && !is_lease(name) && (is_hosts || self.is_beside(name))
+    }
+
+    /// Of the units that were read those that a boot starts without the service: something starts them that a boot starts. A unit
+    /// that needs the lease of a service is started by none.
+    fn started_by_a_boot(&self) -> BTreeSet<&str> {
+        let nodes = self.nodes.iter().filter(|(_, node)| !node.is_own && !node.is_forced);
+        let nodes = nodes.filter_map(|(name, node)| Some((name.as_str(), node.links.as_ref()?)));
+        let others = self.others.iter().filter_map(|(name, links)| Some((name.as_str(), links.as_ref()?)));
+        let all: Vec<(&str, &Links)> = nodes.chain(others).collect();
+        let mut started = BTreeSet::new();
+        loop {
+            let count = started.len();
+            for (name, links) in &all {
+                let is_started = |by: &String| self.is_root(by) || started.contains(by.as_str());
+                if links.is_of_host || self.is_root(name) || links.pulled_by.iter().any(is_started) {
+                    started.insert(*name);
+                }
+            }
+            if started.len() == count {
+                return started;
+            }
+        }
     }
 
     /// What the walk has found. It is over when [`next`](Self::next) names nothing.
@@ -291,17 +391,17 @@ impl<'a> Walk<'a> {
             let (from, how, _) = edges.min_by_key(|(from, how, _)| (!how.pulls(), !self.is_own(from)))?;
             Some(Belonging { unit: unit.to_owned(), how: *how, of: from.clone() })
         };
-        let is_action =
-            |(from, how, to): &&(String, How, String)| matches!(how, How::Action(_)) && is_special(to) && is_ours(from);
-        let action =
-            |(from, how, to): &(String, How, String)| Belonging { unit: to.clone(), how: *how, of: from.clone() };
+        let ends = |(from, how, to): &&(String, How, String)| how.pulls() && ends_all(to) && is_ours(from);
+        let end = |(from, how, to): &(String, How, String)| Belonging { unit: to.clone(), how: *how, of: from.clone() };
+        let is_group = |unit: &str| matches!(unit.rsplit_once('.'), Some((_, "target" | "slice")));
+        let action = |unit: &&str| {
+            let action = self.nodes.get(*unit)?.links.as_ref()?.action.clone()?;
+            Some(((*unit).to_owned(), action))
+        };
         Found {
-            belongings: belonging
-                .iter()
-                .filter(|unit| !matches!(unit.rsplit_once('.'), Some((_, "target" | "slice"))))
-                .filter_map(|unit| by(unit))
-                .collect(),
-            actions: self.edges.iter().filter(is_action).map(action).collect(),
+            belongings: belonging.iter().filter(|unit| !is_group(unit)).filter_map(|unit| by(unit)).collect(),
+            ends: self.edges.iter().filter(ends).map(end).collect(),
+            actions: belonging.iter().filter(|unit| is_group(unit)).filter_map(action).collect(),
             is_endless: self.is_endless,
         }
     }
@@ -317,24 +417,14 @@ impl<'a> Walk<'a> {
         self.nodes.get(name).is_some_and(|node| node.is_own)
     }
 
-    /// The units that are reached, and that only the service has systemd start: the largest set of which that is true.
+    /// The units that are reached, and that no boot starts.
     fn belonging(&self) -> BTreeSet<&str> {
-        let is_candidate = |node: &Node| !node.is_own && node.links.as_ref().is_some_and(|links| links.is_loaded);
-        let mut all: BTreeSet<&str> =
-            self.nodes.iter().filter(|(_, node)| is_candidate(node)).map(|(name, _)| name.as_str()).collect();
-        loop {
-            let count = all.len();
-            let is_ours = |name: &str| self.is_own(name) || all.contains(name) || self.others.get(name) == Some(&true);
-            let is_only_ours = |name: &str| {
-                let Some(Node { is_forced, links: Some(links), .. }) = self.nodes.get(name) else { return false };
-                *is_forced || links.pulled_by.iter().all(|other| is_ours(other))
-            };
-            let kept: BTreeSet<&str> = all.iter().copied().filter(|name| is_only_ours(name)).collect();
-            all = self.reached_within(&kept);
-            if all.len() == count {
-                return all;
-            }
-        }
+        let started = self.started_by_a_boot();
+        let is_ours = |(name, node): &(&String, &Node)| {
+            let is_loaded = node.links.as_ref().is_some_and(|links| links.is_loaded);
+            !node.is_own && is_loaded && !started.contains(name.as_str())
+        };
+        self.reached_within(&self.nodes.iter().filter(is_ours).map(|(name, _)| name.as_str()).collect())
     }
 
     /// Those of `units` to which a way leads from the service's own units over others of `units`.
@@ -354,42 +444,30 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a unit is one of systemd's or putexd's own, or a part of the host that systemd does not start.
-fn is_of_systemd(name: &str) -> bool {
-    let Some((stem, kind)) = name.rsplit_once('.') else { return true };
-    // systemd-fsck@dev-sda1.service and the like are started for the unit that needs them.
-    let is_program = stem.starts_with("systemd-") && !stem.contains('@') || stem.starts_with("modprobe@");
+/// Whether a unit is one of putexd's own, or a part of the host that systemd does not start.
+fn is_of_host(name: &str) -> bool {
     let is_part = UnitName::new(name).is_ok_and(|unit| unit.is_part_of_putexd());
     // Those of systemd.special(7) that are no targets.
-    let is_special_unit = matches!(name, "-.mount" | "dbus.service" | "dbus.socket" | "syslog.socket");
-    let is_special_slice = kind == "slice" && matches!(stem, "-" | "system" | "user" | "machine");
-    matches!(kind, "device" | "scope" | "swap")
-        || is_special_slice
-        || is_special_unit
-        || is_program
-        || is_part
-        || is_special(name)
+    let is_special =
+        matches!(name, "-.mount" | "-.slice" | "system.slice" | "dbus.service" | "dbus.socket" | "syslog.socket");
+    is_special || is_part
 }
 
-/// Whether a unit that is named in one of [`PULLED_BY`] has others run that nothing else has run.
+/// Whether a unit is a program of systemd's own. systemd-fsck@dev-sda1.service and the like are started for the unit that needs them.
+fn is_program_of_systemd(name: &str, file: &str) -> bool {
+    let is_shipped = ["/usr/lib/systemd/", "/lib/systemd/"].iter().any(|folder| file.starts_with(folder));
+    is_shipped && (name.starts_with("systemd-") && !name.contains('@') || name.starts_with("modprobe@"))
+}
+
+/// Whether a unit that is named in one of [`PULLED_BY`] has others run.
 fn counts(name: &str) -> bool {
-    let (stem, kind) = name.rsplit_once('.').unwrap_or_default();
-    match kind {
-        "socket" | "path" | "automount" => false,
-        "target" => !is_never_at_boot(stem),
-        _ => true,
-    }
+    !matches!(name.rsplit_once('.'), Some((_, "socket" | "path" | "automount")))
 }
 
-/// Whether systemd.special(7) names this target.
-fn is_special(name: &str) -> bool {
-    let Some(stem) = name.strip_suffix(".target") else { return false };
-    let stem = stem.split_inclusive('@').next().unwrap_or_default();
-    is_never_at_boot(stem) || AT_BOOT.contains(&format!(" {stem} "))
-}
-
-fn is_never_at_boot(stem: &str) -> bool {
-    stem.starts_with("initrd") || NOT_AT_BOOT.contains(&format!(" {stem} "))
+/// Whether the start of a unit ends what runs.
+fn ends_all(name: &str) -> bool {
+    name.strip_suffix(".target")
+        .is_some_and(|stem| stem.starts_with("initrd") || ENDS_ALL.contains(&format!(" {stem} ")))
 }
 
 fn is_lease(name: &str) -> bool {
@@ -448,7 +526,7 @@ mod tests {
     /// Walks over a graph that is written as in unit files, such as `a.service Wants b.service c.service`. systemd knows each
     /// dependency from both of its ends. All units that are named are loaded, but those in lines with `is absent`.
     fn walk(own: &[&str], beside: &[&str], graph: &str) -> Found {
-        const REVERSE: [(&str, &str); 10] = [
+        const REVERSE: [(&str, &str); 12] = [
             ("Conflicts", "ConflictedBy"),
             ("Requires", "RequiredBy"),
             ("BindsTo", "BoundBy"),
@@ -459,15 +537,23 @@ mod tests {
             ("Triggers", "TriggeredBy"),
             ("PartOf", "ConsistsOf"),
             ("PropagatesStopTo", "StopPropagatedFrom"),
+            ("StopPropagatedFrom", "PropagatesStopTo"),
+            ("Requisite", "RequisiteOf"),
         ];
         let mut all: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
-        let (mut absent, mut bound) = (Vec::new(), Vec::new());
+        let (mut absent, mut bound, mut own_files) = (Vec::new(), Vec::new(), Vec::new());
         for line in graph.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let mut words = line.split_whitespace();
             let (unit, setting) = (words.next().expect("a unit"), words.next().expect("a setting"));
             for other in words {
                 if setting == "is" {
-                    if other == "absent" { &mut absent } else { &mut bound }.push(unit);
+                    match other {
+                        "absent" => &mut absent,
+                        "bound" => &mut bound,
+                        "own" => &mut own_files,
+                        _ => panic!("{line}"),
+                    }
+                    .push(unit);
                     continue;
                 }
                 let (_, reverse) = REVERSE.iter().find(|(name, _)| *name == setting).expect("a setting");
@@ -476,7 +562,7 @@ mod tests {
             }
         }
         let (own, beside) = (units(own), units(beside));
-        let mut walk = Walk::new(&own, &beside);
+        let mut walk = Walk::new(&own, &beside, "multi-user.target");
         while let Some(name) = walk.next() {
             let state = if absent.contains(&name.as_str()) { "not-found" } else { "loaded" };
             let of_unit = all.iter().filter(|((unit, _), _)| *unit == name);
@@ -485,8 +571,15 @@ mod tests {
                 .map(|((_, property), others)| (*property, zbus::Variant::from(others.clone())));
             let drop_ins: &[&str] = if bound.contains(&name.as_str()) { &["/run/a/zzzz-putex-kept.conf"] } else { &[] };
             let drop_ins = zbus::Variant::from(drop_ins.to_vec());
-            let properties = lists.chain([("LoadState", zbus::Variant::from(state)), ("DropInPaths", drop_ins)]);
-            walk.read(&name, Links::of(&Properties::of(properties)));
+            let folder = if own_files.contains(&name.as_str()) { "/etc" } else { "/usr/lib" };
+            let active = if absent.contains(&name.as_str()) { "inactive" } else { "active" };
+            let properties = lists.chain([
+                ("LoadState", zbus::Variant::from(state)),
+                ("ActiveState", zbus::Variant::from(active)),
+                ("FragmentPath", zbus::Variant::from(format!("{folder}/systemd/system/{name}"))),
+                ("DropInPaths", drop_ins),
+            ]);
+            walk.read(&name, Links::of(&name, &Properties::of(properties)));
         }
         walk.found()
     }
@@ -540,7 +633,8 @@ mod tests {
         for of_host in [
             "multi-user.target Wants side.service",
             "dev-x.device Wants side.service",
-            "app.service Requires side.service",
+            "app.service Requires side.service\nmulti-user.target Wants app.service",
+            "graphical.target Wants side.service\nmulti-user.target Wants graphical.target",
             "side.timer Triggers side.service\ntimers.target Wants side.timer",
             "stack.target Wants side.service db.service\nmulti-user.target Wants stack.target",
             "beside.service Wants side.service",
@@ -552,14 +646,13 @@ mod tests {
                 "db.service Requires sysinit.target system.slice -.mount systemd-journald.socket syslog.socket\n\
                    syslog.socket Triggers db.service\n\
                    db.service Wants network-online.target blockdev@dev-x.target modprobe@loop.service\n\
+                   putexd.service Wants network-online.target\n\
                    db.service BindsTo putex-lease@db.target\nputex-lease@db.target BindsTo putex-guard.service\n\
                    network-online.target Wants wait.service"
             ),
             ""
         );
         assert_eq!(of_db("db.service Wants side.service\nside.service is absent"), "");
-        // It was started by hand for another one, which is of no service.
-        assert_eq!(of_db("db.service Wants a.service\nother.service Wants a.service\nb.service PartOf a.service"), "");
     }
 
     /// What is enabled for a time at which no host serves, or waits for an event, does not run for the host.
@@ -571,10 +664,32 @@ mod tests {
             "rescue.target Wants side.service",
             "app.service OnFailure side.service\nmulti-user.target Wants app.service",
             "side.service Requires db.service\nmulti-user.target Wants side.service",
+            "side.service Requisite db.service\nside.timer Triggers side.service\ntimers.target Wants side.timer",
+            // What has it started is not started by any boot.
+            "none.target Wants side.service",
+            "graphical.target Wants side.service",
+            "other.service Requires side.service",
+            "other.timer Triggers other.service\nother.service Wants side.service",
+            "dev-gone.device Wants side.service\ndev-gone.device is absent",
+            "side.service Wants other.service\nother.service Wants side.service\nother.service is absent",
         ] {
             let told = of_db(&format!("db.service Wants side.service\n{idle}"));
             assert_eq!(told, "side.service (Wants= of db.service)", "{idle}");
         }
+        for (target, how) in
+            [("time-sync.target", "Wants"), ("graphical.target", "Requires"), ("machine.slice", "Requires")]
+        {
+            let told = of_db(&format!("db.service {how} {target}\n{target} Wants side.service"));
+            assert_eq!(told, format!("side.service (Wants= of {target})"));
+        }
+        assert_eq!(
+            of_db("db.service Wants systemd-side.service\nsystemd-side.service is own"),
+            "systemd-side.service (Wants= of db.service)"
+        );
+        assert_eq!(
+            of_db("side.service StopPropagatedFrom db.service\nmulti-user.target Wants side.service"),
+            "side.service (PropagatesStopTo= of db.service)"
+        );
         let told = of_db(
             "db.service Requires srv.mount\nsrv.automount Triggers srv.mount\nlocal-fs.target Wants srv.automount",
         );
@@ -590,7 +705,10 @@ mod tests {
             "side.service (Wants= of own.slice)"
         );
         assert_eq!(
-            of_db("db.service Requires own.slice\nown.slice Wants a.service\ntop.service Requires own.slice"),
+            of_db(
+                "db.service Requires own.slice\nown.slice Wants a.service\ntop.service Requires own.slice\n\
+                   multi-user.target Wants top.service"
+            ),
             ""
         );
     }
@@ -638,7 +756,8 @@ mod tests {
     #[test]
     fn what_only_services_share_is_not_the_hosts() {
         let shared = "db.service Wants side.service\nweb.service Wants side.service";
-        assert_eq!(of_db(shared), "");
+        assert_eq!(of_db(&format!("{shared}\nmulti-user.target Wants web.service")), "");
+        let shared = &format!("{shared}\nmulti-user.target Wants web.service");
         let leased = format!("{shared}\nweb.service BindsTo putex-lease@web.target");
         assert_eq!(of_db(&leased), "side.service (Wants= of db.service)");
     }
@@ -646,7 +765,7 @@ mod tests {
     #[test]
     fn an_end_that_takes_the_host_down_is_found() {
         let found = walk(&["db.service"], &[], "db.service OnFailure reboot.target mail@db.service");
-        assert_eq!(found.actions[0].to_string(), "reboot.target (OnFailure= of db.service)");
+        assert_eq!(found.ends[0].to_string(), "reboot.target (OnFailure= of db.service)");
         assert_eq!(found.belongings[0].to_string(), "mail@db.service (OnFailure= of db.service)");
     }
 

@@ -56,12 +56,20 @@ impl Belongings {
 
     /// Refuses units whose end would take the host down, or that bring along more than a walk reads.
     pub(super) fn check_end(&self, unit: &UnitName) -> Result<(), Trouble> {
-        if let Some(Belonging { unit: target, how: How::Action(setting), of }) = self.found.actions.first() {
+        if let Some(Belonging { unit: target, how: How::Action(setting) | How::Setting(setting), of }) =
+            self.found.ends.first()
+        {
             return Err(Trouble {
-                trouble: format!("has {target} started at its end, by {setting} of {of}"),
+                trouble: format!("has {target} started, which ends what runs on the host, by {setting} of {of}"),
                 remedy: format!(
                     "run \"systemctl edit --full {of}\" and delete {target} there, because a drop-in cannot take it away"
                 ),
+            });
+        }
+        if let Some((group, action)) = self.found.actions.first() {
+            return Err(Trouble {
+                trouble: format!("brings along {group} with {action}, which ends what runs on the host"),
+                remedy: format!("run \"systemctl edit --full {group}\" and delete {action} there"),
             });
         }
         if self.found.is_endless {
@@ -81,10 +89,12 @@ impl Systemd {
     pub(super) async fn belongings(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Belongings, BusError> {
         let lease = around.service.or(around.named_in).map(ServiceName::lease_target);
         let own = std::iter::once(unit).chain(around.bound.iter().filter(|other| *other != unit)).chain(&lease);
-        let mut walk = Walk::new(own, around.beside);
         let link = self.link().await?;
+        let default = link.common("default.target", &["Id"]).await?;
+        let mut walk = Walk::new(own.chain(around.contains), around.beside, default.text("Id").unwrap_or_default());
         while let Some(name) = walk.next() {
-            walk.read(&name, Links::of(&link.common(&name, &PROPERTIES).await?));
+            let links = Links::of(&name, &link.common(&name, &PROPERTIES).await?);
+            walk.read(&name, links);
         }
         let found = walk.found();
         let dependents = walk.dependents(unit.as_str());
