@@ -18,7 +18,8 @@ use crate::host::mounts;
 use crate::types::UnitName;
 
 /// The properties that name what starts a unit when it is started itself.
-const STARTED_BY: &[&str] = &["BoundBy", "RequiredBy", "TriggeredBy", "UpheldBy", "WantedBy"];
+const STARTED_BY: &[&str] =
+    &["BoundBy", "OnFailureOf", "OnSuccessOf", "RequiredBy", "TriggeredBy", "UpheldBy", "WantedBy"];
 /// Those that name what a target starts.
 const STARTS: &[&str] = &["BindsTo", "Requires", "Upholds", "Wants"];
 /// The folders of links beside a unit's file, by their endings.

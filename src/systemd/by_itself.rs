@@ -44,6 +44,20 @@ fn is_off(value: &str, off: &str) -> bool {
     value == off || off == "no" && matches!(value, "" | "n" | "0" | "f" | "false" | "off")
 }
 
+/// Refuses a unit at whose end systemd stops everything else on the host, putexd and all other services too.
+pub(super) fn check_isolates(properties: &Properties) -> Result<(), Trouble> {
+    for (name, usual) in [("OnFailureJobMode", "replace"), ("OnSuccessJobMode", "fail")] {
+        if properties.text(name) == Some("isolate") {
+            let unit = properties.text("Id").unwrap_or_default();
+            return Err(Trouble {
+                trouble: format!("has {name}=isolate, so that its end stops everything else on the host"),
+                remedy: remedy::drop_in(unit, "Unit", &format!("{name}={usual}")),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Checks that PID 1 has loaded what the drop-in of the lease says.
 pub(super) fn check(properties: &Properties) -> Result<(), Trouble> {
     let acts = TURNED_OFF.iter().find_map(|(name, off)| match properties.flag(name) {
@@ -81,6 +95,18 @@ mod tests {
         assert_eq!(said("StopWhenUnneeded", Variant::from(false)), Ok(()));
         let told = said("StopWhenUnneeded", Variant::from(true)).expect_err("it acts");
         assert!(told.starts_with("has StopWhenUnneeded=yes"), "{told}");
+    }
+
+    #[test]
+    fn an_end_that_stops_the_host_is_refused() {
+        let of = |name, mode| {
+            let id = ("Id", Variant::from("a.service"));
+            check_isolates(&Properties::of([id, (name, Variant::from(mode))])).map_err(|found| found.remedy)
+        };
+        assert_eq!((of("OnFailureJobMode", "replace"), of("OnSuccessJobMode", "fail")), (Ok(()), Ok(())));
+        let remedy = of("OnFailureJobMode", "isolate").expect_err("it isolates");
+        assert!(remedy.contains("'[Unit]' OnFailureJobMode=replace"), "{remedy}");
+        assert!(of("OnSuccessJobMode", "isolate").expect_err("it isolates").contains("OnSuccessJobMode=fail"));
     }
 
     #[test]

@@ -58,9 +58,32 @@ fn conflicts(properties: &Properties) -> BTreeSet<String> {
     all.filter(|name| !matches!(name.as_str(), "shutdown.target" | "umount.target")).collect()
 }
 
-/// Refuses a unit that another unit of its service ends.
+/// What every host runs on, beside putexd's own units: a start that ends one of them ends other services as well.
+const OF_HOST: [&str; 9] = [
+    "basic.target",
+    "dbus.service",
+    "dbus.socket",
+    "default.target",
+    "graphical.target",
+    "local-fs.target",
+    "multi-user.target",
+    "network.target",
+    "sysinit.target",
+];
+
+/// Refuses a unit whose start ends a part of the host, or that another unit of its service ends.
 pub(super) fn check_own(properties: &Properties, bound: &[UnitName]) -> Result<(), Trouble> {
     let names = conflicts(properties);
+    let is_of_host = |name: &str| {
+        OF_HOST.contains(&name)
+            || UnitName::new(name).is_ok_and(|unit| unit.is_part_of_putexd() && unit.kind() == "service")
+    };
+    if let Some(part) = names.iter().find(|name| is_of_host(name)) {
+        return Err(Trouble {
+            trouble: format!("and {part} end each other (Conflicts=), and every service of the host needs that"),
+            remedy: format!("remove Conflicts={part}"),
+        });
+    }
     let other = bound.iter().find(|unit| names.contains(unit.as_str()) && properties.text("Id") != Some(unit.as_str()));
     other.map_or(Ok(()), |other| {
         Err(Trouble {
@@ -88,6 +111,15 @@ mod tests {
     use zbus::Variant;
 
     use super::*;
+
+    #[test]
+    fn nobody_ends_a_part_of_the_host() {
+        for part in ["putexd.service", "putex-guard.service", "dbus.socket", "multi-user.target"] {
+            let conflicts = Properties::of([("Conflicts", Variant::from(vec![part]))]);
+            let told = check_own(&conflicts, &[]).expect_err("it does");
+            assert_eq!(told.remedy, format!("remove Conflicts={part}"));
+        }
+    }
 
     #[test]
     fn the_units_of_one_service_do_not_end_each_other() {

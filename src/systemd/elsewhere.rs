@@ -248,14 +248,60 @@ const CLIENTS: &[Client] = &[
         ..NONE
     },
     Client {
-        names: &["service", "invoke-rc.d"],
+        names: &["service", "invoke-rc.d", "deb-systemd-invoke"],
         begins: Begins::If(|_, arguments, own| {
             let words: Vec<&str> = arguments.iter().copied().filter(|word| !word.starts_with('-')).collect();
-            matches!(words[..], [name, "start" | "restart" | "reload-or-restart", ..] if !own.has(name))
+            let is_start = |word: &str| matches!(word, "start" | "restart" | "reload-or-restart");
+            // Debian's helper of packages has them the other way round.
+            matches!(words[..], [name, verb, ..] if is_start(verb) && !own.has(name))
+                || matches!(words[..], [verb, name, ..] if is_start(verb) && !own.has(name))
         }),
         does: "start another unit, which runs on without this one",
         ..NONE
     },
+    Client {
+        names: &["telinit", "init"],
+        begins: Begins::If(|_, arguments, _| !arguments.is_empty()),
+        does: "have systemd enter another state",
+        remedy: "take it out",
+        ..NONE
+    },
+    Client {
+        names: &["portablectl"],
+        valued: &["-p", "--profile", "-H", "-M"],
+        begins: Begins::If(|client, arguments, _| {
+            subcommand(client.valued, arguments).is_some_and(|(verb, _)| verb == "attach" || verb == "reattach")
+                && has(arguments, &["--now"])
+        }),
+        does: "start another unit, which runs on without this one",
+        ..NONE
+    },
+    Client {
+        names: &["loginctl"],
+        begins: Begins::Verbs(&["enable-linger"]),
+        does: "have the services of a user started, which run on without this one",
+        remedy: "make them units of the system, with User=, and list those in bound-units",
+        ..NONE
+    },
+    Client {
+        names: &["supervisorctl"],
+        valued: &["-c", "--configuration", "-s", "--serverurl", "-u", "--username", "-p", "--password"],
+        begins: Begins::Verbs(&["restart", "start"]),
+        does: "ask a daemon to run a program",
+        remedy: "start the program itself",
+        ..NONE
+    },
+    Client {
+        names: &["mount", "mount.nfs", "mount.cifs", "systemd-mount"],
+        begins: Begins::If(|_, arguments, _| {
+            let shown = ["-l", "-h", "-V", "--help", "--version", "--umount", "-u", "--list", "--show-labels"];
+            !arguments.is_empty() && !has(arguments, &shown) && !arguments.iter().any(|word| word.contains("remount"))
+        }),
+        does: "mount a file system, which stays mounted",
+        remedy: "write it down as a mount unit, and list that in bound-units",
+        ..NONE
+    },
+    Client { names: &["swapon"], does: "take a swap into use, which stays", remedy: "leave it to each host", ..NONE },
     Client {
         names: &["busctl", "dbus-send", "gdbus"],
         begins: Begins::If(|_, arguments, own| {
@@ -517,7 +563,7 @@ fn systemctl_begins(client: &Client, arguments: &[&str], own: &Own<'_>) -> bool 
     let mut names = names.iter().filter(|word| !word.starts_with('-'));
     match verb {
         "start" | "restart" | "reload-or-restart" => names.any(|name| !own.has(name)),
-        "enable" | "reenable" => has(arguments, &["--now"]) && names.any(|name| !own.has(name)),
+        "enable" | "reenable" | "link" | "preset" => has(arguments, &["--now"]) && names.any(|name| !own.has(name)),
         "isolate" => true,
         _ => false,
     }
@@ -569,7 +615,20 @@ mod tests {
             ("/usr/bin/systemctl --now enable db-worker.service", "systemctl"),
             ("/usr/sbin/service worker start", "service"),
             ("/usr/sbin/invoke-rc.d worker start", "invoke-rc.d"),
+            ("/usr/bin/deb-systemd-invoke restart worker.service", "deb-systemd-invoke"),
             ("/etc/init.d/worker start", "worker"),
+            ("/usr/bin/unshare -m systemctl start worker", "systemctl"),
+            ("/usr/bin/systemctl preset --now worker", "systemctl"),
+            ("/usr/sbin/telinit 2", "telinit"),
+            ("/sbin/init 3", "init"),
+            ("/usr/bin/portablectl attach --now /srv/db.raw", "portablectl"),
+            ("/usr/bin/loginctl enable-linger db", "loginctl"),
+            ("/usr/bin/supervisorctl -c /srv/a start db", "supervisorctl"),
+            ("/bin/mount --bind /srv/a /mnt/a", "mount"),
+            ("/sbin/mount.nfs a:/b /mnt/b", "mount.nfs"),
+            ("/sbin/mount.cifs //a/b /mnt/b", "mount.cifs"),
+            ("/usr/bin/systemd-mount -o bind /srv/a /mnt/a", "systemd-mount"),
+            ("/sbin/swapon /srv/swap", "swapon"),
             (
                 "/usr/bin/busctl call a /a org.freedesktop.systemd1.Manager StartUnit ss worker.service replace",
                 "busctl",
@@ -596,9 +655,11 @@ mod tests {
         for (line, name) in lines {
             assert_eq!(named(line).as_deref(), Some(name), "{line}");
         }
-        for name in CLIENTS.iter().flat_map(|client| client.names) {
-            assert!(lines.iter().any(|(line, _)| line.contains(name)), "{name} has a line here");
-            assert!(name.len() <= 15, "the kernel keeps no more of {name}");
+        for client in CLIENTS {
+            for name in client.names {
+                assert!(lines.iter().any(|(line, _)| line.contains(name)), "{name} has a line here");
+                assert!(!client.stays || name.len() <= 15, "the kernel keeps no more of {name}");
+            }
         }
     }
 
@@ -618,6 +679,9 @@ mod tests {
             "/usr/bin/virsh destroy db",
             "/usr/bin/systemd-nspawn --quiet --keep-unit --boot --machine=db",
             "/usr/bin/systemctl stop other.service",
+            "/bin/mount -o remount,rw /srv",
+            "/bin/mount",
+            "/usr/bin/deb-systemd-invoke stop other.service",
             "/usr/bin/systemctl is-active other.service",
             "/usr/bin/systemctl enable other.service",
             "/usr/bin/systemctl try-restart other.service",

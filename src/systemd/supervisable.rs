@@ -234,6 +234,7 @@ pub(super) fn check_settings(
             );
         }
     }
+    by_itself::check_isolates(properties)?;
     if around.service.is_some() {
         by_itself::check(properties)?;
     }

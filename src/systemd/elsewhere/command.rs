@@ -86,6 +86,21 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper { names: &["taskset"], operands: 1, ..NONE },
     Wrapper { names: &["chroot"], operands: 1, long: &["--groups", "--userspec"], ..NONE },
     Wrapper { names: &["gosu", "su-exec"], operands: 1, ..NONE },
+    Wrapper {
+        names: &["unshare"],
+        letters: "SGRw",
+        long: &["--setuid", "--setgid", "--root", "--wd", "--map-user", "--map-group", "--map-users", "--map-groups"],
+        ..NONE
+    },
+    Wrapper { names: &["nsenter"], letters: "tSG", long: &["--target", "--setuid", "--setgid"], ..NONE },
+    Wrapper { names: &["pkexec"], long: &["--user"], ..NONE },
+    Wrapper { names: &["dbus-run-session"], long: &["--config-file", "--dbus-daemon"], ..NONE },
+    Wrapper {
+        names: &["xargs"],
+        letters: "aEdILnPs",
+        long: &["--arg-file", "--delimiter", "--max-lines", "--max-args", "--max-procs", "--max-chars"],
+        ..NONE
+    },
 ];
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "zsh"];
@@ -341,6 +356,11 @@ mod tests {
             "chroot --userspec db /srv",
             "gosu db",
             "su-exec db",
+            "unshare -m --root /srv",
+            "nsenter -t 1 -m",
+            "pkexec --user root",
+            "dbus-run-session --",
+            "xargs -r -n 1",
             "nice flock /run/db.lock timeout 5 env",
         ];
         for line in lines {
