@@ -38,6 +38,8 @@ pub(super) struct Told {
     pub(super) killed: bool,
     /// The processes that have their work done elsewhere.
     pub(super) clients: Vec<FoundClient>,
+    /// What the units have begun elsewhere by their commands.
+    pub(super) begun: Option<String>,
     /// The processes of others that use each mount.
     pub(super) users: Vec<Process>,
     /// Processes that run, until they are killed.
@@ -265,6 +267,14 @@ impl Manager for Fake {
         _: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
         self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.clients.clone()))
+    }
+
+    fn begun_elsewhere<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
+        self.answer(|silence| silence, |told| Ok(told.begun.clone()))
     }
 
     fn users_of_mount<'a>(

@@ -703,13 +703,19 @@ impl UnitControl {
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         let units = self.all();
         let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
-        let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
+        let begun = join_all(units.iter().map(|name| self.begun_elsewhere(name)));
+        let ((looks, begun), lease) = join(join(looks, begun), self.systemd.brief(&self.lease)).await;
         let mut killed = None;
-        for (name, look) in units.into_iter().zip(looks) {
+        for ((name, look), begun) in units.into_iter().zip(looks).zip(begun) {
             match look.map_err(NotDead::from).and_then(|look| look.dead) {
-                Ok(state) if state.was_killed() => drop(killed.get_or_insert(name)),
+                Ok(state) if state.was_killed() => drop(killed.get_or_insert(name.clone())),
                 Ok(_) => {}
                 Err(trouble) => return Err((name, trouble)),
+            }
+            if let Err(trouble) =
+                begun.map_err(NotDead::from).and_then(|begun| begun.map_or(Ok(()), |words| Err(NotDead::Begun(words))))
+            {
+                return Err((name, trouble));
             }
         }
         // A client that ends by itself has had its daemon end the work first.
@@ -724,6 +730,15 @@ impl UnitControl {
         }
         self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
         self.beyond.end(left, self.machine.now(), slice).await
+    }
+
+    /// What a unit has begun elsewhere, as the commands that it has run show. Nothing where the administrator answers for such work, or
+    /// has said where it is.
+    async fn begun_elsewhere(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
+        if self.beyond.is_unit_only() || !self.beyond.contains().is_empty() {
+            return Ok(None);
+        }
+        self.systemd.begun_elsewhere(unit, &self.all()).await
     }
 
     /// Proves that the control groups of the units are empty. PID 1 has stopped the units, and looks at the control groups
@@ -939,6 +954,21 @@ mod tests {
         units.work.send_modify(|work| work.looks.is_proven = false);
         assert!(units.is_late_for_good().await);
         assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_unit_has_begun_elsewhere_keeps_it_from_being_proven_dead() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| told.begun = Some("has systemd-run ask systemd for a unit of its own".to_owned()));
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_secs(5)).await;
+        assert!(!stop.is_finished());
+        fake.tell(|told| told.begun = None);
+        stop.await.expect("it ends");
     }
 
     #[tokio::test(start_paused = true)]

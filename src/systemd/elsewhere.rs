@@ -12,6 +12,8 @@ mod command;
 
 use std::path::Path;
 
+use super::Systemd;
+use super::error::BusError;
 use super::properties::Properties;
 use super::remedy::drop_in;
 use crate::host::processes::{Process, Running};
@@ -425,12 +427,31 @@ pub(super) fn check(properties: &Properties, own: &[UnitName], contains: &[UnitN
         // the rest is up to whoever wrote it.
         return None;
     }
-    let commands = COMMANDS.into_iter().flat_map(|name| properties.commands(name));
-    commands.into_iter().find_map(|command| {
+    of_commands(COMMANDS.into_iter().flat_map(|name| properties.commands(name)), own)
+}
+
+/// What the commands of a unit that were run are known to have done elsewhere. A unit with such commands is not started; its file
+/// may have been changed while it ran.
+fn begun(properties: &Properties, own: &[UnitName]) -> Option<String> {
+    of_commands(COMMANDS.into_iter().flat_map(|name| properties.commands_run(name)), own).map(|(words, _)| words)
+}
+
+fn of_commands(mut commands: impl Iterator<Item = Vec<String>>, own: &[UnitName]) -> Option<(String, String)> {
+    commands.find_map(|command| {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let (name, client) = find(&words, &Own(own), is_there)?;
         Some((format!("has {name} {}, where no stop of it reaches", client.does), client.remedy.to_owned()))
     })
+}
+
+impl Systemd {
+    /// What a unit that is about to be called dead is known to have begun elsewhere. `own` are the units of the service.
+    pub(super) async fn begun_elsewhere(&self, unit: &UnitName, own: &[UnitName]) -> Result<Option<String>, BusError> {
+        if unit.kind() != "service" {
+            return Ok(None);
+        }
+        Ok(begun(&self.link().await?.of_its_type(unit.as_str()).await?, own))
+    }
 }
 
 /// PAM gives a unit a session, whose scope is the control group of its processes then, where the PAM file that the unit names

@@ -385,12 +385,16 @@ impl Properties {
     /// The command lines of a property such as ExecStart: `a(sasbttttuii)` of path, arguments, and how the last run went. The
     /// first word of each is the path of the program, whatever name it is given.
     pub(super) fn commands(&self, name: &str) -> Vec<Vec<String>> {
-        let command = |item: &Variant<'_>| {
-            let Variant::Structure(structure) = item else { return None };
-            let [program, Variant::Array(arguments), ..] = structure.fields() else { return None };
-            Some(std::iter::once(program).chain(arguments.inner().iter().skip(1)).filter_map(words).collect())
-        };
         self.items(name).iter().filter_map(command).collect()
+    }
+
+    /// Those of them that were run since they were loaded.
+    pub(super) fn commands_run(&self, name: &str) -> Vec<Vec<String>> {
+        let was_run = |item: &&Variant<'_>| {
+            let Variant::Structure(structure) = item else { return false };
+            structure.fields().get(7).and_then(|pid| u32::try_from(pid).ok()).is_some_and(|pid| pid > 0)
+        };
+        self.items(name).iter().filter(was_run).filter_map(command).collect()
     }
 
     /// How the commands of a property such as ExecStart have ended in the last run.
@@ -583,6 +587,12 @@ fn words(value: &Variant<'_>) -> Option<String> {
     <&str>::try_from(value).ok().map(str::to_owned)
 }
 
+fn command(item: &Variant<'_>) -> Option<Vec<String>> {
+    let Variant::Structure(structure) = item else { return None };
+    let [program, Variant::Array(arguments), ..] = structure.fields() else { return None };
+    Some(std::iter::once(program).chain(arguments.inner().iter().skip(1)).filter_map(words).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -704,6 +714,9 @@ mod tests {
         assert_eq!(found.commands("ExecStart"), [["/bin/a", "-b"]]);
         assert_eq!(found.exits("ExecStart"), [Exit { code: 0, status: 0 }]);
         assert_eq!(found.commands("ExecStartPre"), Vec::<Vec<String>>::new());
+        let was_run = ("/bin/b", vec!["b"], false, 0_u64, 9_u64, 0_u64, 0_u64, 7_u32, 0_i32, 0_i32);
+        let found = Properties::of(vec![("ExecStop", Variant::from(vec![was_run]))]);
+        assert_eq!(found.commands_run("ExecStop"), [["/bin/b"]]);
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub enum NotDead {
     /// ended that work.
     #[error("it was killed, and so did not end the work of {0}")]
     Elsewhere(String),
+    /// The unit has run a command that has work done elsewhere.
+    #[error("it {0}")]
+    Begun(String),
     /// systemd counts the unit as unmounted, but its file system is mounted.
     #[error("{0}")]
     Mounted(String),
@@ -250,7 +253,9 @@ impl NotDead {
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         match self {
-            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Elsewhere(_) | Self::Mounted(_) => true,
+            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Elsewhere(_) | Self::Begun(_) | Self::Mounted(_) => {
+                true
+            }
             Self::Unknown(_)
             | Self::Running(_)
             | Self::JobQueued { .. }
@@ -269,6 +274,10 @@ impl NotDead {
             Self::FailedIsNoProof(_) | Self::Elsewhere(_) => format!(
                 "see that nothing of {unit} is left on this host, and run \"systemctl reset-failed {unit}\", or reboot the \
                  host: {unit} is not proven dead: {self}"
+            ),
+            Self::Begun(_) => format!(
+                "end on this host what {unit} has begun elsewhere, take that command out of its file, and run \"systemctl \
+                 daemon-reload\": {unit} is not proven dead: {self}"
             ),
             Self::Forgotten(_) => {
                 format!(

@@ -714,6 +714,14 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn begun_elsewhere<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a [UnitName],
+    ) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
+        Box::pin(async { Ok(None) })
+    }
+
     fn users_of_mount<'a>(
         &'a self,
         _: &'a UnitName,
