@@ -16,8 +16,16 @@ use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
 
 /// The properties that only admission looks at.
-const ADMISSION: [&str; 6] =
-    ["Before", "FailureAction", "SuccessAction", "StartLimitAction", "JobTimeoutAction", "StopWhenUnneeded"];
+const ADMISSION: [&str; 8] = [
+    "Before",
+    "FailureAction",
+    "SuccessAction",
+    "StartLimitAction",
+    "JobTimeoutAction",
+    "OnFailureJobMode",
+    "OnSuccessJobMode",
+    "StopWhenUnneeded",
+];
 
 /// What the service around a unit has configured that the admission of the unit depends on.
 #[derive(Debug, Clone, Copy, Default)]

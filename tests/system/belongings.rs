@@ -233,3 +233,103 @@ fn what_is_added_later_ends_nothing(fixture: &Fixture, first: &Event) {
         !said(&host.output(&["putexctl", "status", "--local", "db"])).contains("later.service")
     });
 }
+
+/// A service's unit, the other files, the links, and what `putexd --check` says of it.
+type Case =
+    (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static [&'static str], &'static str);
+
+/// What nothing of the host starts without the service, and what ends the host, in the ways that somebody found who looked for them.
+const FOUND: &[Case] = &[
+    (
+        "none",
+        "Wants=n.service\nAfter=none.target",
+        &[("n.service", "")],
+        &["none.target.wants/n.service"],
+        "n.service (Wants=",
+    ),
+    ("later", "Wants=l.service", &[("l.service", "")], &["graphical.target.wants/l.service"], "l.service (Wants="),
+    (
+        "time",
+        "Wants=time-sync.target",
+        &[("t.service", "")],
+        &["time-sync.target.wants/t.service"],
+        "t.service (Wants=",
+    ),
+    ("own", "Wants=systemd-own.service", &[("systemd-own.service", "")], &[], "systemd-own.service (Wants="),
+    (
+        "idle",
+        "Wants=i.service\nAfter=dead.service",
+        &[("i.service", ""), ("dead.service", "[Unit]\nRequires=i.service\n")],
+        &[],
+        "i.service (Wants=",
+    ),
+    (
+        "slice",
+        "Wants=s.target",
+        &[("s.target", "[Unit]\nWants=s1.slice\n"), ("s1.slice", "[Unit]\nWants=s2.service\n"), ("s2.service", "")],
+        &[],
+        "s2.service (Wants=",
+    ),
+    (
+        "follows",
+        "After=basic.target",
+        &[("f.service", "[Unit]\nRequisite=follows.service\n"), ("f.timer", "[Timer]\nOnCalendar=hourly\n")],
+        &["timers.target.wants/f.timer"],
+        "f.service (Requisite=follows.service)",
+    ),
+    (
+        "stops",
+        "PropagatesStopTo=p.service",
+        &[("p.service", "")],
+        &["multi-user.target.wants/p.service"],
+        "p.service (PropagatesStopTo=",
+    ),
+    (
+        "isolates",
+        "OnFailure=iso.target\nOnFailureJobMode=isolate",
+        &[("iso.target", "[Unit]\nAllowIsolate=yes\n")],
+        &[],
+        "has OnFailureJobMode=isolate",
+    ),
+    (
+        "reboots",
+        "OnFailure=r.target",
+        &[("r.target", "[Unit]\nDefaultDependencies=no\nRequires=reboot.target\n")],
+        &[],
+        "has reboot.target started",
+    ),
+    (
+        "acts",
+        "Requires=a.target",
+        &[("a.target", "[Unit]\nStopWhenUnneeded=yes\nSuccessAction=reboot-force\n")],
+        &[],
+        "brings along a.target with SuccessAction=reboot-force",
+    ),
+    ("ends", "Conflicts=putexd.service", &[], &[], "remove Conflicts=putexd.service"),
+];
+
+#[test]
+fn what_no_boot_starts_belongs_to_the_service_and_what_ends_the_host_is_refused() {
+    let Some(fixture) = Plan::hosts("found", 1, Lockstore::Directory).prepare() else { return };
+    let host = &fixture.hosts[0];
+    let folder = "/etc/systemd/system";
+    for (name, unit, files, links, _) in FOUND {
+        let run = "[Service]\nExecStart=/bin/sleep infinity\n";
+        host.write_file(&format!("{folder}/{name}.service"), &format!("[Unit]\n{unit}\n{run}"));
+        for (file, text) in *files {
+            let text = if file.ends_with(".service") { format!("{text}{run}") } else { (*text).to_owned() };
+            host.write_file(&format!("{folder}/{file}"), &text);
+        }
+        for link in *links {
+            let (wants, target) = link.split_once('/').expect("a link");
+            host.sh(&format!("mkdir -p {folder}/{wants} && ln -s ../{target} {folder}/{link}"));
+        }
+        host.write_file(&format!("/etc/putex.d/{name}.toml"), &format!("unit = \"{name}.service\"\n"));
+    }
+    host.exec(&["systemctl", "set-default", "multi-user.target"]);
+    host.exec(&["systemctl", "daemon-reload"]);
+    for (name, _, _, _, words) in FOUND {
+        let told = error_of(host, &format!("/{name}.toml"));
+        assert!(told.contains(words), "{name}: {told}");
+    }
+}

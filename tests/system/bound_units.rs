@@ -145,7 +145,7 @@ fn what_is_bound_is_killed_in_time_by_putexd_alone() {
     let units = [("billing.timer", TIMER), ("billing.service", STUBBORN_RUN)];
     let Some((cluster, _locks)) = running("putexd-alone", &units, BILLING) else { return };
     let (active, standby) = roles(&cluster, "billing.timer");
-    let run = in_the_middle_of_a_run(&cluster, active);
+    let run = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, LIMIT);
     let hung: Vec<u32> = [active.pid1()].into_iter().chain(active.processes_of("putex-guard.service")).collect();
     let signal =
         |signal: &str| hung.iter().for_each(|pid| drop(crate::command::run("kill", &[signal, &pid.to_string()])));

@@ -290,3 +290,26 @@ fn real_containers_and_real_logins() {
     fixture.oracle.wait_for_end(&login, SOON);
     fixture.assert_no_violation();
 }
+
+/// A unit whose file somebody changes while it runs is restarted under its lease. What it has begun elsewhere then is not dead with it.
+#[test]
+fn what_a_changed_unit_begins_elsewhere_keeps_the_lock() {
+    let Some((fixture, first)) = Plan::hosts("changed", 2, Lockstore::Directory).run() else { return };
+    let (host, other) = (fixture.host_of(&first), fixture.other(&first));
+    wait_for_standby(other);
+    host.write_file(DROP_IN, "[Service]\nExecStartPre=/usr/bin/systemd-run --unit=beside /bin/sleep infinity\n");
+    let since = now();
+    host.sh("systemctl daemon-reload && systemctl restart database.service");
+    let second = fixture.wait_for_start(since, SOON);
+    assert_eq!(second.host, host.name);
+    let starts = fixture.oracle.starts();
+    host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
+    fixture.oracle.wait_for_end(&second, SOON);
+    wait_for_words(SOON, host, &["end on this host what database.service has begun elsewhere", "systemd-run"]);
+    holds_for(WAIT * 2, "no other host starts it", || fixture.oracle.starts() == starts);
+
+    let since = now();
+    host.sh(&format!("systemctl stop beside.service && rm {DROP_IN} && systemctl daemon-reload"));
+    fixture.wait_for_start(since, TAKE_OVER);
+    fixture.assert_no_violation();
+}
