@@ -69,7 +69,7 @@ fn disagreement(view: &ServiceView) -> Option<Found> {
     let differ: Vec<String> = differ.map(|candidate| candidate.host.clone()).collect();
     let text = format!(
         "make its file on {} say the same as on {with}: what must agree differs, as the key, the unit or the timings, so that a \
-         failover may take another time than is told here",
+         failover may take another time than is told here, and that what only one of them names may run on both",
         enumerated(&differ, NAMED)
     );
     Some(Found::new(Severity::Warning, Rank::Threat, text))
