@@ -1,21 +1,26 @@
 //! What the reports of the hosts say against each other: settings that differ, and versions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Host;
 use crate::cluster::view::Life;
 use crate::config::Settings;
 use crate::ctl::ask::Bus;
 use crate::ctl::view::enumerated;
-use crate::dbus::ClusterStatus;
+use crate::dbus::{ClusterStatus, ServiceStatus};
 
 /// How many services a line names.
 const NAMED: usize = 6;
 
 pub(super) async fn look(settings: &Settings, host: &mut Host) {
-    let cluster = async { Bus::connect().await?.cluster().await };
+    let told = async {
+        let bus = Bus::connect().await?;
+        tokio::try_join!(bus.services(), bus.cluster())
+    };
     // That putexd does not run is told elsewhere.
-    if let Ok(cluster) = cluster.await {
+    if let Ok((services, cluster)) = told.await {
+        let names: BTreeSet<String> = settings.services.iter().map(|service| service.name.to_string()).collect();
+        host.findings.extend(unread(&names, &services));
         compare(&agreements(settings), &cluster, host);
     }
 }
@@ -24,6 +29,23 @@ pub(super) async fn look(settings: &Settings, host: &mut Host) {
 fn agreements(settings: &Settings) -> BTreeMap<String, String> {
     let run = settings.services.iter().filter(|service| !service.observes);
     run.map(|service| (service.name.to_string(), service.agreement())).collect()
+}
+
+/// What the putexd of this host has not read: `files` that came since, and services whose files are gone. systemd binds and unbinds the
+/// units at each of its own reloads, whether putexd has read the files or not.
+fn unread(files: &BTreeSet<String>, services: &[ServiceStatus]) -> Vec<String> {
+    let added =
+        files.iter().filter(|name| !services.iter().any(|service| service.service == **name)).cloned().collect();
+    let is_left = |service: &&ServiceStatus| !files.contains(&service.service) && service.state != "broken";
+    let removed = services.iter().filter(is_left).map(|service| service.service.clone()).collect();
+    let found: [(Vec<String>, &str); 2] = [
+        (added, "have files that putexd has not read, and their units are stopped by the next reload of systemd"),
+        (removed, "have no file any more, and putexd still runs them"),
+    ];
+    let found = found.into_iter().filter(|(names, _)| !names.is_empty());
+    found
+        .map(|(names, what)| format!("run \"systemctl reload putexd\": {} {what}", enumerated(&names, NAMED)))
+        .collect()
 }
 
 fn compare(files: &BTreeMap<String, String>, cluster: &ClusterStatus, host: &mut Host) {
@@ -70,6 +92,19 @@ fn compare(files: &BTreeMap<String, String>, cluster: &ClusterStatus, host: &mut
 mod tests {
     use super::*;
     use crate::ctl::fixture::small;
+
+    #[test]
+    fn files_that_were_not_read_are_found() {
+        let mut told = small();
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(unread(&files(&["db", "mail", "web"]), &told.services), Vec::<String>::new());
+        let [added, removed] = &unread(&files(&["cache", "db", "mail"]), &told.services)[..] else { panic!("two") };
+        assert!(added.contains(": cache have files that putexd has not read"), "{added}");
+        assert!(removed.contains(": web have no file any more"), "{removed}");
+        // A file that cannot be read is told of elsewhere.
+        told.service("web").state = "broken".to_owned();
+        assert_eq!(unread(&files(&["db", "mail"]), &told.services), Vec::<String>::new());
+    }
 
     #[test]
     fn settings_and_versions_that_differ_are_found() {
