@@ -106,8 +106,9 @@ async fn units_of(
             found.push(finding(
                 false,
                 format!(
-                    "expect {unit} to be stopped here by the next \"systemctl daemon-reload\": it runs, and no lease binds it yet; once \
-                     putexd runs with this file (\"systemctl start putexd\", \"systemctl reload putexd\"), one host starts it"
+                    "expect {unit} to be stopped here by the next \"systemctl daemon-reload\", which \"systemctl enable\", \"systemctl \
+                     disable\" and packages do as well: it runs, and no lease binds it yet; start or reload putexd first, after what \
+                     is wrong in this file is mended (\"systemctl start putexd\", \"systemctl reload putexd\"), and one host starts it"
                 ),
             ));
         }
