@@ -72,8 +72,8 @@ fn an_upgrade_of_a_service_hosts_that_boot_or_are_renamed_and_a_unit_that_hides_
         status(holder).contains("1 of 1 eligible") && !status(holder).contains("is lost")
     });
 
-    // Nobody takes part any more.
-    for host in [holder, other] {
+    // Nobody takes part any more. The standby comes first: it would take the lock that is free.
+    for host in [other, holder] {
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}mode = \"observe\"\n"));
         host.exec(&["systemctl", "reload", "putexd.service"]);
     }
