@@ -154,7 +154,9 @@ pub(super) struct Links {
     is_loaded: bool,
     /// What it leads to.
     to: Vec<(How, String)>,
-    /// What has systemd start it. Empty for what needs the lease of a service.
+    /// The leases of services that it needs.
+    leases: Vec<String>,
+    /// What has systemd start it. Empty for what needs a lease.
     pulled_by: Vec<String>,
     /// What systemd stops with it, of what depends on it.
     depends: Vec<String>,
@@ -172,12 +174,13 @@ impl Links {
         // Two units that end each other are never there together, as Debian's postfix.service and postfix@-.service.
         let rivals = ["Conflicts", "ConflictedBy"].map(|name| properties.texts(name)).concat();
         let is_part = |(how, unit): &(How, String)| *how != How::PartOf || !rivals.contains(unit);
-        let is_leased = properties.texts("BindsTo").iter().any(|name| is_lease(name));
+        let leases: Vec<String> = properties.texts("BindsTo").into_iter().filter(|name| is_lease(name)).collect();
         let pulled_by = PULLED_BY.iter().flat_map(|name| properties.texts(name));
         Self {
             is_loaded: properties.text("LoadState") == Some("loaded"),
             to: PULLS.iter().chain(&FOLLOWS).flat_map(|(name, how)| all(name, *how)).filter(is_part).collect(),
-            pulled_by: if is_leased { Vec::new() } else { pulled_by.filter(|name| counts(name)).collect() },
+            pulled_by: if leases.is_empty() { pulled_by.filter(|name| counts(name)).collect() } else { Vec::new() },
+            leases,
             depends: ["BoundBy", "RequiredBy"].iter().flat_map(|name| properties.texts(name)).collect(),
             has_drop_in: properties.texts("DropInPaths").iter().any(|path| bond::is_drop_in(path.as_ref())),
             is_of_host: is_program_of_systemd(name, properties.text("FragmentPath").unwrap_or_default())
@@ -303,12 +306,11 @@ impl<'a> Walk<'a> {
 
     /// Reaches what a unit leads to, if no boot starts it.
     fn go_on_from(&mut self, name: &str) {
-        let hosts = self.started_by_a_boot();
-        let is_hosts = hosts.contains(name);
+        let (is_started, is_of_another) = (self.started_by_a_boot().contains(name), self.is_of_another(name));
         let Some(node) = self.nodes.get_mut(name) else { return };
         let (is_own, is_forced) = (node.is_own, node.is_forced);
         let Some(links) = node.links.take() else { return };
-        if is_own || links.is_loaded && (is_forced || !is_hosts) {
+        if is_own || links.is_loaded && !is_of_another && (is_forced || !is_started) {
             if is_lease(name) {
                 for follower in &links.depends {
                     self.reach(name, How::Follows, follower, true);
@@ -347,6 +349,12 @@ impl<'a> Walk<'a> {
                 None => self.queue.push_back(to.to_owned()),
             }
         }
+    }
+
+    /// Whether a unit needs the lease of another service: it runs where that does, whatever starts it.
+    fn is_of_another(&self, name: &str) -> bool {
+        let links = self.nodes.get(name).filter(|node| !node.is_own).and_then(|node| node.links.as_ref());
+        links.is_some_and(|links| links.leases.iter().any(|lease| !self.is_own(lease)))
     }
 
     fn is_beside(&self, name: &str) -> bool {
@@ -422,7 +430,7 @@ impl<'a> Walk<'a> {
         let started = self.started_by_a_boot();
         let is_ours = |(name, node): &(&String, &Node)| {
             let is_loaded = node.links.as_ref().is_some_and(|links| links.is_loaded);
-            !node.is_own && is_loaded && !started.contains(name.as_str())
+            !node.is_own && is_loaded && !started.contains(name.as_str()) && !self.is_of_another(name)
         };
         self.reached_within(&self.nodes.iter().filter(is_ours).map(|(name, _)| name.as_str()).collect())
     }
@@ -751,6 +759,14 @@ mod tests {
         );
         let found = walk(&["db.timer"], &[], "db.timer Triggers db.service\nmulti-user.target Wants db.service");
         assert_eq!(found.belongings[0].to_string(), "db.service (started by db.timer)");
+    }
+
+    #[test]
+    fn what_needs_the_lease_of_another_service_is_of_that() {
+        let shared =
+            "db.service Wants web.service\nweb.service BindsTo putex-lease@web.target\nweb.service Wants side.service";
+        assert_eq!(of_db(shared), "");
+        assert_eq!(of_db(&format!("{shared}\nweb.service Requires db.service")), "");
     }
 
     #[test]
