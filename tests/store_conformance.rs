@@ -668,7 +668,8 @@ async fn watched(store: &dyn Store) -> Hints {
         loop {
             match store.watch().await {
                 Ok(hints) => return hints,
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                // A read that is refused has the login renewed.
+                Err(_) => usable(store, &key()).await,
             }
         }
     };
