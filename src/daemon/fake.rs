@@ -38,8 +38,8 @@ pub(super) struct Told {
     pub(super) killed: bool,
     /// The processes that have their work done elsewhere.
     pub(super) clients: Vec<FoundClient>,
-    /// What the units have begun elsewhere by their commands.
-    pub(super) begun: Option<String>,
+    /// The commands that the units have run.
+    pub(super) ran: Vec<Vec<String>>,
     /// The processes of others that use each mount.
     pub(super) users: Vec<Process>,
     /// Processes that run, until they are killed.
@@ -269,14 +269,6 @@ impl Manager for Fake {
         self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.clients.clone()))
     }
 
-    fn begun_elsewhere<'a>(
-        &'a self,
-        _: &'a UnitName,
-        _: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        self.answer(|silence| silence, |told| Ok(told.begun.clone()))
-    }
-
     fn users_of_mount<'a>(
         &'a self,
         _: &'a UnitName,
@@ -317,6 +309,7 @@ impl Manager for Fake {
                 placement,
                 life: Life { is_started: told.started.contains(unit), ..Life::default() },
                 dead: trouble.map_or_else(|| Ok(UnitState { result, ..stopped(unit) }), Err),
+                ran: told.ran.clone(),
             }
         };
         self.answer(|silence| silence, |told| Ok(look(told)))

@@ -21,7 +21,7 @@ use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
     ActiveState, Awaited, BusError, ChangeHints, FoundClient, JobEnd, KernelError, Life, Look, Manager, NotDead,
-    PATIENCE, Placement, Purpose, StartError, insist,
+    PATIENCE, Placement, Purpose, StartError, begun, insist,
 };
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -703,19 +703,18 @@ impl UnitControl {
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         let units = self.all();
         let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
-        let begun = join_all(units.iter().map(|name| self.begun_elsewhere(name)));
-        let ((looks, begun), lease) = join(join(looks, begun), self.systemd.brief(&self.lease)).await;
+        let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
+        // Nothing is looked for where the administrator answers for such work, or has said where it is.
+        let is_answered_for = self.beyond.is_unit_only() || !self.beyond.contains().is_empty();
         let mut killed = None;
-        for ((name, look), begun) in units.into_iter().zip(looks).zip(begun) {
-            match look.map_err(NotDead::from).and_then(|look| look.dead) {
-                Ok(state) if state.was_killed() => drop(killed.get_or_insert(name.clone())),
-                Ok(_) => {}
-                Err(trouble) => return Err((name, trouble)),
+        for (name, look) in units.iter().zip(looks) {
+            let not_dead = |trouble| (name.clone(), trouble);
+            let Look { dead, ran, .. } = look.map_err(|error| not_dead(error.into()))?;
+            if dead.map_err(not_dead)?.was_killed() {
+                killed.get_or_insert(name.clone());
             }
-            if let Err(trouble) =
-                begun.map_err(NotDead::from).and_then(|begun| begun.map_or(Ok(()), |words| Err(NotDead::Begun(words))))
-            {
-                return Err((name, trouble));
+            if let Some(words) = begun(&ran, &units).filter(|_| !is_answered_for) {
+                return Err(not_dead(NotDead::Begun(words)));
             }
         }
         // A client that ends by itself has had its daemon end the work first.
@@ -730,15 +729,6 @@ impl UnitControl {
         }
         self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
         self.beyond.end(left, self.machine.now(), slice).await
-    }
-
-    /// What a unit has begun elsewhere, as the commands that it has run show. Nothing where the administrator answers for such work, or
-    /// has said where it is.
-    async fn begun_elsewhere(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
-        if self.beyond.is_unit_only() || !self.beyond.contains().is_empty() {
-            return Ok(None);
-        }
-        self.systemd.begun_elsewhere(unit, &self.all()).await
     }
 
     /// Proves that the control groups of the units are empty. PID 1 has stopped the units, and looks at the control groups
@@ -960,14 +950,14 @@ mod tests {
     async fn what_a_unit_has_begun_elsewhere_keeps_it_from_being_proven_dead() {
         let fake = Fake::default();
         let units = units(&fake, &[]);
-        fake.tell(|told| told.begun = Some("has systemd-run ask systemd for a unit of its own".to_owned()));
+        fake.tell(|told| told.ran = vec![["/usr/bin/systemd-run", "db"].map(str::to_owned).into()]);
         let stop = tokio::spawn({
             let units = units.clone();
             async move { units.stop(None, None).await }
         });
         sleep(Duration::from_secs(5)).await;
         assert!(!stop.is_finished());
-        fake.tell(|told| told.begun = None);
+        fake.tell(|told| told.ran.clear());
         stop.await.expect("it ends");
     }
 

@@ -12,8 +12,6 @@ mod command;
 
 use std::path::Path;
 
-use super::Systemd;
-use super::error::BusError;
 use super::properties::Properties;
 use super::remedy::drop_in;
 use crate::host::processes::{Process, Running};
@@ -430,10 +428,17 @@ pub(super) fn check(properties: &Properties, own: &[UnitName], contains: &[UnitN
     of_commands(COMMANDS.into_iter().flat_map(|name| properties.commands(name)), own)
 }
 
-/// What the commands of a unit that were run are known to have done elsewhere. A unit with such commands is not started; its file
-/// may have been changed while it ran.
-fn begun(properties: &Properties, own: &[UnitName]) -> Option<String> {
-    of_commands(COMMANDS.into_iter().flat_map(|name| properties.commands_run(name)), own).map(|(words, _)| words)
+/// The commands of a service that were run since they were loaded.
+pub(super) fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
+    let of_service = COMMANDS.into_iter().filter(|_| properties.kind() == "service");
+    of_service.flat_map(|name| properties.commands_run(name)).collect()
+}
+
+/// What commands that were run are known to have done elsewhere, other than in the units `own`. A unit with such commands is not
+/// started; its file may have been changed while it ran.
+#[must_use]
+pub fn begun(ran: &[Vec<String>], own: &[UnitName]) -> Option<String> {
+    of_commands(ran.iter().cloned(), own).map(|(words, _)| words)
 }
 
 fn of_commands(mut commands: impl Iterator<Item = Vec<String>>, own: &[UnitName]) -> Option<(String, String)> {
@@ -442,16 +447,6 @@ fn of_commands(mut commands: impl Iterator<Item = Vec<String>>, own: &[UnitName]
         let (name, client) = find(&words, &Own(own), is_there)?;
         Some((format!("has {name} {}, where no stop of it reaches", client.does), client.remedy.to_owned()))
     })
-}
-
-impl Systemd {
-    /// What a unit that is about to be called dead is known to have begun elsewhere. `own` are the units of the service.
-    pub(super) async fn begun_elsewhere(&self, unit: &UnitName, own: &[UnitName]) -> Result<Option<String>, BusError> {
-        if unit.kind() != "service" {
-            return Ok(None);
-        }
-        Ok(begun(&self.link().await?.of_its_type(unit.as_str()).await?, own))
-    }
 }
 
 /// PAM gives a unit a session, whose scope is the control group of its processes then, where the PAM file that the unit names

@@ -98,13 +98,6 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>>;
 
-    /// What the commands of a unit that were run have done elsewhere, other than in the units `own`, in words.
-    fn begun_elsewhere<'a>(
-        &'a self,
-        unit: &'a UnitName,
-        own: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Option<String>, BusError>>;
-
     /// The processes that keep a mount from being unmounted, and that neither belong to `own` nor are stopped by systemd with it.
     fn users_of_mount<'a>(
         &'a self,
@@ -235,14 +228,6 @@ impl Manager for Systemd {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
         Box::pin(Systemd::clients(self, groups, own, age))
-    }
-
-    fn begun_elsewhere<'a>(
-        &'a self,
-        unit: &'a UnitName,
-        own: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        Box::pin(async move { Systemd::begun_elsewhere(&self.to(Purpose::Stop), unit, own).await })
     }
 
     fn users_of_mount<'a>(

@@ -56,7 +56,7 @@ pub use boot::{Boot, Origin, Puller};
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
-pub use elsewhere::FoundClient;
+pub use elsewhere::{FoundClient, begun};
 pub use error::{BusError, KernelError};
 pub use facts::UnitFacts;
 pub use job::JobEnd;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join;
 
 use super::Systemd;
+use super::elsewhere;
 use super::error::{BusError, KernelError};
 use super::properties::{ActiveState, Invocation, Properties, START_AT, UnitState, Unmet};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
@@ -123,6 +124,8 @@ pub struct Look {
     pub life: Life,
     /// The unit, if nothing of it runs, as [`Systemd::prove_dead`] shows it.
     pub dead: Result<UnitState, NotDead>,
+    /// Its commands that were run since they were loaded.
+    pub ran: Vec<Vec<String>>,
 }
 
 /// How the present run of a unit goes, or the last one went.
@@ -341,7 +344,7 @@ impl Systemd {
             Some(stranger) => Err(NotDead::Misled(Box::new(stranger))),
             None => dead,
         };
-        Ok(Look { placement, life, dead })
+        Ok(Look { placement, life, dead, ran: elsewhere::commands_run(&properties) })
     }
 
     async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<UnitState, NotDead> {

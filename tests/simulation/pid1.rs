@@ -714,14 +714,6 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn begun_elsewhere<'a>(
-        &'a self,
-        _: &'a UnitName,
-        _: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        Box::pin(async { Ok(None) })
-    }
-
     fn users_of_mount<'a>(
         &'a self,
         _: &'a UnitName,
@@ -747,7 +739,7 @@ impl Manager for Pid1 {
             let seen = &world.hosts[h].unit;
             let state = seen.state(&unit);
             let life = Life { is_started: state.active_state.is_started(), ..Life::default() };
-            Look { placement: seen.placement(&unit), life, dead: check_dead(state) }
+            Look { placement: seen.placement(&unit), life, dead: check_dead(state), ran: Vec::new() }
         }))
     }
 

@@ -317,7 +317,7 @@ struct Grounds {
 
 impl Grounds {
     fn successors(&self, service: &ServiceName, to: Option<&NodeId>) -> Result<String, Objection> {
-        let store = self.silences.status(String::new()).trouble_in_short();
+        let store = self.trouble_of_store();
         successors(&self.cluster.status(), self.cluster.is_blind(), store.as_deref(), (service, to))
     }
 
@@ -328,7 +328,11 @@ impl Grounds {
         let is_asked = |node: &str| node != cluster.node && to.is_none_or(|to| to.as_str() == node);
         let is_older = |host: &HostStatus| host.silent_ms.is_some_and(|ms| u128::from(ms) > age.as_millis());
         let mut asked = cluster.hosts.iter().filter(|host| is_asked(&host.report.node) && host.life() == Life::Reports);
-        self.silences.status(String::new()).trouble_in_short().is_none() && asked.any(is_older)
+        self.trouble_of_store().is_none() && asked.any(is_older)
+    }
+
+    fn trouble_of_store(&self) -> Option<String> {
+        self.silences.status(String::new()).trouble_in_short()
     }
 }
 
