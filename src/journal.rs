@@ -333,6 +333,10 @@ messages! {
         OddRecord = "the lock's record is not believed", "5f1de39cf4f74b2f9d8c4a60f1f3f7d2", ERROR;
         /// A later version has written the lock's record in a format that this one does not know.
         NewerRecord = "the lock's record is of a later version", "5afb23aa2b3a49cb997c794c4cc25461", WARN;
+        /// Somebody else has answered a write of this host in the store's place.
+        ForgedAnswer = "the store's answers are forged", "ba1c6ff2c1934ad5a9fb7b5b7ed3a7c4", ERROR;
+        /// Other logins can answer in the store's place.
+        Forgeable = "the store's answers can be forged", "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e", ERROR;
         /// A previous holder could not be fenced.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
         /// The health check has failed `fall` times in a row.

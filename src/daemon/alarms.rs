@@ -175,6 +175,7 @@ fn is_of_a_moment(kind: Alarm) -> bool {
             | Alarm::SelfFence
             | Alarm::NotToBeFenced
             | Alarm::ConfirmedDead
+            | Alarm::ForgedAnswer
             | Alarm::Lapsed
     )
 }
@@ -196,8 +197,11 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::StopFailed => "look for what is left of the unit",
         Alarm::SelfFence => "find out why the unit could not be stopped",
         Alarm::OddRecord => "find out who may write to the store",
+        Alarm::ForgedAnswer => {
+            "let nobody but the hosts publish to _INBOX.putexd.> in the account of the bucket, see putexd-stores(7)"
+        }
         Alarm::NewerRecord => "install on this host the version of putexd that the holder has",
-        Alarm::FenceFailed | Alarm::ConfirmedDead | Alarm::ConfigurationBroken | Alarm::Frozen => IN_REASON,
+        Alarm::FenceFailed | Alarm::Forgeable | Alarm::ConfirmedDead | Alarm::ConfigurationBroken | Alarm::Frozen => IN_REASON,
         Alarm::NotToBeFenced => "name the host under [fence] hosts if it should be fenced",
         Alarm::CheckFailed => "find out why the health check fails",
         Alarm::OtherLock => "follow putexd-operations(7)",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use crate::store::{Attempt, Forgeries, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use crate::types::{Key, Revision};
 
 /// A store for notes. Its calls wait for each other, so whoever makes them must be able to wait.
@@ -55,6 +55,10 @@ impl Store for Aside {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.store.link()
+    }
+
+    fn forgeries(&self) -> Forgeries {
+        self.store.forgeries()
     }
 }
 

@@ -6,6 +6,7 @@
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
+//! | [`answers`] | whether others than the store can answer this host |
 //! | [`aside`] | the way to the store for all that is no lock |
 //! | [`alarms`] | the alarms that stand, until they are over |
 //! | [`kept_alarms`] | those of them that outlive the daemon |
@@ -40,7 +41,8 @@
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 mod alarms;
-pub mod aside;
+pub mod answers;
+mod aside;
 mod beyond;
 mod bonds;
 mod boot_copy;

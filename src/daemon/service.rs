@@ -160,6 +160,8 @@ struct Service {
     /// The receiving end of `inbox`.
     told: mpsc::Receiver<Box<Told>>,
     store_link: watch::Receiver<StoreLink>,
+    /// How often the store's answers were seen to be forged, when this was last looked at.
+    forgeries: u64,
     guard_link: watch::Receiver<GuardLink>,
     /// Rings when one of the two links has changed, and when the lock may have.
     bell: Arc<Bell>,
@@ -287,6 +289,7 @@ impl Service {
             inbox,
             told,
             store_link: host.store.link(),
+            forgeries: host.store.forgeries().count(),
             guard_link: host.guard.link(),
             bell,
             unreadable: Arc::default(),
@@ -446,6 +449,12 @@ impl Service {
         // The senders are the host's, and last as long as it does.
         if self.store_link.has_changed().is_ok_and(|changed| changed) {
             let is_up = *self.store_link.borrow_and_update() == StoreLink::Up;
+            // A forged answer ends the connection, so this is looked at in time.
+            let forgeries = self.host.store.forgeries().count();
+            if forgeries > std::mem::replace(&mut self.forgeries, forgeries) {
+                self.raise(journal::Alarm::ForgedAnswer, "two different answers came to one write of this host");
+                self.handle(Event::Forged);
+            }
             self.handle(if is_up { Event::StoreUp } else { Event::StoreDown });
         }
         if self.guard_link.has_changed().is_ok_and(|changed| changed) {

@@ -19,7 +19,7 @@ use crate::dbus::StoreStatus;
 use crate::host::clock;
 use crate::journal;
 use crate::metrics::{Metrics, StoreFacts};
-use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use crate::store::{Attempt, Forgeries, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use crate::types::span::{milliseconds, rounded};
 use crate::types::{Key, Revision};
 
@@ -195,6 +195,10 @@ impl Store for Heard {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.store.link()
+    }
+
+    fn forgeries(&self) -> Forgeries {
+        self.store.forgeries()
     }
 }
 

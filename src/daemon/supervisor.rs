@@ -24,6 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use self::reader::Reader;
 use self::retire::Retiring;
+use super::answers;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::boot_copy::BootCopy;
@@ -314,6 +315,9 @@ impl Supervisor {
         let tidings = Tidings::after(&machine.recall_alarms());
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
+        if settings.seal_key.is_some() {
+            tokio::spawn(answers::judge(Arc::clone(&store), tidings.clone()));
+        }
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let history = History::default();
         tokio::spawn(history.clone().write(Arc::clone(&notes), settings.node.clone()));

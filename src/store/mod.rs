@@ -25,6 +25,7 @@ mod shared_request;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -155,6 +156,29 @@ pub trait Store: Send + Sync + 'static {
 
     /// The state of the connection, and its changes. A store without connections is `Down` while calls would fail.
     fn link(&self) -> watch::Receiver<Link>;
+
+    /// How often somebody else was seen to answer a write of this host. Only a store whose answers go through what others may
+    /// write to can see that.
+    fn forgeries(&self) -> Forgeries {
+        Forgeries::default()
+    }
+}
+
+/// Counts the writes to which two different answers came. Either may be forged, and if the first of them was, a lease rests on it
+/// that the store has not granted.
+#[derive(Clone, Default)]
+pub struct Forgeries(Arc<AtomicU64>);
+
+impl Forgeries {
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The operations on a store that an administrator runs through `putexctl`, and that the daemon does not need.
@@ -246,6 +270,9 @@ pub struct Examination {
     pub degraded: Option<String>,
     /// Why the store takes no writes at the moment, and the remedy.
     pub fault: Option<String>,
+    /// How others can forge the store's answers although values are sealed, and the remedy. Where they are not sealed this adds
+    /// nothing to what a writer of the store can do.
+    pub forgeable: Option<String>,
 }
 
 /// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and

@@ -17,6 +17,8 @@
 //! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: then the next one
 //!   is tried as well, and the first whose bucket answers is used. A server that says during a whole call limit that
 //!   nobody can be reached is left.
+//! - Whoever may publish to the inboxes of an account can answer in the server's place. `connection` notices it by the
+//!   second answer, which is the server's.
 //! - One connection serves all services of the host; the watch, which only gives hints, has another. The
 //!   connection is dropped as a whole when it is lost or a call is not answered in time, and made anew with a back-off.
 //!   While there is none, calls fail at once. `connection` says why.
@@ -31,7 +33,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::Request;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
 use futures_util::future::try_join;
@@ -42,7 +43,7 @@ use tokio::time::Instant;
 use super::reconnect::{Current, Dial, keep_connected};
 use super::shared_request::SharedRequest;
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
+    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
     StoreFuture, WriteOutcome, attempted, listing,
 };
 use crate::task::{OwnedTask, lock};
@@ -78,6 +79,7 @@ impl NatsStore {
             call_limit,
             maker: maker(),
             current: Current::new(),
+            forgeries: Forgeries::default(),
             identities: SharedRequest::new(call_limit / IDENTITIES_IN_A_CALL),
             seen: Mutex::new(None),
             bases: Mutex::default(),
@@ -118,10 +120,10 @@ impl Store for NatsStore {
         Box::pin(async {
             let connection = self.shared.current.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
-            let Shared { settings, call_limit, .. } = &*self.shared;
+            let Shared { settings, call_limit, forgeries, .. } = &*self.shared;
             // This is not a call of the connection that the locks use, because a watch that cannot be opened must not
             // end that connection.
-            let opening = Connection::open(settings, &connection.server, *call_limit);
+            let opening = Connection::open(settings, &connection.server, *call_limit, forgeries.clone());
             let no_answer = |_| StoreError::Unreachable(format!("no connection within {}", rounded(*call_limit)));
             let apart = tokio::time::timeout(*call_limit, opening).await.map_err(no_answer)??;
             hints::watch(apart, connection.lost_signal(), &bucket).await
@@ -130,6 +132,10 @@ impl Store for NatsStore {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.shared.current.link()
+    }
+
+    fn forgeries(&self) -> Forgeries {
+        self.shared.forgeries.clone()
     }
 }
 
@@ -172,6 +178,11 @@ impl Administer for NatsStore {
                 warnings: facts.warnings,
                 degraded,
                 fault,
+                forgeable: facts.may_answer.then(|| {
+                    "let nobody but the server publish to _INBOX.putexd.>, as in putexd-stores(7): any login with the rights of \
+                     putexd's can answer in the server's place, which no seal shows"
+                        .to_owned()
+                }),
             })
         })
     }
@@ -215,6 +226,7 @@ struct Shared {
     /// The name under which this process makes the bucket; each `NatsStore` has a new one.
     maker: String,
     current: Current<Connection>,
+    forgeries: Forgeries,
     /// The index of the server that is tried first. Each host begins with a random one, so that the hosts spread over
     /// the servers.
     next_server: AtomicUsize,
@@ -294,11 +306,11 @@ impl Shared {
         let subject = bucket.subject(key)?;
         let stream = bucket.stream();
         let headers = record::headers(attempt, &stream).map_err(StoreError::Garbled)?;
-        let payload = attempt.value.body.clone().into();
+        let payload = attempt.value.body.clone();
         // An error that nobody answers means that no stream took the write. The outcome is unknown all the same, and
         // not a conflict: a stream whose servers elect a leader gives the same error, and a conflict would cost the
         // holder its lock.
-        let answer = connection.request(&subject, Request::new().headers(headers).payload(payload)).await?;
+        let answer = connection.write(&subject, headers, payload).await?;
         let ack: PublishAck = match parse(&answer.payload) {
             Ok(Ok(ack)) => ack,
             Ok(Err(error)) => return Ok(refused(&error)),
@@ -356,7 +368,8 @@ impl Shared {
     async fn reach(&self, server: usize, turn: usize) -> Result<(usize, Connection), StoreError> {
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         tokio::time::sleep((self.call_limit / SERVERS_PER_LIMIT).saturating_mul(turn)).await;
-        let opening = Connection::open(&self.settings, &self.settings.servers[server], self.call_limit);
+        let (address, forgeries) = (&self.settings.servers[server], self.forgeries.clone());
+        let opening = Connection::open(&self.settings, address, self.call_limit, forgeries);
         let no_answer = |_| {
             let (name, limit) = (&self.settings.servers[server], self.call_limit);
             Err(StoreError::Unreachable(format!("{name} does not answer within {}", rounded(limit))))

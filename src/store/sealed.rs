@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::hexadecimal::{from_hexadecimal, hexadecimal};
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
+    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome,
 };
 use crate::types::store::SEAL_KEY_BYTES;
@@ -177,6 +177,10 @@ impl<S: Store + ?Sized> Store for Sealed<S> {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.store.link()
+    }
+
+    fn forgeries(&self) -> Forgeries {
+        self.store.forgeries()
     }
 }
 

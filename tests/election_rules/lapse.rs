@@ -7,7 +7,7 @@ use putexd::election::{
 };
 use putexd::types::{Instance, OnStopFailure, Time};
 
-use crate::host::{Host, alarms, closed, disarmed, guard, held_by, kill_at, ms, read, settings, stops, write};
+use crate::host::{Host, alarms, claimed, closed, disarmed, guard, held_by, kill_at, ms, read, settings, stops, write};
 
 #[test]
 fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgotten_the_lease() {
@@ -238,6 +238,20 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
     host.handle(Event::Stopped);
     host.comes_back(instance, stop);
+}
+
+/// Somebody who answers in the store's place may have extended the lease, and the lock may be another's since.
+#[test]
+fn forged_answers_end_the_lease_and_a_claim_at_once() {
+    let (mut host, instance) = Host::activated();
+    let lapse = host.handle(Event::Forged);
+    assert_eq!(guard(&lapse), Some(GuardRequest::Close { instance }));
+    assert_eq!((stops(&lapse), host.election.state()), (1, State::Lapsing));
+    let (mut host, _) = claimed();
+    assert_eq!(host.election.state(), State::Confirming);
+    host.handle(Event::Forged);
+    assert_eq!(host.election.state(), State::Standby);
+    assert_eq!(host.handle(Event::Forged), [], "nothing rests on it");
 }
 
 /// While PID 1 hangs nobody starts the unit again here, and no other host would if this one went on renewing.

@@ -44,6 +44,39 @@ async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
     assert_eq!(read(&store, &key()).await, now);
 }
 
+/// Another login of the account sees each write with the inbox for its answer, and is faster than the server.
+#[tokio::test]
+async fn a_forged_answer_is_noticed_by_the_answer_of_the_server() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
+    let liar = async_nats::connect(server.url()).await.expect("another login connects");
+    let mut writes = liar.subscribe("$KV.locks.>").await.expect("it may subscribe");
+    liar.flush().await.expect("the subscription counts");
+    let now = read(&store, &key()).await;
+    assert_eq!((store.forgeries().count(), base(&now)), (0, first), "nothing is forged yet");
+    // What the write rests on is gone, and the server refuses it.
+    server.admin().await.publish("$KV.locks.database", "".into()).await.expect("sent").await.expect("stored");
+    let lies = tokio::spawn(async move {
+        while let Some(write) = writes.next().await {
+            if let (Some(inbox), true) = (write.reply, write.headers.is_some()) {
+                liar.publish(inbox, "{\"stream\":\"KV_locks\",\"seq\":99}".into()).await.expect("it may answer");
+            }
+        }
+    });
+    let mut link = store.link();
+    link.mark_unchanged();
+    // The lie comes first or second; either way there are two answers.
+    store.compare_and_set(&key(), &attempt(&now, held_by("a"))).await;
+    within(link.wait_for(|link| matches!(link, Link::Down(why) if why.contains("two different answers")))).await.expect("it lives");
+    assert_eq!(store.forgeries().count(), 1);
+    lies.abort();
+    usable(&store, &key()).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
+    assert_eq!(store.forgeries().count(), 1, "genuine answers are believed");
+}
+
 #[tokio::test]
 async fn user_and_password_are_read_at_each_connect() {
     let server = NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
@@ -128,7 +161,7 @@ async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
             { user: putexd, password: p, permissions: {
                 publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\",
                            \"$JS.API.CONSUMER.CREATE.KV_locks\", \"$KV.locks.>\" ]
-                subscribe: [ \"_INBOX.>\" ]
+                subscribe: [ \"_INBOX.putexd.>\" ]
             } }
         ] }",
     );

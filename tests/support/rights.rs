@@ -60,7 +60,7 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
             { user: putexd, password: p, permissions: {
                 publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\",
                            \"$JS.API.CONSUMER.CREATE.KV_locks\", \"$KV.locks.database\" ]
-                subscribe: [ \"_INBOX.>\" ]
+                subscribe: [ \"_INBOX.putexd.>\" ]
             } }
         ] }",
     );

@@ -342,7 +342,7 @@ fn debians_nats_server_serves_with_the_least_rights() {
             assert_eq!(answer["error"]["err_code"], 10059, "delete: {answer}");
         }
         // Meanwhile the holder renews.
-        let own_prefixes = ["_INBOX.", "$KV.putex.db", "$JS."];
+        let own_prefixes = ["_INBOX.putexd.", "$KV.putex.db", "$JS."];
         while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(2), heard.next()).await {
             let subject = message.subject.as_str();
             assert!(own_prefixes.iter().any(|prefix| subject.starts_with(prefix)), "it hears of {subject}");

@@ -156,6 +156,8 @@ pub enum Event {
     StoreUp,
     /// No call to the store can succeed now. A write that was under way counts as `Unknown`.
     StoreDown,
+    /// Two different answers came to a write of this host: somebody else answers in the store's place.
+    Forged,
     /// The store hints at a change of this key.
     Hint,
     /// The answer to [`Action::Read`] without a revision.

@@ -69,6 +69,8 @@ pub enum LapseCause {
     Deleted,
     /// The store took a write of this host's on top of another host's; such a write does not count as won.
     WroteOverAnother,
+    /// Two different answers came to a write of this host, so the last ones may not be the store's.
+    Forged,
     /// The deadline had passed before this putexd started.
     EndedWhileAway,
     /// This putexd does not know in which store the lease's lock is.
@@ -88,7 +90,7 @@ pub enum Occasion {
 
 /// What a cause is without its details, in a word that is the same in each version: a label of the metrics. The last one stands
 /// for a stop whose cause is over by the time that it is counted.
-pub const STOP_KINDS: [&str; 22] = [
+pub const STOP_KINDS: [&str; 23] = [
     "barred",
     "stepped-down",
     "retired",
@@ -107,6 +109,7 @@ pub const STOP_KINDS: [&str; 22] = [
     "blanked",
     "deleted",
     "wrote-over-another",
+    "forged",
     "ended-while-away",
     "store-unknown",
     "systemd-silent",
@@ -124,9 +127,10 @@ impl LapseCause {
             Self::Blanked => 15,
             Self::Deleted => 16,
             Self::WroteOverAnother => 17,
-            Self::EndedWhileAway => 18,
-            Self::StoreUnknown => 19,
-            Self::SystemdSilent => 20,
+            Self::Forged => 18,
+            Self::EndedWhileAway => 19,
+            Self::StoreUnknown => 20,
+            Self::SystemdSilent => 21,
         }
     }
 }
@@ -197,6 +201,7 @@ impl fmt::Display for LapseCause {
             Self::WroteOverAnother => {
                 f.write_str("the store took a write of this host's over another one, and it does not count")
             }
+            Self::Forged => f.write_str("the store's answers are forged"),
             Self::EndedWhileAway => f.write_str("the lease ended while putexd was away"),
             Self::StoreUnknown => f.write_str("the lease's store is not known"),
             Self::SystemdSilent => f.write_str("nothing of the unit is left, and systemd does not answer"),
@@ -255,6 +260,7 @@ mod tests {
             LapseCause::Blanked,
             LapseCause::Deleted,
             LapseCause::WroteOverAnother,
+            LapseCause::Forged,
             LapseCause::EndedWhileAway,
             LapseCause::StoreUnknown,
             LapseCause::SystemdSilent,
@@ -268,9 +274,10 @@ mod tests {
                 LapseCause::Blanked => 4,
                 LapseCause::Deleted => 5,
                 LapseCause::WroteOverAnother => 6,
-                LapseCause::EndedWhileAway => 7,
-                LapseCause::StoreUnknown => 8,
-                LapseCause::SystemdSilent => 9,
+                LapseCause::Forged => 7,
+                LapseCause::EndedWhileAway => 8,
+                LapseCause::StoreUnknown => 9,
+                LapseCause::SystemdSilent => 10,
             };
             assert_eq!(position, expected);
         }

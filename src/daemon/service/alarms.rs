@@ -197,6 +197,8 @@ impl Service {
             | Alarm::OneLock
             | Alarm::NotToBeFenced
             | Alarm::ConfirmedDead
+            | Alarm::ForgedAnswer
+            | Alarm::Forgeable
             | Alarm::Drained
             | Alarm::Undrained
             | Alarm::GuardGone

@@ -4,28 +4,44 @@
 //! meanwhile, although the caller has long given up, and a compare-and-set that arrives late is exactly what a lease
 //! must not have. A client without handles discards its queue instead. So nothing outside of this folder ever holds a
 //! handle of the client for longer than one call.
+//!
+//! Nothing in an answer shows that the server made it: whoever may publish to the inbox of this connection can answer in the
+//! server's place, and be faster. So the inbox has 128 random bits, below a prefix of putexd's own, which an account can keep
+//! for the hosts; and each answer is looked at, not only the first (see [`Asked`]).
 
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Message, Request, RequestErrorKind, ServerError};
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, ServerError, StatusCode, Subscriber,
+};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::store::disconnect::Disconnect;
+use crate::store::hexadecimal::hexadecimal;
 use crate::store::secret::{Secret, unusable};
-use crate::store::{StoreError, with_sources};
-use crate::task::lock;
+use crate::store::{Forgeries, StoreError, with_sources};
+use crate::task::{OwnedTask, lock};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// The interval between two requests of [`Connection::insist`].
 const INSIST_INTERVAL: Duration = Duration::from_millis(100);
 /// The time limit of [`Connection::insist`], in call limits.
 const INSIST_CALLS: u32 = 3;
+
+/// The prefix of all inboxes of putexd. An account that lets nobody but the hosts subscribe or publish to what is below it keeps
+/// the answers genuine.
+const INBOXES: &str = "_INBOX.putexd";
+
+/// Of how many requests the answers are known, those that wait included.
+const REMEMBERED: usize = 8192;
 
 /// An error that JetStream itself answered.
 pub(super) type Refusal = async_nats::jetstream::Error;
@@ -39,8 +55,71 @@ pub(super) struct Connection {
     /// Since when every answer on this connection said that the store cannot be reached; `None` after any other answer.
     useless: Mutex<Option<Instant>>,
     signals: Arc<Signals>,
+    /// Where the answers of this connection come to, with the number of the request behind it.
+    answers: String,
+    asked: Arc<Mutex<Asked>>,
+    _sorting: OwnedTask,
     /// Asks the owner to check whether the bucket has to be made or seeded.
     pub(super) repair: Notify,
+}
+
+/// The requests of a connection and what has come of each. A server answers each request, and once. So a second answer that differs
+/// shows that somebody else answers as well, and neither of the two can be told to be the server's.
+#[derive(Default)]
+struct Asked {
+    requests: HashMap<u64, Sent>,
+    /// The requests in their order; the oldest is forgotten.
+    order: VecDeque<u64>,
+    last: u64,
+    hasher: RandomState,
+}
+
+struct Sent {
+    is_write: bool,
+    answer: Answer,
+}
+
+enum Answer {
+    /// Nothing has come yet.
+    Awaited(oneshot::Sender<Message>),
+    /// The hash of what came first.
+    Came(u64),
+}
+
+/// Somebody else has answered a request.
+struct Contradicted {
+    is_write: bool,
+}
+
+impl Asked {
+    /// Makes the number of the next request.
+    fn next(&mut self, is_write: bool) -> (u64, oneshot::Receiver<Message>) {
+        let (sender, receiver) = oneshot::channel();
+        self.last += 1;
+        self.requests.insert(self.last, Sent { is_write, answer: Answer::Awaited(sender) });
+        self.order.push_back(self.last);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.requests.remove(&oldest);
+        }
+        (self.last, receiver)
+    }
+
+    /// Takes in an answer to the request of this number.
+    fn answered(&mut self, number: u64, message: Message) -> Result<(), Contradicted> {
+        let Some(sent) = self.requests.get_mut(&number) else { return Ok(()) };
+        let hash = self.hasher.hash_one((&message.payload, message.status.map(|status| status.as_u16())));
+        match std::mem::replace(&mut sent.answer, Answer::Came(hash)) {
+            Answer::Awaited(waiting) => {
+                // Whoever has waited may have given up.
+                let _ = waiting.send(message);
+                Ok(())
+            }
+            Answer::Came(first) if first == hash => Ok(()),
+            Answer::Came(_) => Err(Contradicted { is_write: sent.is_write }),
+        }
+    }
 }
 
 /// What the client's event callback reports. It is separate from the connection, because the client keeps the callback
@@ -50,14 +129,21 @@ struct Signals {
     /// The last violation of permissions. The server reports it beside the request, and the request itself gets no
     /// answer.
     violation: watch::Sender<String>,
+    forgeries: Forgeries,
 }
 
 impl Connection {
     /// Connects once to one server and reads all secrets anew.
-    pub(super) async fn open(settings: &NatsSettings, server: &str, call_limit: Duration) -> Result<Self, StoreError> {
-        let signals = Arc::new(Signals { lost: Disconnect::new(), violation: watch::Sender::default() });
+    pub(super) async fn open(
+        settings: &NatsSettings,
+        server: &str,
+        call_limit: Duration,
+        forgeries: Forgeries,
+    ) -> Result<Self, StoreError> {
+        let signals = Arc::new(Signals { lost: Disconnect::new(), violation: watch::Sender::default(), forgeries });
         let connected = Arc::new(AtomicBool::new(false));
-        let options = options(settings).await?;
+        let inbox = inbox()?;
+        let options = options(settings).await?.custom_inbox_prefix(&inbox);
         let options = timing(options, call_limit, &connected);
         let reports = Arc::clone(&signals);
         let options = options.event_callback(move |event| {
@@ -77,8 +163,22 @@ impl Connection {
             }
         })?;
         connected.store(true, Ordering::Relaxed);
-        let (server, useless) = (server.to_owned(), Mutex::new(None));
-        Ok(Self { client, server, call_limit, useless, signals, repair: Notify::new() })
+        let answers = format!("{inbox}.answer.");
+        let subscriber = client.subscribe(format!("{answers}*")).await;
+        let subscriber = subscriber.map_err(|error| StoreError::Unreachable(with_sources(&error)))?;
+        let asked = Arc::new(Mutex::new(Asked::default()));
+        let sorting = sort(subscriber, answers.clone(), Arc::clone(&asked), Arc::clone(&signals));
+        Ok(Self {
+            client,
+            server: server.to_owned(),
+            call_limit,
+            useless: Mutex::new(None),
+            signals,
+            answers,
+            asked,
+            _sorting: OwnedTask::spawn(sorting),
+            repair: Notify::new(),
+        })
     }
 
     /// Waits until the connection is lost, and returns the reason.
@@ -142,22 +242,51 @@ impl Connection {
         self.bounded_by(self.call_limit * INSIST_CALLS, insisting).await
     }
 
-    /// Sends one request and waits for its answer. The caller bounds its time.
-    pub(super) async fn request(&self, subject: &str, request: Request) -> Result<Message, StoreError> {
+    /// Sends a write and waits for its answer. The caller bounds its time.
+    pub(super) async fn write(&self, subject: &str, headers: HeaderMap, body: Vec<u8>) -> Result<Message, StoreError> {
+        self.request(subject, Some(headers), body, true).await
+    }
+
+    async fn request(
+        &self,
+        subject: &str,
+        headers: Option<HeaderMap>,
+        payload: Vec<u8>,
+        is_write: bool,
+    ) -> Result<Message, StoreError> {
         let mut violation = self.signals.violation.subscribe();
         let quoted = format!("\"{subject}\"");
-        tokio::select! {
-            answer = self.client.send_request(subject.to_owned(), request.timeout(None)) => {
-                answer.map_err(|error| match error.kind() {
-                    RequestErrorKind::NoResponders => StoreError::Unreachable(format!("nobody answers to {subject}")),
-                    RequestErrorKind::TimedOut
-                    | RequestErrorKind::InvalidSubject
-                    | RequestErrorKind::MaxPayloadExceeded
-                    | RequestErrorKind::Other => StoreError::Unreachable(with_sources(&error)),
-                })
+        let (number, answer) = lock(&self.asked).next(is_write);
+        let (to, inbox, payload) = (subject.to_owned(), format!("{}{number}", self.answers), payload.into());
+        let asking = async {
+            let sent = match headers {
+                Some(headers) => self.client.publish_with_reply_and_headers(to, inbox, headers, payload).await,
+                None => self.client.publish_with_reply(to, inbox, payload).await,
+            };
+            sent.map_err(|error| StoreError::Unreachable(with_sources(&error)))?;
+            let lost = |_| StoreError::Unreachable("too many requests wait for an answer".to_owned());
+            let message = answer.await.map_err(lost)?;
+            if message.status == Some(StatusCode::NO_RESPONDERS) {
+                return Err(StoreError::Unreachable(format!("nobody answers to {subject}")));
             }
+            Ok(message)
+        };
+        tokio::select! {
+            answer = asking => answer,
             text = violation_about(&mut violation, &quoted) => Err(StoreError::Denied(text)),
         }
+    }
+
+    /// Whether this login may publish to inboxes of putexd. Then other logins with its rights can answer in the server's place.
+    pub(super) async fn may_answer(&self) -> Result<bool, StoreError> {
+        let unreachable = |error: &dyn std::error::Error| StoreError::Unreachable(with_sources(error));
+        let foreign = inbox()?;
+        let mut heard = self.client.subscribe(foreign.clone()).await.map_err(|error| unreachable(&error))?;
+        let sent = self.client.publish(foreign, Vec::new().into()).await;
+        sent.map_err(|error| unreachable(&error))?;
+        // The server delivers a message that it permits before it answers this.
+        self.client.flush().await.map_err(|error| unreachable(&error))?;
+        Ok(tokio::time::timeout(self.call_limit / 4, heard.next()).await.is_ok())
     }
 
     /// Sends one request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
@@ -166,8 +295,8 @@ impl Connection {
         verb: &str,
         question: &serde_json::Value,
     ) -> Result<Result<T, Refusal>, StoreError> {
-        let payload = question.to_string().into();
-        let answer = self.request(&format!("$JS.API.{verb}"), Request::new().payload(payload)).await?;
+        let payload = question.to_string().into_bytes();
+        let answer = self.request(&format!("$JS.API.{verb}"), None, payload, false).await?;
         parse(&answer.payload).map_err(|error| StoreError::Garbled(format!("{verb}: {error}")))
     }
 }
@@ -208,15 +337,49 @@ impl Signals {
     }
 }
 
-/// Waits for a violation that names the quoted subject, or putexd's inboxes, without which no answer arrives at all.
+/// Gives each answer to the request that it belongs to, until the connection is lost. Two answers to one request end it.
+async fn sort(mut subscriber: Subscriber, prefix: String, asked: Arc<Mutex<Asked>>, signals: Arc<Signals>) {
+    loop {
+        let message = tokio::select! {
+            message = subscriber.next() => message,
+            _ = signals.lost.reason() => return,
+        };
+        let Some(message) = message else { return };
+        let number = message.subject.strip_prefix(&prefix).and_then(|number| number.parse().ok());
+        let Some(number) = number else { continue };
+        let taken = lock(&asked).answered(number, message);
+        if let Err(Contradicted { is_write }) = taken {
+            if is_write {
+                signals.forgeries.add();
+            }
+            signals.lost.tell("two different answers came to one request: another login answers in the server's place");
+        }
+    }
+}
+
+/// A prefix of inboxes that nobody can guess.
+fn inbox() -> Result<String, StoreError> {
+    let mut random = [0; 16];
+    let why = |error| StoreError::Unreachable(format!("the kernel gives no random bytes: {error}"));
+    getrandom::fill(&mut random).map_err(why)?;
+    Ok(format!("{INBOXES}.{}", hexadecimal(&random)))
+}
+
+/// Waits for a violation that names the quoted subject, or putexd's inboxes, without which no answer arrives at all. That of the
+/// inboxes may have come long ago.
 async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) -> String {
+    let of_inboxes = format!("Subscription to \"{INBOXES}.");
+    let former = violation.borrow().clone();
+    if former.contains(&of_inboxes) {
+        return former;
+    }
     loop {
         if violation.changed().await.is_err() {
             // The sender lives as long as the connection. Without it no violation can be reported.
             std::future::pending::<()>().await;
         }
         let text = violation.borrow_and_update().clone();
-        if text.contains(quoted) || text.contains("\"_INBOX.") {
+        if text.contains(quoted) || text.contains(&of_inboxes) {
             return text;
         }
     }

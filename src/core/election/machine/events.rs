@@ -30,6 +30,7 @@ impl Election {
             Event::Timeout => {}
             Event::StoreUp => self.store_up(at.now),
             Event::StoreDown => self.store_down(),
+            Event::Forged => self.lose(at.now, &LapseCause::Forged),
             Event::Hint => self.hint(at.now),
             Event::Read { id, answer } => {
                 let answer = answer.map(|shown| self.believed(at, shown));

@@ -196,8 +196,13 @@ impl Election {
             Content::Record(_) => LapseCause::Blanked,
             Content::Absent | Content::Tombstone => LapseCause::Deleted,
         };
+        self.lose(now, &cause);
+    }
+
+    /// Loss (H3): nothing that this host has of the lock counts any more.
+    pub(super) fn lose(&mut self, now: Time, cause: &LapseCause) {
         if self.may_be_running() {
-            self.lapse(now, &cause);
+            self.lapse(now, cause);
         } else if let Phase::Releasing(_) = self.phase {
             self.end_release(now, "the unit is dead; the lock is another's already");
             self.aging = false;
