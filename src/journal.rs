@@ -337,6 +337,8 @@ messages! {
         ForgedAnswer = "the store's answers are forged", "ba1c6ff2c1934ad5a9fb7b5b7ed3a7c4", ERROR;
         /// Other logins can answer in the store's place.
         Forgeable = "the store's answers can be forged", "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e", ERROR;
+        /// An operator has stopped the service everywhere, and the store does not say so any more.
+        StopLost = "the store has lost an operator's stop", "0d5c6f0b7f6e4a0fb3a6a2d3f0c7e8a1", ERROR;
         /// A previous holder could not be fenced.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
         /// The health check has failed `fall` times in a row.

@@ -71,6 +71,7 @@ fn full() -> Details {
             paused: Some(Word::new("root@h2", "100 % \u{e4}", 1_767_225_001, Some(1_767_229_200))),
             reason: Some("kernel update".to_owned()),
             by: Some("root".to_owned()),
+            started: Some(1_767_224_000),
             above: Some(FencingToken(1_767_229_300)),
         },
     }

@@ -135,7 +135,8 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     }
     let of_store = found.facts.into_iter();
     let forgeable = found.forgeable.filter(|_| settings.seal_key.is_some());
-    let degraded = found.warnings.into_iter().chain(found.degraded).chain(forgeable).map(|warning| ("warning", warning));
+    let degraded =
+        found.warnings.into_iter().chain(found.degraded).chain(forgeable).map(|warning| ("warning", warning));
     let lines = of_silences.into_iter().map(|text| ("warning", text));
     let mut host = doctor::host(root, &settings).await;
     host.findings.splice(0..0, broken);

@@ -39,6 +39,8 @@ fn of_service() -> Vec<u8> {
         token_of: Some(Instance(2)),
         longest_hold: Duration::from_secs(4),
         passing: Some(PassingHold { id: WriteId(3), taken_from: at(130), until: Some(at(160)) }),
+        stopped: Some(crate::election::Word::new("root@h1", "restored by hand", 1_767_225_601, None)),
+        started: 1_767_225_600,
     };
     let timings = Timings::new(Duration::from_secs(1), 4, 2);
     Disk::new("".as_ref(), &service(), &key("db")).file(&memory, timings, BOOT, at(100)).1
@@ -77,12 +79,12 @@ async fn what_is_kept_in_var_lib() {
         match name {
             "service" => {
                 fs::write(folder.path().join("db.json"), content).expect("written");
-                let Memory { position, token, token_of, longest_hold, passing } =
+                let Memory { position, token, token_of, longest_hold, passing, stopped, started } =
                     Disk::new(folder.path(), &service(), &key("db")).load(BOOT, at(110));
                 let (key, timings) = disk::last_held(folder.path(), &service()).expect("it was held");
                 let longest_hold_ms = u64::try_from(longest_hold.as_millis()).expect("a short time");
                 json!({"position": position, "token": token, "token_of": token_of, "longest_hold_ms": longest_hold_ms,
-                    "passing": passing, "key": key, "timings": timings})
+                    "passing": passing, "stopped": stopped, "started": started, "key": key, "timings": timings})
             }
             "unit" => {
                 fs::write(disk::path_of_unit(folder.path(), &unit()), content).expect("written");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings};
+use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings, Word};
 use crate::types::format::Format;
 use crate::types::span::milliseconds;
 use crate::types::{BootId, FencingToken, Incarnation, Instance, Key, Revision, ServiceName, Time, UnitName};
@@ -39,6 +39,11 @@ struct Stored {
     /// Files of earlier versions lack it. They keep the hold of a pause as the longest one.
     #[serde(default)]
     passing: Option<StoredPassing>,
+    /// Files of earlier versions lack these.
+    #[serde(default)]
+    stopped: Option<Word>,
+    #[serde(default)]
+    started: u64,
     /// For a daemon that finds a lease whose service has no file any more (adoption, K8). Files of earlier versions lack it.
     #[serde(default)]
     timings: Option<Timings>,
@@ -120,6 +125,8 @@ impl Disk {
             token_of: memory.token_of,
             longest_hold_ms: milliseconds(memory.longest_hold),
             passing: memory.passing.map(|hold| StoredPassing { boot, kept_at: now, hold }),
+            stopped: memory.stopped.clone(),
+            started: memory.started,
             timings: Some(timings),
         };
         (self.path.clone(), render(&stored))
@@ -137,6 +144,8 @@ impl Disk {
                 .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
                 .unwrap_or_default(),
             passing: stored.passing.and_then(|passing| passing.in_boot(boot, now)),
+            stopped: stored.stopped.filter(|_| stored.key == self.key),
+            started: if stored.key == self.key { stored.started } else { 0 },
         })
     }
 }
@@ -242,6 +251,8 @@ mod tests {
             token_of: Some(Instance(2)),
             longest_hold: Duration::from_secs(4),
             passing: Some(passing(130, 160)),
+            stopped: Some(Word::new("root@h1", "disk is full", 100, None)),
+            started: 99,
         }
     }
 

@@ -43,8 +43,8 @@ use tokio::time::Instant;
 use super::reconnect::{Current, Dial, keep_connected};
 use super::shared_request::SharedRequest;
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
-    StoreFuture, WriteOutcome, attempted, listing,
+    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store,
+    StoreError, StoreFuture, WriteOutcome, attempted, listing,
 };
 use crate::task::{OwnedTask, lock};
 use crate::types::span::rounded;

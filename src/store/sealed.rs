@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use super::hexadecimal::{from_hexadecimal, hexadecimal};
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome,
+    Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, Link, Listing, Snapshot, Store, StoreError,
+    StoreFuture, WriteOutcome,
 };
 use crate::types::store::SEAL_KEY_BYTES;
 use crate::types::{ClusterName, Incarnation, Key, Revision, Value};

@@ -52,6 +52,7 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
             paused: Some(Word::new("root@h2", "", 1, None)),
             reason: text("maintenance"),
             by: text("root"),
+            started: None,
             above: None,
         };
         details.holders = ["h1", "h4", "h2"].map(node).to_vec();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Event, GuardDone, GuardRequest, LONGEST_PAUSE, Memory, Record, Settings, Standing, State, Word,
-    WriteResult,
+    Action, Content, Event, GuardDone, GuardRequest, LONGEST_PAUSE, Memory, OperatorNote, Record, Settings, Standing,
+    State, Word, WriteResult,
 };
 use putexd::types::{Revision, Time, WriteId};
 
@@ -43,6 +43,56 @@ fn a_holder_that_is_told_to_stop_says_so_at_once_and_in_its_release() {
     let actions = host.handle(Event::StartAgain);
     let freed = write(&actions).unwrap_or_else(|| host.next_write());
     assert_eq!((details(&freed).note.stopped, details(&freed).standing), (None, Standing::Proven));
+}
+
+/// Somebody may delete the lock, or write an old record over it: each host that has seen the word keeps to it.
+#[test]
+fn a_stop_that_the_store_has_lost_is_kept_until_somebody_starts_the_service() {
+    let with = |write, change: &dyn Fn(&mut OperatorNote)| {
+        let mut content = held_by("h2", 9, write);
+        if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+            change(&mut details.note);
+        }
+        content
+    };
+    let stopped = |at| with(9, &|note| note.stopped = Some(Word { at, ..stop() }));
+    let started = |at| with(10, &|note| note.started = Some(at));
+    let at = stop().at;
+    for (lost, ends) in [
+        (Content::Absent, false),
+        (Content::Tombstone, false),
+        (held_by("h2", 9, 9), false),
+        (started(at - 1), false),
+        (started(at), true),
+        (started(at + 1), true),
+        // No clock shows this, and no later word could be above it.
+        (started(u64::MAX), false),
+    ] {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let id = host.ready();
+        host.shown(id, 41, stopped(at));
+        let id = host.until_asked();
+        host.shown(id, 60, lost.clone());
+        assert_eq!(host.hindrance().as_deref(), (!ends).then_some(STOPPED), "{lost:?}");
+        assert_eq!(host.election.memory().stopped.is_none(), ends, "{lost:?}");
+        if !ends {
+            let quiet = host.goes_on(ms(60_000));
+            assert_eq!(write(&host.answered(quiet)), None, "nobody claims it: {lost:?}");
+        }
+    }
+    let memory = Memory { stopped: Some(stop()), ..Memory::default() };
+    let mut host = Host::new(settings(), memory, None);
+    let id = host.ready();
+    host.shown(id, 0, Content::Absent);
+    assert_eq!(host.hindrance().as_deref(), Some(STOPPED), "a restart forgets nothing");
+    host.handle(Event::StartAgain);
+    let claim = host.next_write();
+    assert_eq!((details(&claim).note.stopped, details(&claim).note.started), (None, Some(at)), "others are told");
+    // A clock that is behind makes no word that is over already.
+    host.won(&claim);
+    let actions = host.handle(Event::Stop(Word { at: at - 100, ..stop() }));
+    let told = write(&actions).unwrap_or_else(|| host.next_write());
+    assert_eq!(details(&told).note.stopped, Some(Word { at: at + 1, ..stop() }));
 }
 
 /// Without the store the word outlives the tenure in which it was said.
@@ -460,6 +510,7 @@ fn long(write: u128, is_stopped: bool) -> Content {
     if let Content::Record(Record { details: Some(details), .. }) = &mut content {
         (details.lease, details.hold) = (ms(60_000), ms(61_000));
         details.note.stopped = is_stopped.then(stop);
+        details.note.started = (!is_stopped).then_some(stop().at);
     }
     content
 }

@@ -69,7 +69,9 @@ async fn a_forged_answer_is_noticed_by_the_answer_of_the_server() {
     link.mark_unchanged();
     // The lie comes first or second; either way there are two answers.
     store.compare_and_set(&key(), &attempt(&now, held_by("a"))).await;
-    within(link.wait_for(|link| matches!(link, Link::Down(why) if why.contains("two different answers")))).await.expect("it lives");
+    within(link.wait_for(|link| matches!(link, Link::Down(why) if why.contains("two different answers"))))
+        .await
+        .expect("it lives");
     assert_eq!(store.forgeries().count(), 1);
     lies.abort();
     usable(&store, &key()).await;

@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::types::span::rounded;
 use crate::types::{FencingToken, Holder, Instance, MachineId, NodeId, Revision, UnitName, Value, WriteId, shortened};
@@ -74,13 +74,14 @@ impl Standing {
 }
 
 /// What an operator has asked for, and for how long.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Word {
     /// Who asked: the user and the host, as in `root@h1`.
     pub by: String,
     /// Why; empty = nothing was said.
     pub reason: String,
-    /// When it was asked for, in seconds since 1970. It tells one word from another, and nothing is counted from it.
+    /// When it was asked for, in seconds since 1970, and later than every word that was taken back before. It tells one word from
+    /// another, and no wait is counted from it.
     pub at: u64,
     /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
     pub until: Option<u64>,
@@ -117,6 +118,8 @@ pub struct OperatorNote {
     pub next: Option<NodeId>,
     /// Nobody takes the lock, and whoever holds it lets it go, until this word is over or taken back.
     pub stopped: Option<Word>,
+    /// The time of the latest stop that was taken back, by [`Word::at`]: each one up to it is over.
+    pub started: Option<u64>,
     /// The holder keeps its lease until this word is over or taken back. Others need not know that: they heed the lease and the
     /// hold of the record.
     pub paused: Option<Word>,
@@ -283,6 +286,7 @@ mod field {
     pub(super) const NEXT: &str = "next";
     pub(super) const REASON: &str = "reason";
     pub(super) const BY: &str = "by";
+    pub(super) const STARTED: &str = "started";
     pub(super) const ABOVE: &str = "above";
 
     /// The fields of a word: who, why, when, and until when. A record has the word if it has the third of them.
@@ -402,6 +406,9 @@ impl Record {
                     set(name, shortened(text, TEXT_LIMIT));
                 }
             }
+            if let Some(started) = note.started {
+                set(field::STARTED, started.to_string());
+            }
             if let Some(above) = note.above {
                 set(field::ABOVE, above.to_string());
             }
@@ -470,6 +477,7 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         note: OperatorNote {
             next: optional(fields, field::NEXT)?,
             stopped: decode_word(fields, field::STOPPED)?,
+            started: optional(fields, field::STARTED)?,
             paused: decode_word(fields, field::PAUSED)?,
             reason: fields.get(field::REASON).map(|text| shortened(text, TEXT_LIMIT)),
             by: fields.get(field::BY).map(|text| shortened(text, TEXT_LIMIT)),
@@ -565,6 +573,7 @@ mod tests {
                     paused: Some(Word::new("root@h2", "", 1_700_000_001, Some(1_700_003_600))),
                     reason: Some("kernel update".to_owned()),
                     by: Some("root".to_owned()),
+                    started: Some(1_700_000_001),
                     above: Some(FencingToken(1_700_000_009)),
                 },
             }),

@@ -133,6 +133,12 @@ impl Service {
             }
         }
         self.judge_failures(now);
+        if let Some(word) = self.election.lost_stop(now)
+            && self.election.state() == State::Standby
+            && !self.alarms.kinds(now).contains(&Alarm::StopLost)
+        {
+            self.raise(Alarm::StopLost, &word.in_words("it was stopped everywhere"));
+        }
         for kind in self.alarms.kinds(now) {
             if self.is_over(kind, now) && self.alarms.end(kind) {
                 journal::over(kind, Some((&self.settings.name, &self.settings.unit)));
@@ -185,6 +191,7 @@ impl Service {
             Alarm::OtherLock => !matches!(self.registration, Standpoint::Refused(_)),
             Alarm::ServiceFails => !self.failing.stands,
             Alarm::Frozen => !self.frozen,
+            Alarm::StopLost => self.election.lost_stop(now).is_none(),
             // These are shown for a while, or are no alarms of a service.
             Alarm::StoreLost
             | Alarm::StoreFound

@@ -17,9 +17,9 @@ use crate::types::{FencingToken, Instance, Time, WriteId};
 
 /// 2026, in seconds since 1970. A clock that shows less is wrong, and a host that has lost its clock has to believe the other
 /// hosts.
-const EARLIEST_CLOCK: u64 = 1_767_225_600;
+pub(super) const EARLIEST_CLOCK: u64 = 1_767_225_600;
 
-const TEN_YEARS: u64 = 315_576_000;
+pub(super) const TEN_YEARS: u64 = 315_576_000;
 
 /// How far the next fencing token may be above the highest one that was seen here, whatever the clock says.
 const TOKEN_STEP: u64 = 1 << 16;
@@ -228,6 +228,7 @@ impl Election {
             self.tell_of_newer();
         }
         self.remember_suspects();
+        self.remember_stop(now);
         self.remember_longest_hold(now);
         news
     }

@@ -107,6 +107,7 @@ impl Election {
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
         self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
         self.doubt_the_claim();
+        self.remember_stop(now);
         self.memory.position = Some((incarnation, revision));
         self.memory.see_token(token, Some(instance));
         self.remember_longest_hold(now);

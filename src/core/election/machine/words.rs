@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Election;
+use super::events::{EARLIEST_CLOCK, TEN_YEARS};
 use super::phase::Phase;
 use crate::election::event::{Action, Content, Moment, WriteRequest, WriteResult};
 use crate::election::record::{Details, OperatorNote, Record, Word};
@@ -67,6 +68,11 @@ pub(super) struct TakenBack {
     word: Word,
 }
 
+/// The latest time of a word that is believed. Whoever may write to the store could otherwise end each word that is to come.
+fn latest_word(wall: Duration) -> u64 {
+    wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS)
+}
+
 impl Errand {
     fn stop(word: Word, now: Time) -> Self {
         Self { stopped: Some(word), instead_of: None, until: now.plus(PATIENCE) }
@@ -89,7 +95,35 @@ impl Election {
     /// The word that keeps the service stopped everywhere, as far as this host knows, if it is not over.
     #[must_use]
     pub fn stop_word(&self, now: Time) -> Option<&Word> {
-        self.note()?.stopped.as_ref().filter(|word| word.holds(self.wall(now)))
+        let said = self.note().and_then(|note| note.stopped.as_ref()).filter(|word| word.holds(self.wall(now)));
+        said.or_else(|| self.lost_stop(now))
+    }
+
+    /// The word that keeps the service stopped on this host alone, because the store has lost it: it shows no record with the word, and
+    /// none that says that the word was taken back.
+    #[must_use]
+    pub fn lost_stop(&self, now: Time) -> Option<&Word> {
+        let is_told = || self.recorded_note().is_some_and(|note| note.stopped.is_some());
+        let is_free = self.tenure().is_none() && !is_told();
+        self.memory.stopped.as_ref().filter(|word| is_free && word.holds(self.wall(now)))
+    }
+
+    /// Words (H7): remembers a stop that the record has, until a record says that it was taken back.
+    pub(super) fn remember_stop(&mut self, now: Time) {
+        let wall = self.wall(now);
+        let Some(OperatorNote { stopped, started, .. }) = self.recorded_note().cloned() else { return };
+        let believed = |at: &u64| *at <= latest_word(wall);
+        if let Some(at) = started.filter(believed) {
+            self.memory.see_start(at);
+        }
+        if let Some(word) = stopped.filter(|word| word.holds(wall) && believed(&word.at)) {
+            self.memory.see_stop(&word);
+        }
+        self.memory.stopped.take_if(|word| !word.holds(wall));
+        let started = Some(self.memory.started).filter(|at| *at > 0);
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.note.started = started;
+        }
     }
 
     /// The word for a long lease that is in force: the lock's record has it, as far as this host knows, or this host's guard has the
@@ -200,6 +234,7 @@ impl Election {
 
     /// A host that has a tenure says the word with its next write; another one writes it into the record of the lock.
     pub(super) fn stop_everywhere(&mut self, now: Time, word: Word) {
+        let word = Word { at: word.at.max(self.memory.started.saturating_add(1)), ..word };
         if let Some(tenure) = self.tenure_mut() {
             tenure.say(now, |note| note.stopped = Some(word));
             self.errand = None;
@@ -212,10 +247,17 @@ impl Election {
     pub(super) fn start_again(&mut self, now: Time) {
         self.back_off = super::BackOff::default();
         let recorded = self.recorded_note().and_then(|note| note.stopped.clone());
+        let told = self.tenure().and_then(|tenure| tenure.note.stopped.as_ref());
+        if let Some(at) =
+            [recorded.as_ref(), told, self.memory.stopped.as_ref()].into_iter().flatten().map(|word| word.at).max()
+        {
+            self.memory.see_start(at);
+        }
+        let started = Some(self.memory.started).filter(|at| *at > 0);
         // A tenure may end before the store has taken a write of it.
         self.errand = recorded.filter(|word| word.holds(self.wall(now))).map(|word| Errand::start(word, now));
         if let Some(tenure) = self.tenure_mut() {
-            tenure.say(now, |note| note.stopped = None);
+            tenure.say(now, |note| (note.stopped, note.started) = (None, started));
         } else {
             self.reads.due = now;
         }
@@ -293,6 +335,7 @@ impl Election {
         if let Some(errand) = &self.errand {
             details.note.stopped.clone_from(&errand.stopped);
         }
+        details.note.started = Some(self.memory.started).filter(|at| *at > 0);
         details.note.above = details.note.above.max(above);
         if self.lock.is_verified_proven() {
             (details.write, details.prev) = (write, Some((seen.revision, Some(details.instance))));
@@ -341,6 +384,7 @@ impl Election {
             let WriteRequest { incarnation, record, .. } = request;
             self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
             self.memory.position = Some((incarnation, revision));
+            self.remember_stop(now);
             self.remember_longest_hold(now);
         } else {
             self.rewording.next = now.plus(pace);

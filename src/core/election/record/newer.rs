@@ -45,6 +45,7 @@ pub(super) fn decode(fields: &BTreeMap<String, String>) -> Option<Details> {
         note: OperatorNote {
             next: optional(fields, field::NEXT).flatten(),
             stopped: decode_word(fields, field::STOPPED).flatten(),
+            started: None,
             paused: decode_word(fields, field::PAUSED).flatten(),
             reason: None,
             by: None,
@@ -92,7 +93,7 @@ mod tests {
         let expected = Details {
             standing: Standing::Confirming,
             prev: None,
-            note: OperatorNote { reason: None, by: None, ..known.note.clone() },
+            note: OperatorNote { reason: None, by: None, started: None, ..known.note.clone() },
             ..known
         };
         assert_eq!(details, expected);
