@@ -55,7 +55,7 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
         let victims = victims.map(|body| Hostile { name: "a process of this host's", value: value(body) });
         for Hostile { name, value } in values::values().into_iter().chain(victims) {
             println!("{name}");
-            let revision = put(&fixture, &value);
+            let revision = put(&fixture, &key(), &value);
             show(&fixture, revision);
         }
         match store {
@@ -72,7 +72,7 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
             assert!(after.saturating_sub(*before) < MEMORY_LIMIT_KIB, "{}: {before} and then {after} KiB", host.name);
         }
         let gone = now();
-        put(&fixture, &Value::default());
+        put(&fixture, &key(), &Value::default());
         wait_for_evil(&fixture);
         println!("evil is active {:?} after the value is gone", now().saturating_sub(gone));
     });
@@ -165,10 +165,10 @@ pub fn with_store<T: Send>(fixture: &Fixture, work: impl AsyncFnOnce(&dyn Store)
 }
 
 /// Writes `value` over whatever is there, and returns the revision that this made.
-fn put(fixture: &Fixture, value: &Value) -> Revision {
+pub fn put(fixture: &Fixture, key: &Key, value: &Value) -> Revision {
     with_store(fixture, async |store| {
         for write in 1_u128.. {
-            let found = match store.read(&key(), None).await {
+            let found = match store.read(key, None).await {
                 Err(StoreError::Unreachable(_)) => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
@@ -183,7 +183,7 @@ fn put(fixture: &Fixture, value: &Value) -> Revision {
                 value: value.clone(),
             };
             // A host may have written in between, so it tries again.
-            if let WriteOutcome::Won(revision) = store.compare_and_set(&key(), &attempt).await {
+            if let WriteOutcome::Won(revision) = store.compare_and_set(key, &attempt).await {
                 return revision;
             }
         }

@@ -3,17 +3,87 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use putexd::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
 use putexd::types::{Key, Revision, Value, WriteId};
 
 use crate::cluster::Host;
-use crate::command::{now, wait_for};
+use crate::command::{now, since, wait_for};
 use crate::fixture::{Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, wait_for_line, wait_for_standby};
-use crate::hostile::with_store;
+use crate::hostile::{put, with_store};
 use crate::lockstore::{Lockstore, on_each_store};
+use crate::server::ADDRESS;
 
 on_each_store! {
-    ; nats: a_forged_release_starts_no_second_copy_where_records_are_sealed
+    ; nats: a_forged_release_starts_no_second_copy_where_records_are_sealed,
+            a_stop_that_the_store_has_lost_is_kept
+    ; directory: a_stop_that_the_store_has_lost_is_kept
+}
+
+/// Somebody who may write to the store writes an old record over that of a service which an operator has stopped.
+fn a_stop_that_the_store_has_lost_is_kept(store: Lockstore) {
+    let Some((fixture, first)) = Plan::hosts("lost-stop", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
+    let key = Key::new("db").expect("a key");
+    let old = with_store(&fixture, async |store: &dyn Store| {
+        loop {
+            if let Ok(Snapshot { entry: Some(entry), .. }) = store.read(&key, None).await {
+                return entry.value.expect("the lock is held");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    holder.exec(&["putexctl", "stop", "db", "--reason", "restored by hand"]);
+    fixture.oracle.wait_for_end(&first, SOON);
+    for host in [holder, other] {
+        wait_for_words(host, "putexctl status db", &["stopped everywhere", "restored by hand"]);
+    }
+    let lost = now();
+    put(&fixture, &key, &old);
+    for host in [holder, other] {
+        wait_for_line(host, &["the store has lost an operator's stop", "restored by hand"]);
+    }
+    other.exec(&["systemctl", "restart", "putexd.service"]);
+    // Without the memory it takes a lease and the turns.
+    while since(lost) < TAKE_OVER {
+        assert_eq!(fixture.oracle.starts().into_iter().find(|start| start.at > lost), None);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    wait_for_words(other, "putexctl status db", &["stopped everywhere", "putexctl start"]);
+    holder.exec(&["putexctl", "start", "db"]);
+    let second = fixture.wait_for_one_active(TAKE_OVER);
+    let standby = fixture.other(&second);
+    wait_for_standby(standby);
+    wait_for_line(standby, &["an alarm is over", "the store has lost an operator's stop"]);
+    fixture.assert_no_violation();
+}
+
+/// Another login of the account sees each write with the inbox for its answer, deletes the lock, and answers in the server's place.
+#[test]
+fn forged_answers_keep_no_unit_running() {
+    let Some((fixture, first)) = Plan::hosts("forged", 2, Lockstore::Nats).run() else { return };
+    wait_for_standby(fixture.other(&first));
+    let url = format!("nats://{ADDRESS}:4222");
+    let forged = fixture.ask_on_the_switch(async || {
+        let liar = async_nats::connect(url).await.expect("it logs in");
+        let mut writes = liar.subscribe("$KV.locks.db").await.expect("it may subscribe");
+        liar.flush().await.expect("the server answers");
+        liar.publish("$KV.locks.db", "".into()).await.expect("it may delete");
+        let end = tokio::time::Instant::now() + Duration::from_secs(12);
+        let mut forged = 0_u32;
+        while let Ok(Some(write)) = tokio::time::timeout_at(end, writes.next()).await {
+            if let (Some(inbox), true) = (write.reply, write.headers.is_some()) {
+                forged += 1;
+                let ack = format!("{{\"stream\":\"KV_locks\",\"seq\":{}}}", u64::from(forged) + (1 << 45));
+                liar.publish(inbox, ack.into()).await.expect("it may answer");
+            }
+        }
+        forged
+    });
+    assert!(forged > 0, "nobody wrote");
+    wait_for_line(fixture.host_of(&first), &["the store's answers are forged", "two different answers"]);
+    fixture.assert_no_violation();
+    fixture.wait_for_one_active(TAKE_OVER);
 }
 
 const SEAL: &str = "umask 077; echo 'a key that is the same on all of the hosts' > /etc/putex/seal.key

@@ -179,15 +179,24 @@ impl Election {
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
         let highest_token = self.memory.token;
+        let (stopped, started) = (self.memory.stopped.clone(), self.memory.started);
         self.notice_clock_jump(at);
         self.enforce(at.now);
         self.happened(at, event);
         self.hasten_late_stop(at.now);
         self.advance(at);
         self.tell_that_it_gave_up(at);
-        let is_kept = || self.actions.iter().any(|action| matches!(action, Action::Persist(_)));
-        if self.memory.token != highest_token && !is_kept() {
-            self.actions.push(Action::Persist(self.memory.clone()));
+        let heard = self.memory.stopped != stopped || self.memory.started != started;
+        let kept = self
+            .actions
+            .iter_mut()
+            .find_map(|action| if let Action::Persist(kept) = action { Some(kept) } else { None });
+        match kept {
+            Some(kept) => kept.clone_from(&self.memory),
+            None if heard || self.memory.token != highest_token => {
+                self.actions.push(Action::Persist(self.memory.clone()))
+            }
+            None => {}
         }
         mem::take(&mut self.actions)
     }
