@@ -209,7 +209,9 @@ pub(super) async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result
 /// Whether records are sealed, and warnings about locks whose record has no valid seal.
 async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let Some(key_file) = &settings.seal_key else {
-        return vec![("seal", "records are not sealed; see seal-key in putexd.toml(5)".to_owned())];
+        let text = "make a seal-key, see putexd.toml(5): records are not sealed, so that whoever may write to the store can give orders in \
+                    any name, and make two hosts run a unit";
+        return vec![("warning", text.to_owned())];
     };
     let mut lines = vec![("seal", format!("records are sealed with the key in {}", key_file.display()))];
     let keys: Vec<Key> = settings.services.iter().map(|service| service.key.clone()).collect();

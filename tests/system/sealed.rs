@@ -111,6 +111,9 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     for host in [holder, other] {
         let said = wait_for_words(host, "putexctl doctor", &["records are sealed", "assigned to the key \"db\""]);
         assert!(!said.contains("believed"), "{said}");
+        // No login has its own rights in this server.
+        assert!(said.contains("can answer in the server's place"), "{said}");
+        wait_for_line(host, &["the store's answers can be forged", "_INBOX.putexd"]);
     }
 
     let forged = now();

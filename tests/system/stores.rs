@@ -314,7 +314,10 @@ fn debians_nats_server_serves_with_the_least_rights() {
     let connect = |login: Option<(&str, String)>| {
         let options = ConnectOptions::new().require_tls(true).add_root_certificates(ca.clone()).max_reconnects(1);
         let options = match login {
-            Some((user, password)) => options.user_and_password(user.to_owned(), password),
+            Some((user, password)) => {
+                let options = options.custom_inbox_prefix(format!("_INBOX.{user}.test"));
+                options.user_and_password(user.to_owned(), password)
+            }
             None => options,
         };
         options.connect(format!("nats://{}:4222", server.address))
@@ -342,7 +345,7 @@ fn debians_nats_server_serves_with_the_least_rights() {
             assert_eq!(answer["error"]["err_code"], 10059, "delete: {answer}");
         }
         // Meanwhile the holder renews.
-        let own_prefixes = ["_INBOX.putexd.", "$KV.putex.db", "$JS."];
+        let own_prefixes = ["_INBOX.", "$KV.putex.db", "$JS."];
         while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(2), heard.next()).await {
             let subject = message.subject.as_str();
             assert!(own_prefixes.iter().any(|prefix| subject.starts_with(prefix)), "it hears of {subject}");
@@ -355,6 +358,13 @@ fn debians_nats_server_serves_with_the_least_rights() {
             assert_eq!(ask(&own, verb, json!({})).await, None, "{verb} by putexd");
         }
         assert_eq!(lock().await["subject"], "$KV.putex.db");
+        // Whoever may do this can answer in the server's place.
+        let inbox = "_INBOX.putexd.other";
+        let mut answers = own.subscribe(inbox).await.expect("it may subscribe");
+        own.publish(inbox, "forged".into()).await.expect("it is sent");
+        own.flush().await.expect("the server answers");
+        let forged = tokio::time::timeout(Duration::from_secs(1), answers.next()).await;
+        assert!(forged.is_err(), "putexd may publish to an inbox: {forged:?}");
     });
     assert_eq!(rig.fixture.oracle.live().len(), 1);
 }
