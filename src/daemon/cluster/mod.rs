@@ -266,7 +266,10 @@ impl Cluster {
     pub(super) fn status(&self) -> ClusterStatus {
         let own = lock(&self.0.own).clone();
         let clock = &self.0.site.clock;
-        let mut hosts = lock(&self.0.view).hosts(&self.0.site.node, clock.boot(), clock.wall());
+        let (mut hosts, is_cut) = {
+            let view = lock(&self.0.view);
+            (view.hosts(&self.0.site.node, clock.boot(), clock.wall()), view.is_cut())
+        };
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
         let troubles = lock(&self.0.troubles);
@@ -278,7 +281,13 @@ impl Cluster {
             Trouble::Unfit(why) => unfit.insert(why.clone()),
         };
         let told = troubles.iter().filter(|(_, trouble)| is_told(trouble));
-        let trouble: Vec<String> = told.map(|(part, trouble)| trouble.in_words(*part)).collect();
+        let mut trouble: Vec<String> = told.map(|(part, trouble)| trouble.in_words(*part)).collect();
+        if is_cut {
+            trouble.push(
+                "look who may write to the store: the hosts' reports are too large together, and not all is shown"
+                    .to_owned(),
+            );
+        }
         ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
     }
 

@@ -31,8 +31,10 @@ const AGAIN_OF_HOST: Duration = Duration::from_millis(50);
 /// Pause after a read that failed.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// How many services are kept of all other hosts together.
+/// How many services are kept of all other hosts together, and how many bytes of their pages. What is kept takes several times the
+/// memory, and somebody else may have written it.
 const SERVICES_LIMIT: usize = 32_768;
+const BYTES_LIMIT: usize = SERVICES_LIMIT * 256;
 
 /// A host that is missing in the list of hosts is looked at for so long after its last report: the list may be written by somebody
 /// who knows nothing of the host, which then puts itself there again.
@@ -54,6 +56,16 @@ pub(super) struct View {
     is_away: bool,
 }
 
+/// A page of a report as it was read last.
+#[derive(Default)]
+struct Page {
+    sum: String,
+    bytes: usize,
+    services: Vec<ServiceReport>,
+    /// Whether there was no room for all of it.
+    is_cut: bool,
+}
+
 /// What is known of a host.
 struct Seen {
     /// When it was found, by `CLOCK_BOOTTIME`.
@@ -67,14 +79,13 @@ struct Seen {
     report: Option<HostReport>,
     /// When this host has taken a lock from it because it fell silent.
     lost: Option<Duration>,
-    /// The sum and the services of each page as read last.
-    pages: Vec<(String, Vec<ServiceReport>)>,
+    pages: Vec<Page>,
 }
 
 impl Seen {
     /// Whether the report and each of its pages were read once.
     fn is_read(&self) -> bool {
-        self.report.is_some() && self.pages.iter().all(|(sum, _)| !sum.is_empty())
+        self.report.is_some() && self.pages.iter().all(|page| !page.sum.is_empty())
     }
 
     /// How long ago its report was written by its own clock, in milliseconds, if that clock seems to go as this host's does. It
@@ -99,7 +110,7 @@ impl View {
         let ms = |since: Duration| milliseconds(now.saturating_sub(since));
         let status = |(name, seen): (&NodeId, &Seen)| {
             let unread = || HostReport { node: name.to_string(), ..HostReport::default() };
-            let services = seen.pages.iter().flat_map(|(_, services)| services.iter().cloned());
+            let services = seen.pages.iter().flat_map(|page| page.services.iter().cloned());
             HostStatus {
                 report: seen.report.clone().unwrap_or_else(unread),
                 // A host of which not everything was read yet is not known.
@@ -172,7 +183,7 @@ impl View {
     /// The report of a host, and what it has reported of the service whose lock has this key.
     pub(super) fn of_lock(&self, node: &NodeId, lock: &Key) -> Option<(&HostReport, Option<&ServiceReport>)> {
         let seen = self.hosts.get(node)?;
-        let services = seen.pages.iter().flat_map(|(_, services)| services);
+        let services = seen.pages.iter().flat_map(|page| &page.services);
         Some((seen.report.as_ref()?, find_lock(services, lock)))
     }
 
@@ -180,8 +191,27 @@ impl View {
         self.hosts.is_empty()
     }
 
-    fn services(&self) -> usize {
-        self.hosts.values().flat_map(|seen| &seen.pages).map(|(_, services)| services.len()).sum()
+    /// Whether the reports of the hosts are larger together than what is kept of them.
+    pub(super) fn is_cut(&self) -> bool {
+        self.hosts.values().flat_map(|seen| &seen.pages).any(|page| page.is_cut)
+    }
+
+    /// Keeps a page as far as there is room for it.
+    fn keep(&mut self, node: &NodeId, index: usize, mut page: Page) {
+        let pages = |view: &Self, of: fn(&Page) -> usize| {
+            view.hosts.values().flat_map(|seen| &seen.pages).map(of).sum::<usize>()
+        };
+        let replaced = self.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)).map(std::mem::take);
+        if replaced.is_none() {
+            return;
+        }
+        let room = SERVICES_LIMIT.saturating_sub(pages(self, |page| page.services.len()));
+        if pages(self, |page| page.bytes) + page.bytes > BYTES_LIMIT || page.services.len() > room {
+            page = Page { sum: page.sum, is_cut: true, ..Page::default() };
+        }
+        if let Some(kept) = self.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)) {
+            *kept = page;
+        }
     }
 }
 
@@ -375,7 +405,7 @@ impl Viewer {
             let sums = report.sums.clone();
             seen.report = Some(report);
             seen.pages.resize_with(sums.len(), Default::default);
-            for (index, (known, sum)) in seen.pages.iter().map(|(known, _)| known).zip(sums).enumerate() {
+            for (index, (known, sum)) in seen.pages.iter().map(|page| &page.sum).zip(sums).enumerate() {
                 if *known != sum {
                     pages.push(index);
                 }
@@ -399,10 +429,7 @@ impl Viewer {
         if told != Some(&sum) {
             return Ok(());
         }
-        let room = SERVICES_LIMIT.saturating_sub(view.services());
-        if let Some(page) = view.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)) {
-            *page = (sum, services.into_iter().take(room).collect());
-        }
+        view.keep(node, index, Page { sum, bytes: value.body.len(), services, is_cut: false });
         Ok(())
     }
 }
@@ -418,5 +445,48 @@ fn hasten(due: &mut Instant, interval: Duration, again: Duration) {
 /// Whether all pages are there of which the report tells.
 fn is_complete(seen: &Seen) -> bool {
     let sums = seen.report.as_ref().map_or(&[][..], |report| &report.sums);
-    sums.iter().zip(&seen.pages).all(|(sum, (known, _))| sum == known)
+    sums.iter().zip(&seen.pages).all(|(sum, page)| *sum == page.sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever may write to the store may write as many hosts as the list takes, each with as many pages as a report has.
+    #[test]
+    fn what_is_kept_of_all_hosts_has_a_bound_in_bytes_and_says_when_it_is_cut() {
+        let services = || vec![ServiceReport::default(); 2];
+        let page = |bytes| Page { sum: "0".to_owned(), bytes, services: services(), is_cut: false };
+        let seen = || Seen {
+            found: Duration::ZERO,
+            changed: None,
+            reported: None,
+            position: None,
+            report: None,
+            lost: None,
+            pages: vec![Page::default(), Page::default()],
+        };
+        let node = |number: usize| format!("h{number}").parse::<NodeId>().expect("a name");
+        let mut view = View::default();
+        let bytes = 31 * 1024;
+        let hosts = 254;
+        for host in 0..hosts {
+            view.hosts.insert(node(host), seen());
+            view.keep(&node(host), 0, page(bytes));
+            view.keep(&node(host), 1, page(bytes));
+        }
+        let kept = |view: &View| {
+            view.hosts.values().flat_map(|seen| &seen.pages).map(|page| page.services.len()).sum::<usize>()
+        };
+        assert_eq!(kept(&view) / 2, BYTES_LIMIT / bytes);
+        assert!(view.is_cut() && kept(&view) < hosts * 4);
+        assert!(
+            view.hosts.values().all(|seen| seen.pages.iter().all(|page| !page.sum.is_empty())),
+            "none is read again and again"
+        );
+        view.hosts.retain(|name, _| *name == node(0));
+        view.keep(&node(0), 0, page(bytes));
+        assert!(!view.is_cut());
+        assert_eq!(kept(&view), 4);
+    }
 }
