@@ -1,6 +1,9 @@
 //! The subcommands that work on the store itself, with or without a running putexd.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +69,8 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
         Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
     };
     // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.
-    let warnings = store.examine().await.map(|examination| examination.warnings).unwrap_or_default();
+    let mut warnings = store.examine().await.map(|examination| examination.warnings).unwrap_or_default();
+    warnings.extend(seal(root, &settings));
     let told = StoreMade { made, store: what, warnings };
     if json {
         return print_json(&told);
@@ -80,6 +84,39 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
         format!("{store} was there already and is left as it is\n")
     })?;
     warnings.iter().try_for_each(|warning| print(&format!("warning: {warning}\n")))
+}
+
+/// The key that `init` makes.
+const SEAL_KEY: &str = "/etc/putex/seal.key";
+
+/// Makes a key that seals records, if there is none, where others than root of the hosts can write to the store. Returns what is to
+/// be done with it.
+fn seal(root: &Path, settings: &Settings) -> Option<String> {
+    if settings.seal_key.is_some() || matches!(settings.store, StoreSettings::Directory(_)) {
+        return None;
+    }
+    let path = root.join(SEAL_KEY.trim_start_matches('/'));
+    let made = match make_key(&path) {
+        Ok(()) => "made the key ",
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => "",
+        Err(error) => {
+            return Some(format!("make a seal-key, see putexd.toml(5): {SEAL_KEY} could not be made: {error}"));
+        }
+    };
+    Some(format!(
+        "{made}{SEAL_KEY}: copy it to the same place on the other hosts, for root alone, and write seal-key = \"{SEAL_KEY}\" below \
+         [store] on all of them before putexd runs; without it whoever may write to the store can give orders in any name"
+    ))
+}
+
+/// A key in a new file that only root may read.
+fn make_key(path: &Path) -> io::Result<()> {
+    let mut random = [0_u8; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(format!("{text}\n").as_bytes())?;
+    file.sync_all()
 }
 
 /// Refuses to make a store where only this machine would see it: each host would get locks of its own, and run the services.

@@ -85,9 +85,10 @@ impl Rig {
     fn prepare(name: &'static str) -> Option<Self> {
         // The folder is the store of one of the tests; the others replace putexd.toml.
         let fixture = Plan::hosts(name, 3, Lockstore::Directory).service("db", SERVICE).prepare()?;
-        let server = &fixture.hosts[2];
-        server.write_file("/usr/local/bin/scp", SCP);
-        server.exec(&["chmod", "755", "/usr/local/bin/scp"]);
+        for host in &fixture.hosts {
+            host.write_file("/usr/local/bin/scp", SCP);
+            host.exec(&["chmod", "755", "/usr/local/bin/scp"]);
+        }
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PAGE);
         Some(Self { fixture, page: fs::read_to_string(path).expect("the page is there") })
     }
@@ -166,6 +167,7 @@ impl Rig {
             let doctor = said(&host.output(&["putexctl", "doctor"]));
             println!("{doctor}");
             assert!(doctor.contains("hosts, reports, requests and histories can be read and written"), "{doctor}");
+            assert!(!doctor.contains("can answer in the server's place"), "{doctor}");
             let journal = host.journal(&["putexd.service"]).to_lowercase();
             let refused = ["denied", "permission", "not permitted", "violation"];
             let line = journal.lines().find(|line| refused.iter().any(|word| line.contains(word)));
@@ -201,6 +203,7 @@ fn debians_postgresql_serves_with_the_least_rights() {
          pg_createcluster $(ls /usr/lib/postgresql) main && systemctl daemon-reload && systemctl start postgresql");
     rig.follow("CERTIFICATES AND PASSWORD");
     rig.follow("POSTGRESQL");
+    rig.follow("SEAL THE RECORDS");
     server.sh(
         "cd / && echo 'hostssl all tenant samenet scram-sha-256' >>$(pg_conftool -s show hba_file) && \
          runuser -u postgres -- psql -qc \"CREATE ROLE tenant LOGIN PASSWORD 'other'\" -c 'CREATE DATABASE tenant OWNER tenant' && \
@@ -248,6 +251,7 @@ fn debians_etcd_serves_with_the_least_rights() {
     server.sh("systemctl unmask etcd && systemctl start etcd");
     rig.follow("CERTIFICATES AND PASSWORD");
     rig.follow("ETCD");
+    rig.follow("SEAL THE RECORDS");
     let etcdctl = |login: &str, order: &str| {
         let line =
             format!("etcdctl --endpoints https://h3:2379 --cacert /root/putex/ca.crt --user \"{login}\" {order}");
@@ -304,6 +308,12 @@ fn debians_nats_server_serves_with_the_least_rights() {
     server.sh("systemctl unmask nats-server && systemctl start nats-server");
     rig.follow("CERTIFICATES AND PASSWORD");
     rig.follow("NATS");
+    assert_eq!(
+        rig.fixture.hosts[0].sh("stat --format='%a %s' /etc/putex/seal.key").trim(),
+        "600 65",
+        "init has made a key"
+    );
+    rig.follow("SEAL THE RECORDS");
     let tenant = "TENANT { jetstream: enabled, users: [ { user: tenant, password: other } ] }";
     server.sh(&format!("sed -i 's/^accounts {{/&\\n{tenant}/' /etc/nats-server.conf && systemctl reload nats-server"));
     rig.serves();
