@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Probe, ServiceSettings, Settings, StopProof};
+use crate::election::Timings;
 use crate::systemd::remedy::drop_in;
-use crate::systemd::{Boot, BusError, Puller, Surroundings, Systemd, Unsupervisable};
+use crate::systemd::{Boot, BusError, MemoryUse, Puller, Surroundings, Systemd, Unsupervisable};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
@@ -115,6 +116,7 @@ async fn units_of(
         if is_loaded {
             let facts = systemd.facts(unit).await.map_err(|error| error.to_string())?;
             found.extend(of_time(unit, facts.stop_time, service).map(|text| finding(false, text)));
+            found.extend(of_memory(unit, facts.memory, service).map(|text| finding(false, text)));
         }
         if is_loaded && !service.observes {
             let turned_off = systemd.turned_off(unit).await.map_err(|error| error.to_string())?;
@@ -219,6 +221,31 @@ fn of_time(unit: &UnitName, stop_time: Option<Duration>, service: &ServiceSettin
     })
 }
 
+/// What is wrong with the time that SIGKILL has for the unit's memory, which the kernel frees before the last process is gone.
+fn of_memory(unit: &UnitName, memory: Option<MemoryUse>, service: &ServiceSettings) -> Option<String> {
+    let (bytes, whose) = match memory? {
+        MemoryUse::Limit(bytes) => (bytes, "may have, by MemoryMax="),
+        MemoryUse::Present(bytes) => (bytes, "has at present"),
+    };
+    let (reserve, budget) = (service.timings.kill_reserve, service.timings.stop_budget);
+    let needed = Timings::kill_reserve_for(bytes);
+    let gib = Duration::from_nanos(bytes).as_secs_f64() * 1e9 / f64::from(1 << 30);
+    (needed > reserve).then(|| {
+        let milliseconds = |span: Duration| span.as_millis();
+        // The rest of the budget is for what watches the deadline.
+        let room = if needed > budget / 2 {
+            format!(" and stop-budget = \"{}ms\" on all hosts", milliseconds(needed * 4))
+        } else {
+            String::new()
+        };
+        format!(
+            "set kill-reserve = \"{}ms\"{room}: {unit} {whose}, {gib:.1} GiB, which the kernel frees within that time after SIGKILL, and \
+             kill-reserve = {reserve:?} is less: its files and locks may still be held when another host starts it",
+            milliseconds(needed)
+        )
+    })
+}
+
 /// What is wrong with the units that the service has started for it: for its health check and for fencing.
 async fn others_of(systemd: &Systemd, service: &ServiceSettings, node: &str) -> Result<Vec<Finding>, String> {
     let instance =
@@ -247,7 +274,6 @@ async fn others_of(systemd: &Systemd, service: &ServiceSettings, node: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::Timings;
     use crate::systemd::Origin;
     use crate::types::{Key, OnStopFailure, ServiceName};
 
@@ -270,5 +296,18 @@ mod tests {
         assert!(longer.starts_with("set stop-limit = \"") && longer.contains("an alarm is raised"), "{longer}");
         let never = told(Some(Duration::MAX)).expect("it never ends");
         assert!(never.contains("TimeoutStopSec=") && never.contains("for ever"), "{never}");
+
+        // R = 3 s and C = 2: S = 6 s, and a quarter of it is for SIGKILL.
+        let told = |memory| of_memory(&unit, memory, &service);
+        let gib = |gib: u64| gib << 30;
+        assert_eq!((told(None), told(Some(MemoryUse::Limit(gib(23))))), (None, None));
+        let large = told(Some(MemoryUse::Limit(gib(32)))).expect("it takes longer");
+        assert!(
+            large.starts_with("set kill-reserve = \"2020ms\": database.service may have, by MemoryMax=, 32.0 GiB"),
+            "{large}"
+        );
+        let larger = told(Some(MemoryUse::Present(gib(64)))).expect("it takes longer");
+        let remedy = "set kill-reserve = \"3940ms\" and stop-budget = \"15760ms\" on all hosts: database.service has at present, 64.0";
+        assert!(larger.starts_with(remedy), "{larger}");
     }
 }

@@ -365,6 +365,8 @@ messages! {
         GuardGone = "the guard does not answer", "d1d1f9b4ee014057a53f4cd15a7f1764", ERROR;
         /// PID 1 of this host does not answer.
         SystemdSilent = "systemd does not answer", "6f0f3b7f2f0b4a54a8c4b6a8f7e3d912", ERROR;
+        /// putexd can open no more files.
+        NoDescriptors = "file descriptors have run out", "5d0a4f6c2b7e4a1f9c83e6b1d27f40a9", ERROR;
         /// The lease of a running unit has ended without a renewal. The change of state has an entry of its own.
         Lapsed = "the lease has lapsed", "bf53fe8cad78499295e38045a6cac98e", ERROR;
         /// What an earlier alarm told of is over.

@@ -37,6 +37,7 @@
 //! **Architecture invariant:** nothing in [`election`] reads a clock, draws randomness, logs, or does I/O.
 
 pub mod audit;
+pub mod bus;
 pub mod cluster;
 pub mod command_line;
 pub mod config;

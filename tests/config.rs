@@ -109,6 +109,14 @@ fn warned(text: &str, part: &str) {
 }
 
 #[test]
+fn a_time_for_sigkill_that_is_too_short_is_warned_of() {
+    warned(
+        "unit = \"x.service\"\nkill-reserve = \"1ms\"\n",
+        "db.toml:2:16: warning: set kill-reserve to at least 100ms: ",
+    );
+}
+
+#[test]
 fn the_smallest_service_has_all_defaults() {
     let service = service("unit = \"database.service\"\n");
     assert_eq!(service.unit.as_str(), "database.service");

@@ -87,8 +87,8 @@ pub(super) fn check_timings(
         );
         return None;
     }
-    for warning in timings.warnings() {
-        report.warning(&blame(&["failures", "renew-interval"]), warning);
+    for caution in timings.warnings() {
+        report.warning(&blame(caution.keys), caution.text);
     }
     if let Some(election) = own.election.as_ref().or(defaults.election.as_ref())
         && timings.rides_through() < *election.end()

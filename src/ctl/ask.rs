@@ -10,6 +10,7 @@ use zbus::{Connection, MatchRule, MessageStream, Proxy, fdo};
 
 use super::output::Failure;
 use super::view::enumerated;
+use crate::bus;
 use crate::cluster::history::Happened;
 use crate::command_line::exit;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
@@ -72,7 +73,7 @@ pub(super) struct Bus {
 impl Bus {
     /// Connects to the system bus.
     pub(super) async fn connect() -> Result<Self, Failure> {
-        let connection = limited(async { Ok(Connection::system().await?) }).await?;
+        let connection = limited(async { Ok(bus::system().await?) }).await?;
         Ok(Self { connection })
     }
 

@@ -139,7 +139,7 @@ fn explain(service: &ServiceSettings, assumed: &[String], now: String) -> Explan
         now,
         bounds: bounds::of(service),
         keys: keys(service),
-        warnings: service.timings.warnings(),
+        warnings: service.timings.warnings().into_iter().map(|caution| caution.text).collect(),
     }
 }
 

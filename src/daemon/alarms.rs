@@ -204,9 +204,12 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::StopLost => {
             "find out who may write to the store, and run \"putexctl start\" here when this host may run the service again"
         }
-        Alarm::FenceFailed | Alarm::Forgeable | Alarm::ConfirmedDead | Alarm::ConfigurationBroken | Alarm::Frozen => {
-            IN_REASON
-        }
+        Alarm::FenceFailed
+        | Alarm::Forgeable
+        | Alarm::ConfirmedDead
+        | Alarm::ConfigurationBroken
+        | Alarm::Frozen
+        | Alarm::NoDescriptors => IN_REASON,
         Alarm::NotToBeFenced => "name the host under [fence] hosts if it should be fenced",
         Alarm::CheckFailed => "find out why the health check fails",
         Alarm::OtherLock => "follow putexd-operations(7)",

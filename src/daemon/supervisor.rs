@@ -50,6 +50,7 @@ use crate::election::{self, Hindrance, rounded};
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::kept::Unguarded;
 use crate::guard_client::{GuardClient, Link as GuardLink};
+use crate::host::descriptors::Shortage;
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::metrics::{HostFacts, Metrics, Server, Sources};
@@ -57,7 +58,7 @@ use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, kept};
+use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -87,6 +88,8 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long PID 1 may give no answer before that is an alarm. A PID 1 that has much to do answers sooner.
 const SYSTEMD_PATIENCE: Duration = Duration::from_secs(5);
+/// For how long files can be opened again until a lack of descriptors is over: what is opened next may take the last one.
+const DESCRIPTORS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
@@ -357,6 +360,7 @@ impl Supervisor {
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         tokio::spawn(tell_of_systemd(systemd.clone(), host.tidings.clone()));
+        tokio::spawn(tell_of_descriptors(host.tidings.clone()));
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
@@ -626,6 +630,27 @@ async fn tell_of_systemd(systemd: Systemd, tidings: Tidings) {
             if std::mem::take(&mut stands) {
                 tidings.end(journal::Alarm::SystemdSilent);
             }
+        }
+        sleep(TICK).await;
+    }
+}
+
+/// Raises the alarm of a putexd that can open no more files, and ends it once it could for a while. What it cannot read meanwhile it
+/// does not know, and takes for no fact about a unit.
+async fn tell_of_descriptors(tidings: Tidings) {
+    let mut lacked: Option<Instant> = None;
+    loop {
+        if let Some(shortage) = Shortage::now() {
+            if lacked.replace(Instant::now()).is_none() {
+                let reason = format!(
+                    "{}; what runs goes on, and nothing is started or proven dead here meanwhile",
+                    shortage.in_words(DAEMON_UNIT)
+                );
+                tidings.raise(journal::Alarm::NoDescriptors, &reason);
+            }
+        } else if lacked.is_some_and(|last| last.elapsed() >= DESCRIPTORS_PATIENCE) {
+            lacked = None;
+            tidings.end(journal::Alarm::NoDescriptors);
         }
         sleep(TICK).await;
     }

@@ -865,7 +865,10 @@ fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
         Ok(state) => Some(ObservedUnit::Dead { result: state.in_full(), failed: !state.is_orderly() }),
         // A job is queued: somebody starts a stopped unit, which its gate refuses without the lease, or stops it once more.
         // The next look shows the outcome.
-        Err(NotDead::Unknown(_) | NotDead::JobQueued { .. }) => None,
+        // Without a descriptor nothing was seen, and systemd counts the unit as stopped. That is no proof either.
+        Err(NotDead::Unknown(_) | NotDead::JobQueued { .. } | NotDead::Unreadable(KernelError::NoDescriptors(_))) => {
+            None
+        }
         Err(_) => Some(ObservedUnit::Alive),
     }
 }
@@ -884,6 +887,7 @@ mod tests {
     use crate::daemon::beyond::Outside;
     use crate::daemon::fake::{Fake, process, settings, stopped_lease, unit};
     use crate::daemon::machine::ThisMachine;
+    use crate::host::descriptors::Shortage;
     use crate::types::OnStopFailure;
 
     /// Control of `database.service`, whose earlier lease covers `former`.
@@ -1216,6 +1220,8 @@ mod tests {
             (NotDead::Running("active (running)".to_owned()), Some(ObservedUnit::Alive)),
             (NotDead::Unknown(BusError::Unreachable(String::new())), None),
             (NotDead::JobQueued { job: 7, state: "inactive (dead)".to_owned() }, None),
+            (NotDead::Unreadable(KernelError::NoDescriptors(Shortage::OfProcess)), None),
+            (NotDead::Unreadable(KernelError::Failed("an error".to_owned())), Some(ObservedUnit::Alive)),
         ] {
             let is_known = main.is_some();
             fake.tell(|told| told.not_dead.insert(unit("database.service"), trouble));

@@ -1,7 +1,7 @@
 //! Who asks, and what he may do.
 //!
 //! Root may do everything. Of others polkit decides: whether they may look (`org.putexd.Putexd1.read`) and whether they may act
-//! (`org.putexd.Putexd1.manage-services`). Where there is no polkit, or its unit is masked, everybody may look whom the bus's own
+//! (`org.putexd.Putexd1.manage-services`, and `org.putexd.Putexd1.confirm-dead` for that one). Where there is no polkit, or its unit is masked, everybody may look whom the bus's own
 //! policy lets through, and only root may act. Where polkit is there and does not answer in time, only root may do either.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,12 +12,16 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use zbus::{Connection, Variant, fdo};
 
+use crate::cluster::request::Verb;
 use crate::types::NodeId;
 
 /// The action of whoever looks.
 pub(super) const READ: &str = "org.putexd.Putexd1.read";
-/// The action of whoever acts.
+/// The action of whoever acts on services, or on the part that a host takes.
 pub(super) const MANAGE: &str = "org.putexd.Putexd1.manage-services";
+/// The action of whoever says that a host is off. It is one of its own, because the word is believed without a proof: if it is
+/// wrong, two hosts run a service at once.
+pub(super) const CONFIRM_DEAD: &str = "org.putexd.Putexd1.confirm-dead";
 
 const POLKIT: &str = "org.freedesktop.PolicyKit1";
 const POLKIT_PATH: &str = "/org/freedesktop/PolicyKit1/Authority";
@@ -137,11 +141,12 @@ impl Authority {
         may_look(verdict)
     }
 
-    /// Whether the client may act; if so, who he is, as in `root@h1`. `may_ask`: the client waits for a user to type a password.
-    pub(super) async fn act(&self, sender: &str, may_ask: bool) -> fdo::Result<String> {
+    /// Whether the client may do this; if so, who he is, as in `root@h1`. `may_ask`: the client waits for a user to type a password.
+    pub(super) async fn act(&self, sender: &str, verb: &Verb, may_ask: bool) -> fdo::Result<String> {
         let uid = self.uid(sender).await?;
         if uid != 0 {
-            may_act(ask_polkit(&self.bus, sender, MANAGE, may_ask).await)?;
+            let action = action_of(verb);
+            may_act(ask_polkit(&self.bus, sender, action, may_ask).await, action)?;
         }
         // A client that has given up meanwhile has been told that nothing is known. So it is asked anew whether he is there still:
         // a putexd that stood still must not do later what nobody waits for.
@@ -151,7 +156,21 @@ impl Authority {
     }
 }
 
-/// Whether polkit permits the client of the bus with this name to act, without a password. A client may ask that of itself.
+fn action_of(verb: &Verb) -> &'static str {
+    match verb {
+        Verb::ConfirmDead { .. } => CONFIRM_DEAD,
+        Verb::StepDown { .. }
+        | Verb::Stop { .. }
+        | Verb::Start { .. }
+        | Verb::Pause { .. }
+        | Verb::Resume { .. }
+        | Verb::Adopt { .. }
+        | Verb::Drain { .. }
+        | Verb::Undrain => MANAGE,
+    }
+}
+
+/// Whether polkit permits the client of the bus with this name to act on services, without a password. A client may ask that of itself.
 pub async fn is_permitted(bus: &Connection, client: &str) -> bool {
     matches!(ask_polkit(bus, client, MANAGE, false).await, Verdict::Yes)
 }
@@ -199,17 +218,17 @@ fn may_look(verdict: Verdict) -> fdo::Result<()> {
     }
 }
 
-fn may_act(verdict: Verdict) -> fdo::Result<()> {
+fn may_act(verdict: Verdict, action: &str) -> fdo::Result<()> {
     match verdict {
         Verdict::Yes => Ok(()),
-        Verdict::No => Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({MANAGE})"))),
+        Verdict::No => Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))),
         Verdict::Challenge => Err(fdo::Error::InteractiveAuthorizationRequired(format!(
-            "be root, or let yourself be asked for a password: polkit does not permit it without ({MANAGE})"
+            "be root, or let yourself be asked for a password: polkit does not permit it without ({action})"
         ))),
         Verdict::Absent => {
             Err(fdo::Error::AccessDenied("only root may do that: this host has no polkit that permits it".to_owned()))
         }
-        Verdict::Silent => Err(silent(MANAGE)),
+        Verdict::Silent => Err(silent(action)),
     }
 }
 
@@ -246,9 +265,9 @@ mod tests {
     #[test]
     fn without_polkit_root_acts_and_everybody_looks_and_one_that_is_silent_permits_nothing() {
         assert!(may_look(Verdict::Absent).is_ok() && may_look(Verdict::Yes).is_ok());
-        assert!(may_act(Verdict::Yes).is_ok());
+        assert!(may_act(Verdict::Yes, MANAGE).is_ok());
         for verdict in [Verdict::No, Verdict::Challenge, Verdict::Absent, Verdict::Silent] {
-            assert!(may_act(verdict).is_err(), "{verdict:?}");
+            assert!(may_act(verdict, MANAGE).is_err(), "{verdict:?}");
         }
         for verdict in [Verdict::No, Verdict::Challenge, Verdict::Silent] {
             assert!(may_look(verdict).is_err(), "{verdict:?}");

@@ -331,7 +331,7 @@ impl Desk {
 
     async fn act(&self, sender: &str, message: &Message, verb: Verb) -> fdo::Result<Dictionary> {
         let may_ask = message.primary_header().flags().contains(Flags::ALLOW_INTERACTIVE_AUTH);
-        let by = self.authority.act(sender, may_ask).await?;
+        let by = self.authority.act(sender, &verb, may_ask).await?;
         let (answer, result) = oneshot::channel();
         self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
         let told = match result.await.map_err(gone)? {

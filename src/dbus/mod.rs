@@ -30,6 +30,7 @@ use self::authority::Authority;
 use self::desk::Desk;
 use self::dictionary::Dictionary;
 use self::teller::Teller;
+use crate::bus;
 use crate::cluster::history::Happened;
 use crate::cluster::request::{Unmet, Verb};
 use crate::types::{NodeId, ServiceName};
@@ -120,17 +121,27 @@ pub enum Ask {
 /// Serves the interfaces for ever, over bus restarts, for the host `node`. The questions of clients go to the daemon through
 /// `asks`, and what `bulletin` says is told as signals. `tried` is answered after the first attempt, whatever came of it.
 pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, bulletin: Bulletin, tried: oneshot::Sender<()>) {
-    let mut told = false;
+    let mut standing = Standing::New;
     let mut tried = Some(tried);
     loop {
-        let failed = attend(node.clone(), asks.clone(), bulletin.clone(), &mut told, &mut tried).await.err();
+        let ended = attend(node.clone(), asks.clone(), bulletin.clone(), &mut standing, &mut tried).await;
         if let Some(tried) = tried.take() {
             // Whoever waited for it may have given up.
             let _ = tried.send(());
         }
-        if let Some(error) = failed.filter(|_| !told) {
-            told = true;
-            tracing::warn!("failed to serve {NAME} on the system bus: {error}; putexctl cannot ask this putexd");
+        // A daemon that ends has no more questions answered, and has not lost the bus.
+        if asks.is_closed() {
+            return;
+        }
+        let why = ended.err().map_or_else(|| "it has closed the connection".to_owned(), |error| error.to_string());
+        match std::mem::replace(&mut standing, Standing::Lost) {
+            Standing::New => {
+                tracing::warn!("failed to serve {NAME} on the system bus: {why}; putexctl cannot ask this putexd");
+            }
+            Standing::Serves => tracing::warn!(
+                "the system bus is lost: {why}; the services run on, and putexctl cannot ask this putexd until the bus is back"
+            ),
+            Standing::Lost => {}
         }
         sleep(RETRY).await;
     }
@@ -140,7 +151,7 @@ pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, bulletin: Bulletin, tr
 /// time. The bus may take a moment until it knows that a process has ended.
 pub async fn other_server() -> Option<u32> {
     let ask = async {
-        let connection = Connection::system().await.ok()?;
+        let connection = bus::system().await.ok()?;
         let bus = fdo::DBusProxy::new(&connection).await.ok()?;
         let name = zbus::names::BusName::try_from(NAME).ok()?;
         bus.get_connection_unix_process_id(name).await.ok()
@@ -149,19 +160,30 @@ pub async fn other_server() -> Option<u32> {
     std::path::Path::new(&format!("/proc/{process}")).exists().then_some(process)
 }
 
-/// Serves until the bus is gone. `told` becomes false and `tried` is answered as soon as the name is there.
+/// How this putexd stands with the bus, as the journal has been told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has not had the name yet.
+    New,
+    Serves,
+    Lost,
+}
+
+/// Serves until the bus is gone. `standing` changes and `tried` is answered as soon as the name is there.
 async fn attend(
     node: NodeId,
     asks: mpsc::Sender<Ask>,
     bulletin: Bulletin,
-    told: &mut bool,
+    standing: &mut Standing,
     tried: &mut Option<oneshot::Sender<()>>,
 ) -> zbus::Result<()> {
-    let bus = zbus::connection::Builder::system().build().await?;
-    let authority = Authority::new(zbus::connection::Builder::system().build().await?, node);
+    let bus = bus::system().await?;
+    let authority = Authority::new(bus::system().await?, node);
     let claim = async {
         bus.request_name(NAME).await?;
-        *told = false;
+        if std::mem::replace(standing, Standing::Serves) == Standing::Lost {
+            tracing::info!("the system bus is back: {NAME} is served there again");
+        }
         if let Some(tried) = tried.take() {
             let _ = tried.send(());
         }

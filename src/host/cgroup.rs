@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
+use super::descriptors::Shortage;
 use super::group_name::{is_within, unescape};
 
 /// The hierarchy in which systemd keeps processes.
@@ -494,8 +495,8 @@ fn is_gone(error: &io::Error) -> bool {
 
 fn named(path: &Path, error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        // The number is what `is_gone` looks at, and it must survive.
-        Some(_) if is_gone(&error) => error,
+        // The number is what `is_gone` looks at, and whoever asks for a lack of descriptors: it must survive.
+        Some(_) if is_gone(&error) || Shortage::of(&error).is_some() => error,
         Some(_) | None => io::Error::new(error.kind(), format!("{}: {error}", path.display())),
     }
 }

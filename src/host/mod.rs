@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod descriptors;
 pub mod failed_start;
 pub mod group_name;
 pub mod identity;

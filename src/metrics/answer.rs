@@ -1,23 +1,25 @@
 //! The answers to `GET /metrics` and `GET /lease/SERVICE`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Response, StatusCode};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::counters::Metrics;
+use super::host_name::OwnNames;
 use super::text::{self, Facts, HostFacts, StoreFacts};
 use crate::guard_client::grant::{self, GrantError};
 use crate::guard_client::{GuardClient, Link};
 use crate::types::span::milliseconds;
-use crate::types::{NodeId, ServiceName};
+use crate::types::{NodeId, ServiceName, printable, shortened};
 
 /// The media type of the text, by the specification of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -28,6 +30,8 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const TEXT_AGE: Duration = Duration::from_secs(1);
 /// How long a text waits for the guard to tell of the watchdog.
 const GUARD_LIMIT: Duration = Duration::from_secs(1);
+/// How much of a name that a client asks by is told.
+const NAME_SHOWN: usize = 100;
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
 
 /// Where the answers come from.
@@ -51,21 +55,29 @@ pub struct Sources {
 /// Answers requests. One text is made at a time.
 pub(super) struct Answers {
     sources: Arc<Sources>,
+    names: OwnNames,
+    /// Whether the journal has been told of a client that was refused for the name that it asks by.
+    has_refused: AtomicBool,
     text: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
 impl Answers {
     pub(super) fn new(sources: Sources) -> Self {
-        Self { sources: Arc::new(sources), text: Arc::default() }
+        let names = OwnNames::new(&sources.node, Path::new("/"));
+        Self { sources: Arc::new(sources), names, has_refused: AtomicBool::new(false), text: Arc::default() }
     }
 
     /// The answer to a request. A load balancer may ask by HEAD or OPTIONS, and gets the status that GET has.
-    pub(super) async fn to(&self, method: &Method, path: &str) -> Response<Whole> {
+    pub(super) async fn to<B>(&self, request: &Request<B>) -> Response<Whole> {
+        let (method, path) = (request.method(), request.uri().path());
         if ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
             let said = format!("ask with one of {ALLOWED}\n");
             return response(method, StatusCode::METHOD_NOT_ALLOWED, PLAIN, said.into());
         }
         if path == "/metrics" {
+            if let Some(name) = self.foreign_name(request) {
+                return response(method, StatusCode::MISDIRECTED_REQUEST, PLAIN, self.refuse(&name).into());
+            }
             let text = if method == Method::OPTIONS { Some(Bytes::new()) } else { self.text().await };
             return match text {
                 Some(text) => response(method, StatusCode::OK, OPEN_METRICS, text),
@@ -87,6 +99,32 @@ impl Answers {
     }
 
     /// The text of the metrics; `None` if it could not be made.
+    /// The name by which a request asks for another host than this one. Clients without a name are no browsers.
+    ///
+    /// It is asked only of the metrics. The check of a load balancer may have any name, and would take a refusal for a host without
+    /// the lease; what it is told is no secret.
+    fn foreign_name<B>(&self, request: &Request<B>) -> Option<String> {
+        let named = request.uri().authority().map(|authority| authority.as_str().to_owned());
+        let named = named.into_iter().chain(
+            request.headers().get_all(HOST).iter().map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned()),
+        );
+        named.into_iter().find(|name| !self.names.include(name))
+    }
+
+    /// What a client is told that asks for the metrics by such a name. The journal is told of the first one.
+    fn refuse(&self, name: &str) -> String {
+        let said = format!(
+            "ask by the address or the name of this host, or write the name into its /etc/hosts, beside its own: {} is no name of \
+             host {}, and a web page that has it stand for this host could read the metrics",
+            shortened(&printable(name), NAME_SHOWN),
+            self.sources.node
+        );
+        if !self.has_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{said}; a client was refused at [metrics] listen, and others are without a word here");
+        }
+        format!("{said}\n")
+    }
+
     async fn text(&self) -> Option<Bytes> {
         let mut kept = Arc::clone(&self.text).lock_owned().await;
         if let Some((made, text)) = &*kept

@@ -5,6 +5,7 @@
 //! | [`counters`] | what is counted and shown of services and store, by atomic numbers |
 //! | [`text`] | the OpenMetrics text, made when it is asked for |
 //! | [`answer`] | the answers to `GET /metrics` and `GET /lease/SERVICE` |
+//! | [`host_name`] | by which names a client may ask for the metrics |
 //! | [`server`] | the listener, with its limits, on a thread of its own |
 //!
 //! **Architecture invariant:** nothing here is waited for by an election. A service increments and stores atomic numbers; all
@@ -13,6 +14,7 @@
 
 mod answer;
 mod counters;
+mod host_name;
 mod server;
 mod text;
 

@@ -152,7 +152,7 @@ async fn accept(listener: TcpListener, answers: &Arc<Answers>) {
 /// Answers one request. What a client does wrong is no news.
 async fn converse(stream: TcpStream, answers: &Answers) {
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
-        Ok::<_, Infallible>(answers.to(request.method(), request.uri().path()).await)
+        Ok::<_, Infallible>(answers.to(&request).await)
     });
     let ended = http1::Builder::new()
         .timer(TokioTimer::new())

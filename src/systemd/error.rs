@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use zbus::fdo;
 
+use crate::host::descriptors::Shortage;
+use crate::types::DAEMON_UNIT;
 use crate::types::span::rounded;
 
 /// Why PID 1 gave no answer that can be used.
@@ -35,6 +37,9 @@ pub enum KernelError {
     /// The kernel answered with this error.
     #[error("{0}")]
     Failed(String),
+    /// No file descriptor was left to ask the kernel with, so that nothing is known.
+    #[error("{}", .0.in_words(DAEMON_UNIT))]
+    NoDescriptors(Shortage),
     /// The kernel did not answer in time. The call goes on, and may still have its effect.
     #[error("the kernel did not answer within {}", rounded(*.0))]
     Late(Duration),
@@ -45,7 +50,7 @@ pub enum KernelError {
 
 impl From<io::Error> for KernelError {
     fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
+        Shortage::of(&error).map_or_else(|| Self::Failed(error.to_string()), Self::NoDescriptors)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use zbus::OwnedVariant;
+
 use super::Systemd;
 use super::error::BusError;
 use super::private::PrivateSocket;
@@ -21,6 +23,28 @@ pub struct UnitFacts {
     pub stop_time: Option<Duration>,
     /// The process id of the main process; 0 if there is none.
     pub main_pid: u32,
+    /// How much memory its processes may have, or have. `None`: there is no limit, and it does not run.
+    pub memory: Option<MemoryUse>,
+}
+
+/// The memory of a unit, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryUse {
+    /// No more than this, by MemoryMax=.
+    Limit(u64),
+    /// So much at present, without a limit.
+    Present(u64),
+}
+
+impl MemoryUse {
+    /// From the properties MemoryMax and MemoryCurrent, which have the largest number for "none".
+    fn of(limit: u64, present: u64) -> Option<Self> {
+        match (limit, present) {
+            (u64::MAX, u64::MAX) => None,
+            (u64::MAX, present) => Some(Self::Present(present)),
+            (limit, _) => Some(Self::Limit(limit)),
+        }
+    }
 }
 
 /// The interface and the property that tell how long a stop may take. `None`: units of this type have no processes.
@@ -60,7 +84,16 @@ impl Systemd {
         } else {
             0
         };
-        Ok(UnitFacts { load_state, active_state, stop_time, main_pid })
+        let memory = match stop_time_of(name) {
+            None => None,
+            Some((interface, _)) => {
+                let limit = link.property(&path, interface, "MemoryMax").await?;
+                let present = link.property(&path, interface, "MemoryCurrent").await?;
+                let bytes = |value: &OwnedVariant| u64::try_from(value).map_err(|error| malformed(&error));
+                MemoryUse::of(bytes(&limit)?, bytes(&present)?)
+            }
+        };
+        Ok(UnitFacts { load_state, active_state, stop_time, main_pid, memory })
     }
 }
 
@@ -73,5 +106,12 @@ mod tests {
         assert_eq!(stop_time_of("a.service"), Some(("org.freedesktop.systemd1.Service", "TimeoutStopUSec")));
         assert_eq!(stop_time_of("srv.mount"), Some(("org.freedesktop.systemd1.Mount", "TimeoutUSec")));
         assert_eq!(stop_time_of("a.timer"), None);
+    }
+
+    #[test]
+    fn a_limit_of_memory_counts_before_what_is_used() {
+        assert_eq!(MemoryUse::of(7, 5), Some(MemoryUse::Limit(7)));
+        assert_eq!(MemoryUse::of(u64::MAX, 5), Some(MemoryUse::Present(5)));
+        assert_eq!(MemoryUse::of(u64::MAX, u64::MAX), None);
     }
 }

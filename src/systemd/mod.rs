@@ -58,7 +58,7 @@ use changes::Watched;
 pub use confinement::check_confinement;
 pub use elsewhere::{FoundClient, begun};
 pub use error::{BusError, KernelError};
-pub use facts::UnitFacts;
+pub use facts::{MemoryUse, UnitFacts};
 pub use job::JobEnd;
 pub use lanes::Purpose;
 use link::{Keeper, Link};

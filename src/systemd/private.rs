@@ -3,15 +3,16 @@
 //! zbus reads from it whole messages whose senders are mended, and [`wire`](super::wire) says why.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
+use tokio::net::unix::OwnedReadHalf;
+use zbus::connection::socket::{ReadHalf, Socket, Split};
 use zbus::export::async_trait::async_trait;
 
 use super::wire::{Layout, mend_sender};
+use crate::bus::Writer;
 
 const PATH: &str = "/run/systemd/private";
 
@@ -34,7 +35,7 @@ impl Socket for PrivateSocket {
 
     fn split(self) -> Split<Reader, Writer> {
         let (read, write) = self.0.into_split();
-        Split::new(Reader { stream: read, raw: Vec::new(), ready: Vec::new(), taken: 0 }, Writer(write))
+        Split::new(Reader { stream: read, raw: Vec::new(), ready: Vec::new(), taken: 0 }, Writer::new(write))
     }
 }
 
@@ -72,20 +73,6 @@ impl ReadHalf for Reader {
         }
         self.taken += length;
         Ok((length, Vec::new()))
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Writer(OwnedWriteHalf);
-
-#[async_trait]
-impl WriteHalf for Writer {
-    async fn sendmsg(&mut self, buffer: &[u8], _fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        self.0.write(buffer).await
-    }
-
-    async fn close(&mut self) -> io::Result<()> {
-        self.0.shutdown().await
     }
 }
 

@@ -15,6 +15,7 @@ use super::error::BusError;
 use super::lanes::{Lanes, Purpose};
 use super::link::{RETRY, bounded, newest_by};
 use super::proxy::{ManagerProxy, Setting};
+use crate::bus;
 use crate::task::OwnedTask;
 
 /// The connection to the bus, kept up by a task of its own. Clones share it; the task ends with the last of them.
@@ -75,6 +76,6 @@ async fn keep(call_limit: Duration, publish: watch::Sender<Option<ManagerProxy<'
 }
 
 async fn open() -> zbus::Result<ManagerProxy<'static>> {
-    let connection = zbus::connection::Builder::system().build().await?;
+    let connection = bus::system().await?;
     ManagerProxy::builder(&connection).cache_properties(CacheProperties::No).build().await
 }

@@ -287,6 +287,9 @@ impl NotDead {
                     "reboot this host, which ends what the start of {unit} has begun: {unit} is not proven dead: {self}"
                 )
             }
+            Self::Unreadable(lack @ KernelError::NoDescriptors(_)) => {
+                format!("{lack}; whether something of {unit} is left cannot be seen without")
+            }
             Self::Mounted(_)
             | Self::Unknown(_)
             | Self::Running(_)

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use crate::cluster::Host;
 use crate::command::{now, said, wait_until};
-use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby};
+use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
 
 const NAME: &str = "org.putexd.Putexd1";
@@ -28,7 +28,8 @@ fn have_polkit_say(host: &Host, look: &str, act: &str) {
         "polkit.addRule(function(action, subject) {{\n\
          if (subject.user != 'nobody') return polkit.Result.NOT_HANDLED;\n\
          if (action.id == 'org.putexd.Putexd1.read') return polkit.Result.{look};\n\
-         if (action.id == 'org.putexd.Putexd1.manage-services') return polkit.Result.{act};\n}});\n"
+         if (action.id == 'org.putexd.Putexd1.manage-services') return polkit.Result.{act};\n\
+         return polkit.Result.NO;\n}});\n"
     );
     host.write_file(RULES, &rules);
     host.exec(&["systemctl", "restart", "polkit.service"]);
@@ -83,6 +84,10 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     have_polkit_say(host, "NO", "YES");
     let answered = undrain(host);
     assert!(answered.contains("this host is not drained"), "{answered}");
+    // To say that a host is dead is another matter.
+    let confirm = [NAME, PATH, "org.putexd.Putexd1.Manager", "ConfirmDead", "sa{sv}", "h9", "0"];
+    let refused = said(&as_nobody(host, &[&["call"], &confirm[..]].concat()));
+    assert!(refused.contains("Access denied"), "{refused}");
     // That there was no polkit is believed for a while.
     let look = || said(&as_nobody(host, &["get-property", NAME, OBJECT, "org.putexd.Putexd1.Service", "State"]));
     wait_until(TAKE_OVER, "polkit keeps users from looking", || look().contains("Access denied"));
@@ -112,6 +117,12 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     });
     wait_until(SOON, "the property changes", || heard(&["PropertiesChanged", OBJECT, "\"active\""]));
     host.exec(&["systemctl", "stop", "t-monitor.service"]);
+
+    // The loss of the bus and its return are told.
+    host.exec(&["systemctl", "stop", "dbus.socket", "dbus.service"]);
+    wait_for_line(host, &["putexd", "the system bus is lost"]);
+    host.exec(&["systemctl", "start", "dbus.socket", "dbus.service"]);
+    wait_for_line(host, &["putexd", "the system bus is back"]);
     fixture.host_of(&first).boot();
     wait_for_standby(fixture.host_of(&first));
     fixture.assert_no_violation();

@@ -1,6 +1,7 @@
 //! Users who may only read the status, and do so without end.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,10 +9,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use putexd::dbus::StatusProxy;
 use tokio::time::timeout;
+use zbus::message::Flags;
+use zbus::{Fd, Message};
 
 use crate::cluster::Host;
-use crate::command::{now, since};
-use crate::fixture::{Plan, SERVICE, TAKE_OVER, main_pid};
+use crate::command::{now, since, wait_until};
+use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, main_pid, putexctl_status};
 use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
@@ -27,6 +30,8 @@ const OTHERS: [(&str, &str, &str); 3] = [
     ("/org/putexd/Putexd1/service", "org.freedesktop.DBus.Introspectable", "Introspect"),
     ("/", "org.freedesktop.DBus.Peer", "Ping"),
 ];
+/// How many descriptors putexd may have open for a moment beside those that it has at rest.
+const DESCRIPTORS_BESIDE: usize = 32;
 /// Calls that each connection has under way at once. The bus permits 128.
 const CALLS: usize = 100;
 
@@ -76,25 +81,15 @@ fn a_flood_of_looks_costs_no_renewal() {
     let Some(fixture) = plan.begin() else { return };
     let first = fixture.wait_for_start(began, TAKE_OVER * 2);
     let host = fixture.host_of(&first);
-    let executable = std::env::current_exe().expect("a test has an executable");
-    fs::copy(executable, fixture.shared().join("tests")).expect("the shared folder takes it");
+    share_this_program(&fixture.shared());
 
     let before = Sample::of(host);
     thread::sleep(REST);
     let at_rest = before.share(host);
     let held = memory(host, "VmRSS");
-    let flood = [
-        "setpriv",
-        "--reuid=65534",
-        "--clear-groups",
-        "/srv/shared/tests",
-        "flood::of_nobody",
-        "--ignored",
-        "--nocapture",
-    ];
     let (output, took, used, after) = fixture.uninterrupted(&first, SPAN, "a flood of looks", || {
         let before = Sample::of(host);
-        let output = host.output_within(SPAN * 3, &flood);
+        let output = host.output_within(SPAN * 3, &as_nobody("flood::of_nobody"));
         (output, since(before.at), before.share(host), Sample::of(host))
     });
     // What it did before may have been the rest of its start.
@@ -142,4 +137,93 @@ fn of_nobody() {
     });
     println!("{answered} looks were answered;");
     assert!(answered > 0, "everybody may look");
+}
+
+#[test]
+fn calls_with_descriptors_cost_putexd_none() {
+    let plan = Plan::hosts("descriptors", 2, Lockstore::Nats).service("db", SERVICE.replace("\"1s\"", "\"2s\""));
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
+    share_this_program(&fixture.shared());
+    let process = main_pid(host, DAEMON);
+    let before = descriptors(host);
+    let most = fixture.uninterrupted(&first, SPAN, "calls that carry descriptors", || {
+        let mut flood = host.begin(&as_nobody("flood::of_nobody_with_descriptors"));
+        let mut most = before;
+        while flood.try_wait().expect("it can be waited for").is_none() {
+            most = most.max(descriptors(host));
+        }
+        assert!(flood.wait().expect("it has ended").success(), "the calls were made");
+        most
+    });
+    println!("{before} descriptors before, {most} at most");
+    assert!(most < before + DESCRIPTORS_BESIDE, "{most} descriptors are open, and {before} were");
+    assert_eq!(main_pid(host, DAEMON), process, "putexd goes on");
+    let status = putexctl_status(host);
+    assert!(status.contains("active"), "{status}");
+    let journal = host.journal(&[]);
+    for words in ["the system bus is lost", "the unit runs without the lock", "file descriptors have run out"] {
+        assert!(!journal.contains(words), "{words}: {journal}");
+    }
+}
+
+#[test]
+#[ignore = "runs inside a host, as nobody"]
+fn of_nobody_with_descriptors() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let end = Instant::now() + SPAN;
+        let null = fs::File::open("/dev/null").expect("everybody may read it");
+        let flood = |_| async {
+            let bus = zbus::Connection::system().await.expect("the bus lets everybody in");
+            while Instant::now() < end {
+                // The bus takes 16 of them in a message.
+                let body: Vec<Fd<'_>> = (0..16).map(|_| Fd::from(&null)).collect();
+                let call = Message::method_call("/org/putexd/Putexd1", "Ping").destination("org.putexd.Putexd1");
+                let call = call.interface("org.freedesktop.DBus.Peer").with_flags(Flags::NO_REPLY_EXPECTED);
+                let sent = bus.send(&call.build(&body).expect("a message")).await;
+                if sent.is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        join_all((0..CONNECTIONS).map(flood)).await;
+    });
+}
+
+#[test]
+fn a_lack_of_descriptors_is_no_fact_about_a_unit() {
+    let Some((fixture, first)) = Plan::hosts("nofile", 2, Lockstore::Nats).run() else { return };
+    let standby = fixture.other(&first);
+    let process = main_pid(standby, DAEMON);
+    let limit = |limit: &str| standby.exec(&["prlimit", "--pid", &process, &format!("--nofile={limit}:")]);
+    let told = |words: &str| standby.journal(&[]).lines().filter(|line| line.contains(words)).count();
+    // It keeps what it has open, and can open nothing more.
+    limit("3");
+    fixture.uninterrupted(&first, SPAN, "no descriptors on the standby", || {
+        wait_until(SOON, "the lack is told", || told("file descriptors have run out") > 0);
+    });
+    assert_eq!(told("the unit runs without the lock"), 0, "the unit does not run there");
+    let status = putexctl_status(fixture.host_of(&first));
+    println!("{status}");
+    assert_eq!(told("file descriptors have run out: "), 1, "it is told once");
+    limit("1024");
+    wait_until(SOON * 2, "the lack is over", || told("\"file descriptors have run out\" is over") > 0);
+}
+
+/// Puts this program where the hosts find it.
+fn share_this_program(shared: &Path) {
+    let executable = std::env::current_exe().expect("a test has an executable");
+    fs::copy(executable, shared.join("tests")).expect("the shared folder takes it");
+}
+
+/// Has a user without rights run a test of this program.
+fn as_nobody(test: &str) -> [&str; 7] {
+    ["setpriv", "--reuid=65534", "--clear-groups", "/srv/shared/tests", test, "--ignored", "--nocapture"]
+}
+
+/// How many files putexd has open.
+fn descriptors(host: &Host) -> usize {
+    host.exec(&["ls", &format!("/proc/{}/fd", main_pid(host, DAEMON))]).lines().count()
 }

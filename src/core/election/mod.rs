@@ -45,5 +45,5 @@ pub use record::{
 pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};
 pub use stop_cause::STOP_KINDS;
-pub use timings::{Confirmation, Timings, TimingsError};
+pub use timings::{Caution, Confirmation, Timings, TimingsError};
 pub use waiting::{Cause, Heard, Hindrance, Longest, Stage, Unseen, Waiting, Why, rounded};

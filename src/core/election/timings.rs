@@ -15,6 +15,22 @@ const MARGIN_MIN: Duration = Duration::from_millis(25);
 /// The log warns of a `renew-interval` below this.
 const FAST: Duration = Duration::from_millis(100);
 
+/// What k has to be at the least, however little memory the unit has: the guard has to wake up, the kernel to end the processes, and
+/// the guard to see that. It was some 20 ms on a busy host.
+const SHORT_RESERVE: Duration = Duration::from_millis(100);
+
+/// How long the kernel needs to free a GiB of a program that SIGKILL ends; 58 ms were measured.
+const RESERVE_PER_GIB: Duration = Duration::from_millis(60);
+
+/// What to be careful with although the timings are safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caution {
+    /// The keys that can mend it, the likeliest first.
+    pub keys: &'static [&'static str],
+    /// A sentence.
+    pub text: String,
+}
+
 /// How long a new holder waits before it starts the unit (confirming, K3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Confirmation {
@@ -124,6 +140,15 @@ impl Timings {
     #[must_use]
     pub fn default_kill_reserve(stop_budget: Duration) -> Duration {
         stop_budget / 4
+    }
+
+    /// The k that a unit needs whose memory has so many bytes, in whole hundredths of a second.
+    #[must_use]
+    pub fn kill_reserve_for(memory: u64) -> Duration {
+        let gib = u128::from(1_u64 << 30);
+        let nanoseconds = SHORT_RESERVE.as_nanos() + RESERVE_PER_GIB.as_nanos() * u128::from(memory) / gib;
+        let hundredths = nanoseconds.div_ceil(Duration::from_millis(10).as_nanos());
+        Duration::from_millis(u64::try_from(hundredths).unwrap_or(u64::MAX / 10).saturating_mul(10))
     }
 
     /// T = R·F, the lease.
@@ -282,23 +307,35 @@ impl Timings {
         (self.failures..=FAILURES_LIMIT).find(enough).unwrap_or(FAILURES_LIMIT)
     }
 
-    /// What to be careful with although the timings are safe: sentences for the log and for `putexd --check`.
+    /// What to be careful with although the timings are safe: for the log and for `putexd --check`.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<Caution> {
         let mut warnings = Vec::new();
         if self.failures < 3 {
-            warnings.push(format!(
-                "failures = {} leaves little room for a lost renewal: one slow answer of the store stops the unit",
-                self.failures
-            ));
+            warnings.push(Caution {
+                keys: &["failures", "renew-interval"],
+                text: format!(
+                    "failures = {} leaves little room for a lost renewal: one slow answer of the store stops the unit",
+                    self.failures
+                ),
+            });
+        }
+        // The default of a short stop budget is shorter than that, and its lease is warned of.
+        let least = SHORT_RESERVE.min(Self::default_kill_reserve(self.stop_budget));
+        if self.kill_reserve < least {
+            warnings.push(Caution { keys: &["kill-reserve"], text: format!(
+                "set kill-reserve to at least {least:?}: what SIGKILL is to end has {:?}, and a program that takes longer to die may \
+                 still run when another host starts the unit",
+                self.kill_reserve
+            ) });
         }
         if self.renew_interval < FAST {
-            warnings.push(format!(
+            warnings.push(Caution { keys: &["failures", "renew-interval"], text: format!(
                 "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the store has {:.1?} and SIGKILL {:.1?}; a lease that lasts only {:.1?} without the store is lost often, and the unit is stopped each time",
                 self.call_limit(),
                 self.kill_reserve,
                 self.rides_through()
-            ));
+            ) });
         }
         warnings
     }
@@ -451,7 +488,7 @@ mod tests {
             let warnings = timings.warnings();
             assert_eq!(!warnings.is_empty(), is_warned_of, "{renew_interval} ms: {warnings:?}");
         }
-        assert!(timings(50, 3).warnings()[0].starts_with("set renew-interval to at least 100ms"));
+        assert!(timings(50, 3).warnings()[0].text.starts_with("set renew-interval to at least 100ms"));
         // The margin, 25 ms at the least, is more than a third of this lease.
         assert!(matches!(timings(20, 3).validate(), Err(TimingsError::Margin { .. })));
     }
@@ -529,10 +566,27 @@ mod tests {
     }
 
     #[test]
+    fn a_short_time_for_sigkill_is_warned_of_with_the_one_that_fits() {
+        let with = |kill_reserve| Timings { kill_reserve, ..Timings::new(seconds(3.0), 3, 2) };
+        let short = with(seconds(0.001)).warnings();
+        assert!(short.len() == 1 && short[0].text.starts_with("set kill-reserve to at least 100ms: "), "{short:?}");
+        assert_eq!(with(seconds(0.1)).warnings(), Vec::new());
+        let small = Timings { stop_budget: seconds(0.2), ..with(seconds(0.04)) }.warnings();
+        assert!(small[0].text.starts_with("set kill-reserve to at least 50ms: "), "{small:?}");
+    }
+
+    #[test]
+    fn the_time_for_sigkill_grows_with_the_memory() {
+        let of = |gib: u64| Timings::kill_reserve_for(gib << 30);
+        assert_eq!((of(0), of(1), of(11)), (seconds(0.1), seconds(0.16), seconds(0.76)));
+        assert!(Timings::kill_reserve_for(u64::MAX) > seconds(3600.0));
+    }
+
+    #[test]
     fn few_renewals_are_warned_of() {
-        assert_eq!(Timings::new(seconds(1.0), 3, 1).warnings(), Vec::<String>::new());
+        assert_eq!(Timings::new(seconds(1.0), 3, 1).warnings(), Vec::new());
         let few = Timings::new(seconds(1.0), 2, 1).warnings();
-        assert!(few.len() == 1 && few[0].starts_with("failures = 2 leaves little room"), "{few:?}");
+        assert!(few.len() == 1 && few[0].text.starts_with("failures = 2 leaves little room"), "{few:?}");
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn judge(source: Option<&str>, is_kept: Option<bool>, host: &mut Host) {
 
 /// Whether the kernel's time of day is kept right by any time service, as timedated knows.
 async fn synchronized() -> Option<bool> {
-    let connection = zbus::Connection::system().await.ok()?;
+    let connection = crate::bus::system().await.ok()?;
     let answer = connection
         .call_method(
             Some(TIMEDATED),

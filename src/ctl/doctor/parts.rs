@@ -73,6 +73,7 @@ mod tests {
             active_state: active_state.to_owned(),
             stop_time: None,
             main_pid: 1,
+            memory: None,
         }
     }
 

@@ -210,6 +210,7 @@ impl Service {
             | Alarm::Undrained
             | Alarm::GuardGone
             | Alarm::SystemdSilent
+            | Alarm::NoDescriptors
             | Alarm::Lapsed
             | Alarm::Over => false,
         }
