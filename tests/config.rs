@@ -1379,11 +1379,10 @@ fn a_check_that_its_user_cannot_run_is_warned_of() {
         assert!(!loaded.has_errors(), "{loaded}");
         loaded.to_string()
     };
-    let users = "root:x:0:0::/root:/bin/sh\nputex-check:x:997:997::/:/usr/sbin/nologin\n";
+    let users = "root:x:0:0::/root:/bin/sh\n";
     assert!(warnings("", users, 0o755).contains("0 warnings"));
     assert!(warnings("", users, 0o750).contains("chmod o+x /opt/check)"));
     assert!(warnings("user = \"root\"\n", users, 0o750).contains("0 warnings"));
-    assert!(warnings("", "root:x:0:0::/root:/bin/sh\n", 0o755).contains("systemd-sysusers"));
     assert!(warnings("user = \"postgres\"\n", users, 0o755).contains("make the user postgres"));
 }
 

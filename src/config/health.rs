@@ -13,7 +13,7 @@ use super::diagnostic::Report;
 use super::fragment::{Command, Count, FenceFragment, HealthFragment, LONGEST_LIMIT, Length, take};
 use super::settings::{FenceSettings, HealthSettings, Probe};
 use crate::election::Timings;
-use crate::types::{CHECK_USER, NodeId, UnitName};
+use crate::types::{NodeId, UnitName};
 
 /// The largest `rise` and `fall`. They count checks, and only few checks fit into a lease.
 const MOST_CHECKS: u32 = 1000;
@@ -218,11 +218,13 @@ fn check_command(
             &span,
             format!(
                 "let every user execute {program} (chmod o+x {closed}), or name another user, such as user = \"root\": the check \
-                 runs as {CHECK_USER}, who may not"
+                 runs as a user of its own, who may not"
             ),
         );
     }
-    check_user(user.as_ref(), &span, root, report)?;
+    if let Some(user) = &user {
+        check_user(user, root, report)?;
+    }
     Some(Probe::Command { argv, user: user.map(Spanned::into_inner) })
 }
 
@@ -238,31 +240,26 @@ fn closed_to_others(root: &Path, program: &str) -> Option<String> {
 }
 
 /// Checks the name of the user, and warns if there is no such user. `None`: an error was reported.
-fn check_user(user: Option<&Spanned<String>>, command: &Range<usize>, root: &Path, report: &mut Report) -> Option<()> {
-    if let Some(user) = user {
-        let name = user.get_ref();
-        let is_plain =
-            |character: char| !character.is_control() && !character.is_whitespace() && !":/".contains(character);
-        let is_number = name.starts_with(|first: char| first.is_ascii_digit());
-        if name.is_empty() || name.starts_with('-') || is_number || !name.chars().all(is_plain) {
-            report.error(
-                &user.span(),
-                format!("{name:?} is not the name of a user: write it like \"postgres\" or \"root\""),
-            );
-            return None;
-        }
+fn check_user(user: &Spanned<String>, root: &Path, report: &mut Report) -> Option<()> {
+    let name = user.get_ref();
+    let is_plain = |character: char| !character.is_control() && !character.is_whitespace() && !":/".contains(character);
+    let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+    if name.is_empty() || name.starts_with('-') || is_number || !name.chars().all(is_plain) {
+        report
+            .error(&user.span(), format!("{name:?} is not the name of a user: write it like \"postgres\" or \"root\""));
+        return None;
     }
-    let name = user.map_or(CHECK_USER, |user| user.get_ref());
     // A host without this file has its users elsewhere.
     let users = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
     let is_known = users.lines().any(|line| line.split(':').next() == Some(name));
     if !users.is_empty() && !is_known {
-        let remedy = match user {
-            None => format!("make the user {name} (systemd-sysusers putexd.conf)"),
-            Some(_) => format!("make the user {name}, unless a directory service knows it"),
-        };
-        let span = user.map_or_else(|| command.clone(), Spanned::span);
-        report.warning(&span, format!("{remedy}: it is not in /etc/passwd, and the check is to run as it"));
+        report.warning(
+            &user.span(),
+            format!(
+                "make the user {name}, unless a directory service knows it: it is not in /etc/passwd, and the check is to run \
+                 as it"
+            ),
+        );
     }
     Some(())
 }

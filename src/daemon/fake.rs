@@ -14,9 +14,9 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, JobEnd, KernelError, KillError, Life, Look,
-    Manager, ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState,
-    UnitState, Unsupervisable,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, CheckUser, CheckUserError, FoundClient, JobEnd,
+    KernelError, KillError, Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError,
+    Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{
     FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
@@ -374,6 +374,10 @@ impl Manager for Fake {
             return Box::pin(std::future::pending());
         }
         self.answer(|silence| silence, |told| Ok(run(told)))
+    }
+
+    fn check_user<'a>(&'a self, _: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
+        unreachable!("no test asks for it")
     }
 
     fn run_check<'a>(&'a self, _: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::http::GetError;
 use super::inbox::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
-use crate::systemd::{Check, Manager, RunResult};
+use crate::systemd::{Check, CheckUser, CheckUserError, Manager, RunAs, RunResult};
 use crate::types::span::rounded;
 use crate::types::{NodeId, ServiceName, UnitName};
 
@@ -64,6 +64,9 @@ enum Failure {
     /// The unit failed; why, in words.
     #[error("{unit}: {reason}")]
     Unit { unit: UnitName, reason: String },
+    /// There is no user for the command.
+    #[error(transparent)]
+    User(CheckUserError),
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("{address}: {source}")]
@@ -80,6 +83,8 @@ pub(super) struct Checker {
     pub(super) node: NodeId,
     pub(super) settings: HealthSettings,
     pub(super) systemd: Arc<dyn Manager>,
+    /// The user of its commands that name no other one, taken when the first is run.
+    pub(super) user: Arc<OnceCell<CheckUser>>,
     pub(super) role: watch::Receiver<Option<Role>>,
     pub(super) inbox: Inbox,
 }
@@ -174,6 +179,14 @@ impl Checker {
     }
 
     async fn command(&self, role: Role, argv: &[String], user: Option<&str>) -> Option<Result<(), Failure>> {
+        let user = match user {
+            Some(name) => RunAs::Named(name.to_owned()),
+            None => match timeout(self.settings.timeout, self.own_user()).await {
+                Ok(Ok(user)) => user,
+                Ok(Err(error)) => return Some(Err(Failure::User(error))),
+                Err(_) => return Some(Err(Failure::Late(self.settings.timeout))),
+            },
+        };
         let role = role.as_str();
         let unit = UnitName::new(&format!("putex-check-{}-{role}.service", self.service)).ok()?;
         let check = Check {
@@ -181,11 +194,16 @@ impl Checker {
             description: format!("Health check of {} as {role}", self.service),
             argv: argv.iter().cloned().chain([role.to_owned()]).collect(),
             environment: vec![format!("PUTEX_SERVICE={}", self.service), format!("PUTEX_NODE={}", self.node)],
-            user: user.map(str::to_owned),
+            user,
             timeout: self.settings.timeout,
         };
         let result = self.systemd.run_check(&check).await.ok()?;
         Some(self.verdict(result, Failure::Command))
+    }
+
+    async fn own_user(&self) -> Result<RunAs, CheckUserError> {
+        let user = self.user.get_or_try_init(|| self.systemd.check_user(&self.service)).await?;
+        Ok(RunAs::Numbered(user.uid()))
     }
 
     async fn unit(&self, role: Role, template: &str) -> Option<Result<(), Failure>> {
@@ -235,6 +253,7 @@ mod tests {
             node: NodeId::new("h1").expect("a node name"),
             settings: HealthSettings { timeout: Duration::from_millis(50), ..settings(1, 1) },
             systemd: Arc::new(Fake::default()),
+            user: Arc::default(),
             role: shown,
             inbox,
         };

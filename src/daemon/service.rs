@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::alarms::Alarms;
@@ -30,6 +30,7 @@ use crate::guard_client::Link as GuardLink;
 use crate::journal;
 use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
+use crate::systemd::CheckUser;
 use crate::task::OwnedTask;
 use crate::types::{Incarnation, Revision, ServiceName, Time, UnitName};
 
@@ -196,6 +197,8 @@ struct Service {
     /// Tasks that end with the service: the guard queue, both lookouts, the admission, and the registration.
     helpers: Vec<OwnedTask>,
     checker: Option<OwnedTask>,
+    /// The user of its health command; it outlives a change of the settings, so that the command keeps its files.
+    check_user: Arc<OnceCell<CheckUser>>,
     /// Whether the units' stop can be proven and their start is gated, as far as known, and the remarks on that.
     admission: Admission,
     /// The remarks that the journal has been told. What is remarked on may come and go, and is told once.
@@ -309,6 +312,7 @@ impl Service {
             proven: Arc::default(),
             helpers,
             checker: None,
+            check_user: Arc::default(),
             admission: Err(Refusal::Unasked),
             remarked: BTreeSet::new(),
             registration: Standpoint::Unknown(
@@ -751,6 +755,7 @@ impl Service {
             node: self.host.node.clone(),
             settings: health,
             systemd: Arc::clone(&self.host.systemd),
+            user: Arc::clone(&self.check_user),
             role: self.role.subscribe(),
             inbox: self.inbox.clone(),
         };

@@ -17,6 +17,7 @@
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next; while there is none, enforces |
 //! | [`take_down`] | a thread of the watcher: takes the host down when putexd asks for it |
+//! | [`run_as`] | no part of the guard: begins a health command |
 //! | [`watchdog`] | the hardware watchdog, in case guard, watcher and PID 1 hang |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
@@ -30,6 +31,7 @@ mod mounts;
 mod pid1;
 mod records;
 mod reexec;
+mod run_as;
 mod shell;
 mod take_down;
 mod thread_pool;
@@ -40,6 +42,7 @@ mod watchdog;
 pub use self::reexec::{Taken, taken};
 pub use putexd_core::guard::{agenda, table};
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,8 +54,8 @@ use crate::command_line::{self, exit};
 use crate::guard_client::{self, frame, grant};
 use crate::host::self_fence;
 use crate::journal::GuardAlarm;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, ServiceName, span};
-use clap::{Args, Parser, Subcommand};
+use crate::types::{DYNAMIC_USERS, GUARDED_LEASES_DIR, LEASES_DIR, ServiceName, span};
+use clap::{Args, Parser, Subcommand, value_parser};
 
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]
@@ -118,6 +121,17 @@ enum Mode {
         #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
+    /// Executes a health command as a user that has no name, with no group and no capability
+    RunAs {
+        /// The user, and its group, by its number
+        #[arg(value_parser = value_parser!(u32).range(i64::from(*DYNAMIC_USERS.start())..=i64::from(*DYNAMIC_USERS.end())))]
+        uid: u32,
+        /// The command, by its full path
+        program: OsString,
+        /// What the command is given
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Kills a guard that hangs, so that systemd starts another, enforces while there is none, and takes the host down when putexd
     /// asks for it
     Watch {
@@ -147,7 +161,7 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    if !matches!(arguments.command, Some(Mode::Gate { .. } | Mode::Reload { .. })) {
+    if !matches!(arguments.command, Some(Mode::Gate { .. } | Mode::Reload { .. } | Mode::RunAs { .. })) {
         told::prepare();
     }
     match arguments.command {
@@ -159,6 +173,12 @@ pub fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some(Mode::RunAs { uid, program, arguments }) => {
+            let error = run_as::run(uid, program, &arguments);
+            // The journal of the check's unit has it, as what the command itself would say.
+            eprintln!("<{}>{error}", Level::Warning as u8);
+            u8::try_from(error.status()).map_or(ExitCode::FAILURE, ExitCode::from)
+        }
         Some(Mode::Reload { socket }) => {
             let takes =
                 |others: &[String]| Arguments::try_parse_from(others).map(drop).map_err(|error| error.to_string());

@@ -4,9 +4,10 @@
 //! unit itself.
 
 /// The exit status with which systemd ends a process whose program it could not execute, from systemd.exec(5).
-const EXIT_EXEC: i32 = 203;
-/// The exit statuses with which systemd ends a process that it could not give its user, or its namespaces.
-const EXIT_USER: i32 = 217;
+pub const EXIT_EXEC: i32 = 203;
+/// The exit status with which systemd ends a process that it could not give its user.
+pub const EXIT_USER: i32 = 217;
+/// The exit status with which systemd ends a process that it could not give its namespaces.
 const EXIT_NAMESPACE: i32 = 226;
 
 /// How a command of a unit has ended in the unit's last run.
@@ -48,7 +49,7 @@ impl Exit {
             1 if status == EXIT_EXEC => Some(format!(
                 "exit status {status}: the program is not there, or the user that it runs as may not execute it"
             )),
-            1 if status == EXIT_USER => Some(format!("exit status {status}: the user does not exist")),
+            1 if status == EXIT_USER => Some(format!("exit status {status}: this host does not have the user")),
             1 if status == EXIT_NAMESPACE => {
                 Some(format!("exit status {status}: systemd cannot give it a view of its own on the file systems"))
             }

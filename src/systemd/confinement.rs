@@ -3,7 +3,7 @@
 //!
 //! What is absent here is absent for a reason, because a check that fails without need stops a healthy service:
 //!
-//! - No `DynamicUser=`: it forces `ProtectSystem=strict`. The package makes a user instead.
+//! - No `DynamicUser=`: it forces `ProtectSystem=strict`. putexd takes such a user itself, see `check_user.rs`.
 //! - No `ProtectSystem=strict` and no `ProtectHome=`: systemd then looks at every mount of the host, or at /home, and would wait
 //!   there for a share that hangs, so that each check of each service failed.
 //! - No `PrivateTmp=`: PID 1 itself makes folders on disk for it, and would wait for a disk that hangs. A service may have its
@@ -13,10 +13,11 @@
 
 use std::fmt;
 
+use rustix::thread::CapabilitySet;
 use zbus::{Structure, Variant};
 
+use super::gate::PROGRAM;
 use super::proxy::Setting;
-use crate::types::CHECK_USER;
 
 /// The value of a setting, which can be written for the bus and for a unit file.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,8 @@ enum Value {
     Refused(&'static [&'static str]),
     /// A set that is empty: no capability.
     Nothing,
+    /// The capabilities to become another user, and to give up the right to that.
+    UserChange,
     /// A set of exceptions that is empty: no namespace of any kind may be made.
     NoException,
     Number(u64),
@@ -74,7 +77,6 @@ const ALWAYS_APART: &[Property] = &[
 
 /// Settings of a check that does not run as root.
 const WITHOUT_ROOT: &[Property] = &[
-    ("CapabilityBoundingSet", Value::Nothing),
     ("SystemCallFilter", Value::Allowed(&["@system-service"])),
     ("SystemCallFilter", Value::Refused(&["@privileged", "@resources"])),
     // A system call that is not allowed fails, and does not end the command.
@@ -86,11 +88,48 @@ const WITHOUT_ROOT: &[Property] = &[
 ];
 
 /// More settings of a check that does not run as root, for hosts where systemd can give it namespaces.
-const WITHOUT_ROOT_APART: &[Property] = &[
-    ("PrivateDevices", Value::Yes),
-    ("PrivateUsers", Value::Yes),
-    ("ProtectProc", Value::Word("invisible")),
-    ("ProtectHostname", Value::Yes),
+const WITHOUT_ROOT_APART: &[Property] =
+    &[("PrivateDevices", Value::Yes), ("ProtectProc", Value::Word("invisible")), ("ProtectHostname", Value::Yes)];
+
+/// Whom a check runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunAs {
+    /// A user that the host knows by this name.
+    Named(String),
+    /// A user of this number, which has no name: see `check_user.rs`. systemd gives a unit no such user. So the unit begins as root
+    /// with the capabilities for this change alone, and the guard's program makes the change, gives up the capabilities, and
+    /// executes the command.
+    Numbered(u32),
+}
+
+impl RunAs {
+    /// What the unit of a check executes, where `argv` is the check's command.
+    #[must_use]
+    pub fn command(&self, argv: &[String]) -> Vec<String> {
+        let before = match self {
+            Self::Named(_) => Vec::new(),
+            Self::Numbered(uid) => vec![PROGRAM.to_owned(), "run-as".to_owned(), uid.to_string()],
+        };
+        before.into_iter().chain(argv.iter().cloned()).collect()
+    }
+
+    fn is_root(&self) -> bool {
+        matches!(self, Self::Named(name) if name == "root")
+    }
+}
+
+/// More settings of a check whose user has a name, and is not root.
+const NAMED: &[Property] = &[("CapabilityBoundingSet", Value::Nothing)];
+
+/// The same on hosts where systemd can give it namespaces. In a user namespace the users without a name cannot be had.
+const NAMED_APART: &[Property] = &[("PrivateUsers", Value::Yes)];
+
+/// More settings of a check whose user has no name.
+const NUMBERED: &[Property] = &[
+    ("CapabilityBoundingSet", Value::UserChange),
+    ("SystemCallFilter", Value::Allowed(&["@setuid"])),
+    // As systemd sets it for users with a name.
+    ("Environment", Value::Words(&["HOME=/"])),
 ];
 
 /// How far a check is kept apart from the host.
@@ -99,41 +138,49 @@ pub(super) enum Apart {
     /// As far as possible.
     Whole,
     /// Without a view of its own on file systems, processes and users: for a host where systemd cannot make one, such as
-    /// one whose /tmp is full, or that forbids user namespaces. The user for checks is made for the run if it is missing.
+    /// one whose /tmp is full, or that forbids user namespaces.
     Bare,
 }
 
 /// The settings of a check that runs as `user`, in the order in which systemd is to take them.
-fn properties(user: &str, apart: Apart) -> Vec<Property> {
-    let without_root = user != "root";
+fn properties(user: &RunAs, apart: Apart) -> Vec<Property> {
+    let without_root = !user.is_root();
+    let is_named = without_root && matches!(user, RunAs::Named(_));
+    let is_numbered = matches!(user, RunAs::Numbered(_));
+    let whole = apart == Apart::Whole;
     let parts = [
         (ALWAYS, true),
-        (ALWAYS_APART, apart == Apart::Whole),
+        (ALWAYS_APART, whole),
         (WITHOUT_ROOT, without_root),
-        (WITHOUT_ROOT_APART, without_root && apart == Apart::Whole),
+        (WITHOUT_ROOT_APART, without_root && whole),
+        (NAMED, is_named),
+        (NAMED_APART, is_named && whole),
+        (NUMBERED, is_numbered),
     ];
-    let mut properties: Vec<Property> =
-        parts.iter().filter(|(_, applies)| *applies).flat_map(|(part, _)| part.iter().copied()).collect();
-    if apart == Apart::Bare && user == CHECK_USER {
-        properties.push(("DynamicUser", Value::Yes));
-    }
-    properties
+    parts.iter().filter(|(_, applies)| *applies).flat_map(|(part, _)| part.iter().copied()).collect()
 }
 
 /// The settings for the transient unit of a check, beginning with its user.
-pub(super) fn settings(user: &str, apart: Apart) -> Vec<Setting> {
-    let mut settings = vec![("User", user.to_owned().into())];
+pub(super) fn settings(user: &RunAs, apart: Apart) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    if let RunAs::Named(name) = user {
+        settings.push(("User", name.clone().into()));
+    }
     settings.extend(properties(user, apart).into_iter().map(|(name, value)| (name, value.on_the_bus())));
     settings
 }
 
 /// The same settings, with the check kept apart as far as possible, as lines of a unit's `[Service]`.
 #[must_use]
-pub fn check_confinement(user: &str) -> String {
+pub fn check_confinement(user: &RunAs) -> String {
     let lines = properties(user, Apart::Whole);
     // A unit file has both limits in one line.
     let lines = lines.iter().filter(|(name, _)| !name.ends_with("Soft"));
-    lines.fold(format!("User={user}\n"), |text, (name, value)| format!("{text}{name}={value}\n"))
+    let begin = match user {
+        RunAs::Named(name) => format!("User={name}\n"),
+        RunAs::Numbered(_) => String::new(),
+    };
+    lines.fold(begin, |text, (name, value)| format!("{text}{name}={value}\n"))
 }
 
 impl Value {
@@ -146,6 +193,7 @@ impl Value {
             Self::Allowed(words) => Structure::from((true, list(words))).into(),
             Self::Refused(words) => Structure::from((false, list(words))).into(),
             Self::Nothing | Self::NoException => 0_u64.into(),
+            Self::UserChange => (CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::SETPCAP).bits().into(),
             Self::Number(number) => number.into(),
             Self::Mode(mode) => mode.into(),
             Self::NotPermitted => 1_i32.into(),
@@ -161,6 +209,7 @@ impl fmt::Display for Value {
             Self::Words(words) | Self::Allowed(words) => f.write_str(&words.join(" ")),
             Self::Refused(words) => write!(f, "~{}", words.join(" ")),
             Self::Nothing => Ok(()),
+            Self::UserChange => f.write_str("CAP_SETUID CAP_SETGID CAP_SETPCAP"),
             Self::Number(number) => write!(f, "{number}"),
             Self::Mode(mode) => write!(f, "{mode:04o}"),
             Self::NotPermitted => f.write_str("EPERM"),
@@ -172,9 +221,13 @@ impl fmt::Display for Value {
 mod tests {
     use super::*;
 
+    fn named(name: &str) -> RunAs {
+        RunAs::Named(name.to_owned())
+    }
+
     #[test]
     fn each_setting_has_the_signature_that_systemd_wants() {
-        let settings = settings(CHECK_USER, Apart::Whole);
+        let settings = settings(&named("postgres"), Apart::Whole);
         let signature = |wanted: &str| {
             let found = settings.iter().find(|(name, _)| *name == wanted).expect("it is set");
             found.1.value_signature().to_string()
@@ -192,12 +245,11 @@ mod tests {
 
     #[test]
     fn root_and_a_host_that_offers_less_keep_what_they_can() {
-        let names = |user, apart| properties(user, apart).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        let bare = names("postgres", Apart::Bare);
+        let names = |user: &RunAs, apart| properties(user, apart).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let bare = names(&named("postgres"), Apart::Bare);
         assert!(bare.contains(&"CapabilityBoundingSet") && bare.contains(&"LimitCORE"));
-        assert!(!bare.contains(&"ProtectSystem") && !bare.contains(&"PrivateUsers") && !bare.contains(&"DynamicUser"));
-        assert!(names(CHECK_USER, Apart::Bare).contains(&"DynamicUser"));
-        let root = names("root", Apart::Whole);
+        assert!(!bare.contains(&"ProtectSystem") && !bare.contains(&"PrivateUsers"));
+        let root = names(&named("root"), Apart::Whole);
         assert!(root.contains(&"InaccessiblePaths") && root.contains(&"LimitCORE"));
         assert!(!root.contains(&"CapabilityBoundingSet") && !root.contains(&"PrivateDevices"));
     }
@@ -206,7 +258,7 @@ mod tests {
     /// hangs would stop every service.
     #[test]
     fn what_would_stop_a_healthy_service_is_left_out() {
-        let text = check_confinement(CHECK_USER);
+        let text = check_confinement(&RunAs::Numbered(61184));
         for absent in ["DynamicUser", "=strict", "ProtectHome", "PrivateTmp", "RemoveIPC", "PrivateNetwork"] {
             assert!(!text.contains(absent), "{text}");
         }

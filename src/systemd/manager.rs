@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    Awaited, Brief, BusError, Check, FoundClient, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult,
-    StartError, Started, Surroundings, SystemState, Systemd, Unsupervisable,
+    Awaited, Brief, BusError, Check, CheckUser, CheckUserError, FoundClient, JobEnd, KernelError, KillError, Look,
+    Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -133,6 +133,9 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         unit: &'a UnitName,
         limit: Duration,
     ) -> ManagerFuture<'a, Result<RunResult, BusError>>;
+
+    /// A user for the check of a service that nothing else on this host has.
+    fn check_user<'a>(&'a self, service: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>>;
 
     /// Runs a command in a unit of its own and waits for its end.
     fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>>;
@@ -272,6 +275,10 @@ impl Manager for Systemd {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
         Box::pin(Systemd::run_unit_to_completion(self, unit, limit))
+    }
+
+    fn check_user<'a>(&'a self, service: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
+        Box::pin(Systemd::check_user(self, service))
     }
 
     fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {

@@ -14,6 +14,7 @@ mod boot;
 mod by_itself;
 mod calls;
 mod changes;
+mod check_user;
 mod confinement;
 mod conflicts;
 mod elsewhere;
@@ -55,7 +56,8 @@ use tokio::time::Instant;
 pub use boot::{Boot, Origin, Puller};
 pub use changes::Changes;
 use changes::Watched;
-pub use confinement::check_confinement;
+pub use check_user::{CheckUser, CheckUserError};
+pub use confinement::{RunAs, check_confinement};
 pub use elsewhere::{FoundClient, begun};
 pub use error::{BusError, KernelError};
 pub use facts::{MemoryUse, UnitFacts};
@@ -91,6 +93,7 @@ pub struct Systemd {
     begun: Begun,
     prepared_starts: PreparedStarts,
     tracked: Tracked,
+    check_users: check_user::Turn,
     /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
@@ -166,6 +169,7 @@ impl Systemd {
             begun: Begun::default(),
             prepared_starts: PreparedStarts::default(),
             tracked: Tracked::new(),
+            check_users: check_user::Turn::default(),
             doubted: Arc::default(),
         }
     }

@@ -6,13 +6,14 @@ use tokio::time::{Instant, sleep};
 use zbus::{Structure, Variant};
 
 use super::Systemd;
-use super::confinement::{self, Apart};
+use super::check_user::{CheckUser, CheckUserError};
+use super::confinement::{self, Apart, RunAs};
 use super::error::BusError;
 use super::job::{JobEnd, Order};
 use super::properties::{Invocation, UnitState, Unmet};
 use super::proxy::Setting;
 use super::units::SIGKILL;
-use crate::types::{CHECK_USER, UnitName};
+use crate::types::{ServiceName, UnitName};
 
 /// How long it may take until nothing is left of a unit that is killed at its limit.
 const KILL_LIMIT: Duration = Duration::from_secs(3);
@@ -38,8 +39,8 @@ pub struct Check {
     pub argv: Vec<String>,
     /// `NAME=value` each.
     pub environment: Vec<String>,
-    /// The user it runs as; `None` for the one that the package makes for checks.
-    pub user: Option<String>,
+    /// Whom it runs as.
+    pub user: RunAs,
     /// The time after which all of it is killed.
     pub timeout: Duration,
 }
@@ -69,6 +70,11 @@ pub enum RunResult {
 }
 
 impl Systemd {
+    /// A user for the check of a service that nothing else on this host has.
+    pub async fn check_user(&self, service: &ServiceName) -> Result<CheckUser, CheckUserError> {
+        self.check_users.take(service).await
+    }
+
     /// Runs a command in a unit of its own and waits for its end. On `Err` the outcome is unknown; systemd kills the
     /// command at its limit all the same.
     pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
@@ -192,7 +198,7 @@ impl Systemd {
         let mut settings: Vec<Setting> = vec![
             ("Description", check.description.clone().into()),
             ("Type", "oneshot".into()),
-            ("ExecStartEx", command(&check.argv)?),
+            ("ExecStartEx", command(&check.user.command(&check.argv))?),
             ("Environment", check.environment.clone().into()),
             ("TimeoutStartUSec", micros(check.timeout)),
             ("TimeoutStopUSec", micros(KILL_LIMIT)),
@@ -212,7 +218,7 @@ impl Systemd {
             // systemd unloads the unit as soon as it ends; the reference keeps it until its end was read.
             settings.push(("AddRef", true.into()));
         }
-        settings.extend(confinement::settings(check.user.as_deref().unwrap_or(CHECK_USER), apart));
+        settings.extend(confinement::settings(&check.user, apart));
         Ok(settings)
     }
 }

@@ -7,9 +7,9 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, FoundClient, Invocation, JobEnd, KernelError, KillError,
-    Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started,
-    Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, CheckUser, CheckUserError, FoundClient, Invocation,
+    JobEnd, KernelError, KillError, Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob,
+    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
@@ -761,6 +761,10 @@ impl Manager for Pid1 {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
         Box::pin(self.run(limit, unit))
+    }
+
+    fn check_user<'a>(&'a self, _: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
+        unreachable!("no service of the simulation has a check that is a command")
     }
 
     fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {

@@ -12,6 +12,7 @@ mod bound_units;
 mod broken_files;
 mod bus;
 mod campaign;
+mod check_users;
 mod cluster;
 mod command;
 mod corpus;

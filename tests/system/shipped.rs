@@ -49,11 +49,19 @@ fn make_database(fixture: &Fixture) {
     two.sh(&format!("mkdir -p {PLACE} && cp -a /srv/shared/configuration /etc/postgresql/15"));
     for host in [one, two] {
         host.assert_harmless();
+        host.sh(&make_fences_user());
         host.sh("ip route add 192.0.2.0/24 dev eth0 metric 1000");
         host.exec(&["systemctl", "daemon-reload"]);
         let checked = host.output(&["putexd", "--check"]);
         assert!(checked.status.success() && said(&checked).contains(" 0 warnings"), "{}", said(&checked));
     }
+}
+
+/// The commands of the sample that make its user.
+fn make_fences_user() -> String {
+    let sample = sample!("fence-power@.service").lines().filter_map(|line| line.strip_prefix("#   "));
+    let commands: Vec<&str> = sample.filter(|line| line.contains("sysusers")).collect();
+    format!("mkdir --parents /etc/sysusers.d && {} && id fence-power", commands.join(" && "))
 }
 
 /// The answer of the database at its address, asked from this host.

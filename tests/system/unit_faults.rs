@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use putexd::systemd::check_confinement;
+use putexd::systemd::{RunAs, check_confinement};
 use rustix::process::Signal;
 
 use crate::cluster::{Cgroups, Cut, Setup};
@@ -76,13 +76,14 @@ fn a_share_that_hangs_fails_no_check() {
     let host = &cluster.hosts[0];
     host.exec(&["mount", "--bind", "/srv/putex", "/home"]);
     host.share().hang();
-    for user in ["putex-check", "root"] {
-        let confinement = check_confinement(user);
+    for user in [RunAs::Numbered(61184), RunAs::Named("root".to_owned())] {
+        let confinement = check_confinement(&user);
         let mut command = vec!["timeout", "20", "systemd-run", "--quiet", "--wait", "--collect"];
         command.extend(confinement.lines().flat_map(|line| ["--property", line]));
-        command.push("/bin/true");
+        let program = user.command(&["/bin/true".to_owned()]);
+        command.extend(program.iter().map(String::as_str));
         let output = host.output(&command);
-        assert!(output.status.success(), "{user}: {}", said(&output));
+        assert!(output.status.success(), "{user:?}: {}", said(&output));
     }
     host.share().go_on();
 }

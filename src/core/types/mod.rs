@@ -15,6 +15,7 @@ pub mod trust;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -49,8 +50,9 @@ const PARTS: [&str; 4] = [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch
 /// The name of the variable that has the fencing token, in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
-/// The user that health commands run as, unless they name another one. The package makes it.
-pub const CHECK_USER: &str = "putex-check";
+/// The users that systemd gives to units with `DynamicUser=`, and putexd to health commands that name no other one. They have no
+/// name. See "Users, Groups, UIDs and GIDs on systemd Systems".
+pub const DYNAMIC_USERS: RangeInclusive<u32> = 61184..=65519;
 
 /// Whether `text` is a path of a device that may become a word of the guard's command line, by way of a unit file: absolute, and
 /// of letters, digits and `/._-` alone.
