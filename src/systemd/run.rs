@@ -1,5 +1,6 @@
 //! Units that run to their end: health checks, and the oneshots that fence and unfence.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -207,6 +208,8 @@ impl Systemd {
             ("KillSignal", SIGKILL.into()),
             ("SendSIGKILL", true.into()),
             ("CollectMode", "inactive-or-failed".into()),
+            // systemd would take the name of the program that gives the command its user.
+            ("SyslogIdentifier", identifier(&check.argv).into()),
             ("StandardInput", "null".into()),
             ("StandardOutput", "journal".into()),
             ("StandardError", "journal".into()),
@@ -231,6 +234,12 @@ fn command(argv: &[String]) -> Result<Variant<'static>, BusError> {
     let mut all = zbus::Array::new(one.signature());
     all.append(Variant::Structure(one)).map_err(BusError::from)?;
     Ok(Variant::Array(all))
+}
+
+/// The name of a command in the journal, as systemd has it.
+fn identifier(argv: &[String]) -> String {
+    let name = argv.first().and_then(|path| Path::new(path).file_name());
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn micros(span: Duration) -> Variant<'static> {

@@ -1234,6 +1234,9 @@ fn wrong_usage_exits_64() {
         &["--watchdog-device", "/dev/watchdog"],
         &["--watchdog-device", "/dev/watchdog", "--watchdog-timeout", "3"],
         &["watch", "--leases", "/tmp"],
+        &["run-as", "61184"],
+        &["run-as", "0", "/bin/true"],
+        &["run-as", "65520", "/bin/true"],
     ] {
         let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
         let status = guard.args(arguments).stderr(Stdio::null()).status().expect("runs");
