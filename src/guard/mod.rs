@@ -121,7 +121,7 @@ enum Mode {
         #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
-    /// Executes a health command as a user that has no name, with no group and no capability
+    /// Executes a health command as a user that may have no name, with no group and no capability
     RunAs {
         /// The user, and its group, by its number
         #[arg(value_parser = value_parser!(u32).range(i64::from(*DYNAMIC_USERS.start())..=i64::from(*DYNAMIC_USERS.end())))]

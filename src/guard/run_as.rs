@@ -1,4 +1,4 @@
-//! Runs a health command as a user that has no name, which systemd cannot do.
+//! Runs a health command as a user that may have no name, which systemd cannot do.
 
 use std::ffi::OsString;
 use std::io;

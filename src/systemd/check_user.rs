@@ -7,17 +7,21 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
+use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::types::{DYNAMIC_USERS, ServiceName};
 
 /// Where the locks are.
 const LOCKS: &str = "/run/systemd/dynamic-uid";
+
+/// Where nss-systemd finds users that others have made: see "JSON User Records" and nss-systemd(8).
+const NAMES: &str = "/run/userdb";
 
 /// What the content of a lock's file begins with that putexd has taken; the service's name follows.
 const OWNER: &str = "putex-check-";
@@ -58,7 +62,10 @@ impl Turn {
         let service = service.clone();
         let taking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            CheckUser::take(Path::new(LOCKS), Path::new("/etc"), &service)
+            let user = CheckUser::take(Path::new(LOCKS), Path::new("/etc"), &service)?;
+            // Without a name the check does with less, as on a host without nss-systemd.
+            let _ = user.tell_name(Path::new(NAMES), &service);
+            Ok(user)
         });
         taking.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
@@ -71,13 +78,37 @@ impl CheckUser {
         self.uid
     }
 
+    /// Gives the user a name, which the bus and some programs want. It stays until the boot, as what the checks leave behind does.
+    fn tell_name(&self, names: &Path, service: &ServiceName) -> io::Result<()> {
+        make_folder(names)?;
+        let uid = self.uid;
+        let name = format!("{OWNER}{uid}");
+        let user = json!({
+            "userName": name, "realName": format!("Health check of {service}"), "uid": uid, "gid": uid, "disposition": "dynamic",
+            "homeDirectory": "/", "shell": "/usr/sbin/nologin", "service": "putexd",
+        });
+        let group = json!({"groupName": name, "gid": uid, "disposition": "dynamic", "service": "putexd"});
+        for (kind, record) in [("user", user), ("group", group)] {
+            let (file, link) = (format!("{name}.{kind}"), names.join(format!("{uid}.{kind}")));
+            let (path, text) = (names.join(&file), format!("{record}\n"));
+            if fs::read_to_string(&path).is_ok_and(|known| known == text) && link.exists() {
+                continue;
+            }
+            let new = names.join(format!(".{file}"));
+            fs::write(&new, text)?;
+            fs::set_permissions(&new, Permissions::from_mode(0o644))?;
+            fs::rename(new, &path)?;
+            if !link.exists() {
+                symlink(file, link)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a user, the same as before where that is possible, because checks leave files behind. So the search begins at a place
     /// that the name decides, and what another service had since the boot is taken only if nothing else is left.
     fn take(locks: &Path, etc: &Path, service: &ServiceName) -> Result<Self, CheckUserError> {
-        if DirBuilder::new().mode(0o755).create(locks).is_ok() {
-            // Whatever the umask is: other programs look for users in it.
-            fs::set_permissions(locks, Permissions::from_mode(0o755))?;
-        }
+        make_folder(locks)?;
         let known = known_ids(etc);
         let owner = format!("{OWNER}{service}\n");
         let (first, count) = (*DYNAMIC_USERS.start(), DYNAMIC_USERS.end() - DYNAMIC_USERS.start() + 1);
@@ -91,6 +122,15 @@ impl CheckUser {
         }
         Err(CheckUserError::NoneLeft)
     }
+}
+
+/// Makes a folder in which every program may look for users, if it is missing.
+fn make_folder(path: &Path) -> io::Result<()> {
+    if DirBuilder::new().mode(0o755).create(path).is_ok() {
+        // Whatever the umask is.
+        fs::set_permissions(path, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 /// Locks a user's file, and writes the owner into it. `None`: the user is taken; with `spares_others` also if another service had
@@ -210,5 +250,22 @@ mod tests {
         );
         drop(other);
         assert!(host.take("web").is_ok());
+    }
+
+    #[test]
+    fn a_user_has_a_name_that_every_program_can_read() {
+        let host = Host::new();
+        let names = host.0.path().join("names");
+        let user = host.take("db").expect("a user");
+        for _ in 0..2 {
+            user.tell_name(&names, &"db".parse().expect("a service's name")).expect("the folder can be written to");
+        }
+        for (kind, part) in [("user", "\"realName\":\"Health check of db\""), ("group", "\"gid\":")] {
+            let link = names.join(format!("{}.{kind}", user.uid()));
+            let text = fs::read_to_string(&link).expect("it is there");
+            assert!(text.contains(part) && text.contains(&format!("\"putex-check-{}\"", user.uid())), "{text}");
+            assert_eq!(fs::metadata(&link).expect("it is there").mode() & 0o777, 0o644);
+        }
+        assert_eq!(fs::read_dir(&names).expect("it was made").count(), 4);
     }
 }

@@ -77,6 +77,8 @@ fn a_check_reaches_nothing_of_another_services_check() {
     let (pid, begin) = (main_pid(host, "victim.service"), attacks(host).len());
     let before = users(host);
     assert_ne!(before["victim"], before["attacker"], "{before:?}");
+    let name = host.read_file(&format!("/run/userdb/{}.user", before["victim"])).expect("the user has a name");
+    assert!(name.contains("Health check of victim"), "{name}");
     wait_until(TAKE_OVER * 2, "ten attacks", || attacks(host).len() >= begin + 10);
     let said = attacks(host);
     assert!(said.iter().all(|line| line.ends_with("did 0")), "{said:?}");

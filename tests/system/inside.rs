@@ -939,7 +939,7 @@ fn a_check_reads_no_secret_and_changes_nothing_of_the_system() {
                           bash -c 'echo >/dev/tcp/127.0.0.1/9' 2>&1 | grep -q refused";
             assert_eq!(check_as(&systemd, user, useful).await, RunResult::Passed, "{user:?}");
         }
-        // The bus refuses a user that has no name.
+        // The bus refuses a user that has no name, and the hosts have no nss-systemd.
         for user in [Some("daemon"), Some("root")] {
             assert_eq!(
                 check_as(&systemd, user, "systemctl is-active dbus.service").await,
