@@ -223,6 +223,8 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::daemon::fake::Fake;
 
@@ -244,25 +246,41 @@ mod tests {
         assert_eq!(tally.count(Role::Standby, &settings, Ok(())), Some(Event::StandbyCheck(Ok(()))));
     }
 
-    #[tokio::test]
-    async fn a_standby_that_is_not_asked_has_no_verdict() {
+    /// A checker that finds nobody, as a standby.
+    fn checker(settings: HealthSettings) -> (Checker, watch::Sender<Option<Role>>, mpsc::Receiver<Box<Told>>) {
         let (role, shown) = watch::channel(Some(Role::Standby));
-        let (inbox, mut told) = Inbox::new();
+        let (inbox, told) = Inbox::new();
         let checker = Checker {
             service: "db".parse().expect("a service's name"),
             node: NodeId::new("h1").expect("a node name"),
-            settings: HealthSettings { timeout: Duration::from_millis(50), ..settings(1, 1) },
+            settings,
             systemd: Arc::new(Fake::default()),
             user: Arc::default(),
             role: shown,
             inbox,
         };
+        (checker, role, told)
+    }
+
+    #[tokio::test]
+    async fn a_standby_that_is_not_asked_has_no_verdict() {
+        let (checker, role, mut told) =
+            checker(HealthSettings { timeout: Duration::from_millis(50), ..settings(1, 1) });
         let checker = tokio::spawn(checker.run());
         tokio::task::yield_now().await;
         role.send_replace(Some(Role::Active));
         let first = *told.recv().await.expect("it is checked");
         assert!(matches!(first, Told::Event(Event::ActiveCheck(Err(_)))), "{first:?}");
         checker.abort();
+    }
+
+    #[tokio::test]
+    async fn a_command_for_which_no_user_is_left_has_failed() {
+        let probe = Probe::Command { argv: vec!["/bin/true".to_owned()], user: None };
+        let (checker, _role, _told) = checker(HealthSettings { probe, ..settings(1, 1) });
+        let result = checker.probe(Role::Active).await.expect("a verdict");
+        let why = result.expect_err("there is no user").to_string();
+        assert!(why.starts_with("end units with DynamicUser=, or set user in [health]"), "{why}");
     }
 
     #[test]

@@ -239,8 +239,8 @@ mod tests {
         let other = host.take("other").expect("a user");
         let left = [former, other.uid()];
         let ids = DYNAMIC_USERS.filter(|uid| !left.contains(uid));
-        fs::write(host.0.path().join("passwd"), ids.map(|uid| format!("x:x:{uid}:\n")).collect::<String>())
-            .expect("written");
+        let lines: Vec<String> = ids.map(|uid| format!("x:x:{uid}:\n")).collect();
+        fs::write(host.0.path().join("passwd"), lines.concat()).expect("written");
         let last = host.take("db").expect("the last one");
         assert_eq!(last.uid(), former);
         let error = host.take("web").expect_err("none is left");

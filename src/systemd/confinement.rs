@@ -23,6 +23,7 @@ use super::proxy::Setting;
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Yes,
+    No,
     Word(&'static str),
     Words(&'static [&'static str]),
     /// A list: only these are allowed.
@@ -54,6 +55,8 @@ const ALWAYS: &[Property] = &[
     ("SystemCallArchitectures", Value::Words(&["native"])),
     ("UMask", Value::Mode(0o077)),
     ("KeyringMode", Value::Word("private")),
+    // The same for every user: the program that gives a command its user does not hand on that this signal is ignored.
+    ("IgnoreSIGPIPE", Value::No),
     // A core file is a copy of the memory of the command. The soft limit is set first: it may never be above the hard
     // one.
     ("LimitCORESoft", Value::Number(0)),
@@ -188,6 +191,7 @@ impl Value {
         let list = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<String>>();
         match self {
             Self::Yes => true.into(),
+            Self::No => false.into(),
             Self::Word(word) => word.into(),
             Self::Words(words) => list(words).into(),
             Self::Allowed(words) => Structure::from((true, list(words))).into(),
@@ -205,6 +209,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Yes | Self::NoException => f.write_str("yes"),
+            Self::No => f.write_str("no"),
             Self::Word(word) => f.write_str(word),
             Self::Words(words) | Self::Allowed(words) => f.write_str(&words.join(" ")),
             Self::Refused(words) => write!(f, "~{}", words.join(" ")),

@@ -369,8 +369,7 @@ fn collect(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
             continue;
         }
         let about = entry.metadata().expect("the host's disk can be read");
-        // The backups of passwd(5) and of its like have what was there before.
-        let text = if about.is_file() && path.starts_with("etc") && !path.to_string_lossy().ends_with('-') {
+        let text = if about.is_file() && path.starts_with("etc") {
             fs::read_to_string(root.join(&path)).unwrap_or_default()
         } else {
             String::new()
