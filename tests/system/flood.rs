@@ -102,6 +102,7 @@ fn a_flood_of_looks_costs_no_renewal() {
         "{} putexd used {used:.3} of a core in {took:?}, {at_rest:.3} at rest, and {more} KiB more",
         said.lines().find(|line| line.contains("looks")).unwrap_or_default()
     );
+    println!("{} files are open for {SERVICES} services", descriptors(host));
     assert!(used - at_rest < 0.25, "looks cost a quarter of a core at most: {used:.3} instead of {at_rest:.3}");
     assert!(more < 16 * 1024, "16 MiB at most: {more} KiB");
 }
@@ -148,7 +149,7 @@ fn calls_with_descriptors_cost_putexd_none() {
     let process = main_pid(host, DAEMON);
     let before = descriptors(host);
     let most = fixture.uninterrupted(&first, SPAN, "calls that carry descriptors", || {
-        let mut flood = host.begin(&as_nobody("flood::of_nobody_with_descriptors"));
+        let mut flood = host.begin(&as_nobody("flood::descriptors_of_nobody"));
         let mut most = before;
         while flood.try_wait().expect("it can be waited for").is_none() {
             most = most.max(descriptors(host));
@@ -169,7 +170,7 @@ fn calls_with_descriptors_cost_putexd_none() {
 
 #[test]
 #[ignore = "runs inside a host, as nobody"]
-fn of_nobody_with_descriptors() {
+fn descriptors_of_nobody() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let end = Instant::now() + SPAN;
