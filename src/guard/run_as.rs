@@ -7,7 +7,8 @@ use std::process::Command;
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySet, remove_capability_from_bounding_set, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::host::failed_start::{EXIT_EXEC, EXIT_USER};
@@ -42,6 +43,9 @@ pub(super) fn run(uid: u32, program: OsString, arguments: &[OsString]) -> RunAsE
 }
 
 fn become_user(uid: u32) -> rustix::io::Result<()> {
+    // From systemd 257 on a unit of root begins with its capabilities in this set, too.
+    let sets = CapabilitySets { inheritable: CapabilitySet::empty(), ..capabilities(None)? };
+    set_capabilities(None, sets)?;
     // The last one is needed for this.
     for capability in [CapabilitySet::SETUID, CapabilitySet::SETGID, CapabilitySet::SETPCAP] {
         remove_capability_from_bounding_set(capability)?;

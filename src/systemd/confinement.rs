@@ -130,7 +130,7 @@ const NAMED_APART: &[Property] = &[("PrivateUsers", Value::Yes)];
 /// More settings of a check whose user has no name.
 const NUMBERED: &[Property] = &[
     ("CapabilityBoundingSet", Value::UserChange),
-    ("SystemCallFilter", Value::Allowed(&["@setuid"])),
+    ("SystemCallFilter", Value::Allowed(&["@setuid", "capset"])),
     // As systemd sets it for users with a name.
     ("Environment", Value::Words(&["HOME=/"])),
 ];

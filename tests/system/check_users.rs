@@ -9,8 +9,10 @@ use crate::lockstore::Lockstore;
 
 const SLEEPS: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 
-/// Has a process, a file and a socket for half a second, and fails if somebody has touched them.
+/// Has a process, a file and a socket for half a second, and fails if somebody has touched them, or if it has a capability.
 const VICTIM: &str = r#"use Socket;
+open(my $status, "/proc/self/status");
+die "a capability is left" if grep /^Cap\w+:\s+0*[1-9a-f]/, <$status>;
 my ($path, $text, $socket, $file) = ("/tmp/victim-$$");
 socket($socket, PF_UNIX, SOCK_STREAM, 0) && bind($socket, sockaddr_un("$path.socket")) && listen($socket, 5) or die $!;
 open($file, "+>", "$path.file") && syswrite($file, "well") or die $!;
