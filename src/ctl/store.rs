@@ -111,11 +111,9 @@ fn seal(root: &Path, settings: &Settings) -> Option<String> {
 
 /// A key in a new file that only root may read.
 fn make_key(path: &Path) -> io::Result<()> {
-    let mut random = [0_u8; 32];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = sealed::new_key()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(format!("{text}\n").as_bytes())?;
+    file.write_all(format!("{key}\n").as_bytes())?;
     file.sync_all()
 }
 

@@ -221,6 +221,9 @@ struct Service {
     changed: Arc<Notify>,
 }
 
+/// What is known of the entry of a unit at first.
+const UNASKED: &str = "it was taken up a moment ago, and the store is being asked under which key its units are run";
+
 impl Service {
     fn new(
         host: &Host,
@@ -315,10 +318,7 @@ impl Service {
             check_user: Arc::default(),
             admission: Err(Refusal::Unasked),
             remarked: BTreeSet::new(),
-            registration: Standpoint::Unknown(
-                "it was taken up a moment ago, and the store is being asked under which key its units are run"
-                    .to_owned(),
-            ),
+            registration: Standpoint::Unknown(UNASKED.to_owned()),
             places,
             adoptions: Arc::default(),
             healthy: true,

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,6 +40,13 @@ pub fn as_configured(
 ) -> Result<Arc<dyn Administer>, Unusable> {
     let Some(key_file) = key_file else { return Ok(store) };
     Ok(Arc::new(Sealed::new(store, Sealer::from_file(key_file, cluster)?)))
+}
+
+/// A key of 256 random bits, as text.
+pub fn new_key() -> io::Result<String> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random)?;
+    Ok(hexadecimal(&random))
 }
 
 /// Makes and checks seals.

@@ -194,7 +194,7 @@ impl Election {
         match kept {
             Some(kept) => kept.clone_from(&self.memory),
             None if heard || self.memory.token != highest_token => {
-                self.actions.push(Action::Persist(self.memory.clone()))
+                self.actions.push(Action::Persist(self.memory.clone()));
             }
             None => {}
         }
