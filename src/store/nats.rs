@@ -35,12 +35,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
-use futures_util::future::try_join;
+use futures_util::future::try_join3;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::reconnect::{Current, Dial, keep_connected};
+use super::sealed;
 use super::shared_request::SharedRequest;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store,
@@ -329,11 +330,26 @@ impl Shared {
         let first = async {
             if is_alone { Ok(Some(revision)) } else { bucket.first_after(connection, key, attempt.base).await }
         };
+        // Nothing shows who has sent the acknowledgement, and a login that may change the stream can keep the server's own from being
+        // sent (no_ack). Nobody can do that with the answer to a read. So where values are sealed, because other logins are not
+        // trusted, the write is read back: a lie about it meets the server's own answer, see `connection`.
+        let is_kept = async {
+            if !sealed::is_sealed(&attempt.value) {
+                return Ok(true);
+            }
+            let found = bucket.at(connection, key, revision).await?;
+            let kept = found.and_then(|Found { headers, payload, .. }| record::value(&headers?, &payload));
+            Ok(kept.as_ref() == Some(&attempt.value))
+        };
         // The base belongs to the attempt's incarnation, but the acknowledgement may come from the next one. Both
         // requests are sent after the acknowledgement, at the same time. If the bucket is made anew between the two
         // answers, the lock is lost in it, and it takes no further write from this revision; nothing is started without
         // such a write.
-        let (first, identity) = try_join(Box::pin(first), Box::pin(self.identity(connection, &bucket))).await?;
+        let identity = self.identity(connection, &bucket);
+        let (first, is_kept, identity) = try_join3(Box::pin(first), Box::pin(is_kept), Box::pin(identity)).await?;
+        if !is_kept {
+            return Ok(WriteOutcome::Unknown("the write was acknowledged, and is not in the stream".to_owned()));
+        }
         Ok(if first == Some(revision) && identity.incarnation == attempt.incarnation {
             WriteOutcome::Won(revision)
         } else {

@@ -42,6 +42,11 @@ pub fn as_configured(
     Ok(Arc::new(Sealed::new(store, Sealer::from_file(key_file, cluster)?)))
 }
 
+/// Whether a value has a seal, good or bad.
+pub(super) fn is_sealed(value: &Value) -> bool {
+    value.fields.contains_key(FIELD)
+}
+
 /// A key of 256 random bits, as text.
 pub fn new_key() -> io::Result<String> {
     let mut random = [0; 32];

@@ -67,6 +67,7 @@ fn a_stop_that_the_store_has_lost_is_kept_until_somebody_starts_the_service() {
         (started(at + 1), true),
         // No clock shows this, and no later word could be above it.
         (started(u64::MAX), false),
+        (with(11, &|note| note.stopped = Some(Word { at: at - 10, until: Some(at - 5), ..stop() })), false),
     ] {
         let mut host = Host::new(settings(), Memory::default(), None);
         let id = host.ready();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
-use data_encoding::BASE64URL_NOPAD;
+use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
 use putexd::store::nats::NatsStore;
@@ -77,6 +77,73 @@ async fn a_forged_answer_is_noticed_by_the_answer_of_the_server() {
     usable(&store, &key()).await;
     won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     assert_eq!(store.forgeries().count(), 1, "genuine answers are believed");
+}
+
+/// A login that may change the stream has the server not answer the write, and answers in its place.
+#[tokio::test]
+async fn a_forged_answer_is_noticed_where_the_server_is_kept_from_answering_the_write() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let sealed = |body| {
+        let mut value = held_by(body);
+        value.fields.insert("seal".to_owned(), "00".to_owned());
+        value
+    };
+    won(&store, &key(), &attempt(&read(&store, &key()).await, sealed("a"))).await;
+    let now = read(&store, &key()).await;
+    let admin = server.admin().await;
+    // What the write rests on is gone.
+    admin.publish("$KV.locks.database", "".into()).await.expect("sent").await.expect("stored");
+    let config = admin.get_stream("KV_locks").await.expect("it is there").cached_info().config.clone();
+    let acknowledges = async |acknowledges: bool| {
+        let config = stream::Config { no_ack: !acknowledges, ..config.clone() };
+        admin.update_stream(config).await.expect("it may be changed");
+    };
+    let liar = async_nats::connect(server.url()).await.expect("another login connects");
+    let mut writes = liar.subscribe("$KV.locks.>").await.expect("it may subscribe");
+    let mut reads = liar.subscribe("$JS.API.STREAM.MSG.GET.KV_locks").await.expect("it may subscribe");
+    liar.flush().await.expect("the subscriptions count");
+    acknowledges(false).await;
+    let forged = attempt(&now, sealed("b"));
+    let lies = async {
+        let write = within(writes.next()).await.expect("the write");
+        acknowledges(true).await;
+        let seq = base(&now).0 + 100;
+        let ack = format!("{{\"stream\":\"KV_locks\",\"seq\":{seq}}}");
+        liar.publish(write.reply.expect("an inbox"), ack.into()).await.expect("it may answer");
+        let read = within(reads.next()).await.expect("the write is read back");
+        let message = json!({
+            "subject": "$KV.locks.database",
+            "seq": seq,
+            "hdrs": BASE64.encode(&header_bytes(&write.headers.expect("headers"))),
+            "data": BASE64.encode(&write.payload),
+            "time": "2026-01-01T00:00:00Z",
+        });
+        let answer = json!({ "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "message": message });
+        liar.publish(read.reply.expect("an inbox"), answer.to_string().into()).await.expect("it may answer");
+    };
+    let lock = key();
+    let (outcome, ()) = tokio::join!(store.compare_and_set(&lock, &forged), lies);
+    println!("{outcome:?}");
+    within(async {
+        while store.forgeries().count() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// Headers as they are on the wire.
+fn header_bytes(headers: &HeaderMap) -> Vec<u8> {
+    let mut text = "NATS/1.0\r\n".to_owned();
+    for (name, values) in headers.iter() {
+        for value in values {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
 }
 
 #[tokio::test]

@@ -251,7 +251,12 @@ impl Bucket {
     }
 
     /// The message of a key at `revision`; `None` if that revision is another key's, or is not there.
-    async fn at(&self, connection: &Connection, key: &Key, revision: Revision) -> Result<Option<Found>, StoreError> {
+    pub(super) async fn at(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Option<Found>, StoreError> {
         if revision == Revision(0) {
             // No write ever has revision 0, and the server refuses the request.
             return Ok(None);

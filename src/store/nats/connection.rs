@@ -75,7 +75,7 @@ struct Asked {
 }
 
 struct Sent {
-    is_write: bool,
+    holds_a_lease: bool,
     answer: Answer,
 }
 
@@ -88,15 +88,15 @@ enum Answer {
 
 /// Somebody else has answered a request.
 struct Contradicted {
-    is_write: bool,
+    holds_a_lease: bool,
 }
 
 impl Asked {
     /// Makes the number of the next request.
-    fn next(&mut self, is_write: bool) -> (u64, oneshot::Receiver<Message>) {
+    fn next(&mut self, holds_a_lease: bool) -> (u64, oneshot::Receiver<Message>) {
         let (sender, receiver) = oneshot::channel();
         self.last += 1;
-        self.requests.insert(self.last, Sent { is_write, answer: Answer::Awaited(sender) });
+        self.requests.insert(self.last, Sent { holds_a_lease, answer: Answer::Awaited(sender) });
         self.order.push_back(self.last);
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
@@ -117,7 +117,7 @@ impl Asked {
                 Ok(())
             }
             Answer::Came(first) if first == hash => Ok(()),
-            Answer::Came(_) => Err(Contradicted { is_write: sent.is_write }),
+            Answer::Came(_) => Err(Contradicted { holds_a_lease: sent.holds_a_lease }),
         }
     }
 }
@@ -252,11 +252,11 @@ impl Connection {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-        is_write: bool,
+        holds_a_lease: bool,
     ) -> Result<Message, StoreError> {
         let mut violation = self.signals.violation.subscribe();
         let quoted = format!("\"{subject}\"");
-        let (number, answer) = lock(&self.asked).next(is_write);
+        let (number, answer) = lock(&self.asked).next(holds_a_lease);
         let (to, inbox, payload) = (subject.to_owned(), format!("{}{number}", self.answers), payload.into());
         let asking = async {
             let sent = match headers {
@@ -290,13 +290,17 @@ impl Connection {
     }
 
     /// Sends one request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
+    ///
+    /// A lease may rest on what is read of a key, where it is not known what became of a write. Of the bucket itself two servers may
+    /// tell two things while they elect its leader.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         verb: &str,
         question: &serde_json::Value,
     ) -> Result<Result<T, Refusal>, StoreError> {
         let payload = question.to_string().into_bytes();
-        let answer = self.request(&format!("$JS.API.{verb}"), None, payload, false).await?;
+        let holds_a_lease = verb.starts_with("STREAM.MSG.GET.");
+        let answer = self.request(&format!("$JS.API.{verb}"), None, payload, holds_a_lease).await?;
         parse(&answer.payload).map_err(|error| StoreError::Garbled(format!("{verb}: {error}")))
     }
 }
@@ -348,8 +352,8 @@ async fn sort(mut subscriber: Subscriber, prefix: String, asked: Arc<Mutex<Asked
         let number = message.subject.strip_prefix(&prefix).and_then(|number| number.parse().ok());
         let Some(number) = number else { continue };
         let taken = lock(&asked).answered(number, message);
-        if let Err(Contradicted { is_write }) = taken {
-            if is_write {
+        if let Err(Contradicted { holds_a_lease }) = taken {
+            if holds_a_lease {
                 signals.forgeries.add();
             }
             signals.lost.tell("two different answers came to one request: another login answers in the server's place");

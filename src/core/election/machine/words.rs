@@ -103,9 +103,11 @@ impl Election {
     /// none that says that the word was taken back.
     #[must_use]
     pub fn lost_stop(&self, now: Time) -> Option<&Word> {
-        let is_told = || self.recorded_note().is_some_and(|note| note.stopped.is_some());
-        let is_free = self.tenure().is_none() && !is_told();
-        self.memory.stopped.as_ref().filter(|word| is_free && word.holds(self.wall(now)))
+        let wall = self.wall(now);
+        // An old record may have a stop that is over, or be over before this one.
+        let is_told = self.recorded_note().and_then(|note| note.stopped.as_ref()).is_some_and(|word| word.holds(wall));
+        let is_lost = self.tenure().is_none() && !is_told;
+        self.memory.stopped.as_ref().filter(|word| is_lost && word.holds(wall))
     }
 
     /// Words (H7): remembers a stop that the record has, until a record says that it was taken back.
