@@ -232,11 +232,17 @@ fn of_memory(unit: &UnitName, memory: Option<MemoryUse>, service: &ServiceSettin
     let gib = Duration::from_nanos(bytes).as_secs_f64() * 1e9 / f64::from(1 << 30);
     (needed > reserve).then(|| {
         let milliseconds = |span: Duration| span.as_millis();
-        // The rest of the budget is for what watches the deadline.
-        let room = if needed > budget / 2 {
-            format!(" and stop-budget = \"{}ms\" on all hosts", milliseconds(needed * 4))
-        } else {
+        let longer = needed * 5 / 4;
+        let is_safe = |stop_budget| Timings { kill_reserve: needed, stop_budget, ..service.timings }.validate().is_ok();
+        let room = if is_safe(budget) {
             String::new()
+        } else if is_safe(longer) {
+            format!(" and stop-budget = \"{}ms\" on all hosts", milliseconds(longer))
+        } else {
+            format!(
+                ", stop-budget = \"{}ms\", and a renew-interval or confirmations that permit this, on all hosts",
+                milliseconds(longer)
+            )
         };
         format!(
             "set kill-reserve = \"{}ms\"{room}: {unit} {whose}, {gib:.1} GiB, which the kernel frees within that time after SIGKILL, and \
@@ -307,7 +313,12 @@ mod tests {
             "{large}"
         );
         let larger = told(Some(MemoryUse::Present(gib(64)))).expect("it takes longer");
-        let remedy = "set kill-reserve = \"3940ms\" and stop-budget = \"15760ms\" on all hosts: database.service has at present, 64.0";
-        assert!(larger.starts_with(remedy), "{larger}");
+        assert!(larger.starts_with("set kill-reserve = \"3940ms\": database.service has at present, 64.0"), "{larger}");
+        // What is proposed is accepted.
+        let longer = told(Some(MemoryUse::Limit(gib(100)))).expect("it takes longer");
+        assert!(
+            longer.starts_with("set kill-reserve = \"6100ms\", stop-budget = \"7625ms\", and a renew-interval"),
+            "{longer}"
+        );
     }
 }

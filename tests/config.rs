@@ -1381,7 +1381,7 @@ fn a_check_that_its_user_cannot_run_is_warned_of() {
     };
     let users = "root:x:0:0::/root:/bin/sh\n";
     assert!(warnings("", users, 0o755).contains("0 warnings"));
-    assert!(warnings("", users, 0o750).contains("chmod o+x /opt/check)"));
+    assert!(warnings("", users, 0o750).contains("chmod o+rx /opt/check)"));
     assert!(warnings("user = \"root\"\n", users, 0o750).contains("0 warnings"));
     assert!(warnings("user = \"postgres\"\n", users, 0o755).contains("make the user postgres"));
 }

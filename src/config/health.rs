@@ -217,7 +217,7 @@ fn check_command(
         report.warning(
             &span,
             format!(
-                "let every user execute {program} (chmod o+x {closed}), or name another user, such as user = \"root\": the check \
+                "let every user read and execute {program} (chmod o+rx {closed}), or name another user, such as user = \"root\": the check \
                  runs as a user of its own, who may not"
             ),
         );
@@ -234,7 +234,9 @@ fn closed_to_others(root: &Path, program: &str) -> Option<String> {
     let ancestors = Path::new(program).ancestors().filter(|path| path.parent().is_some());
     let is_closed = |path: &&Path| {
         let place = root.join(path.strip_prefix("/").unwrap_or(path));
-        place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
+        // The program itself may be a script, which its interpreter has to read.
+        let needed = if *path == Path::new(program) { 0o005 } else { 0o001 };
+        place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & needed != needed)
     };
     ancestors.filter(is_closed).last().map(|path| path.display().to_string())
 }

@@ -70,7 +70,7 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
     };
     // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.
     let mut warnings = store.examine().await.map(|examination| examination.warnings).unwrap_or_default();
-    warnings.extend(seal(root, &settings));
+    warnings.extend(seal(root, &settings, made));
     let told = StoreMade { made, store: what, warnings };
     if json {
         return print_json(&told);
@@ -91,11 +91,17 @@ const SEAL_KEY: &str = "/etc/putex/seal.key";
 
 /// Makes a key that seals records, if there is none, where others than root of the hosts can write to the store. Returns what is to
 /// be done with it.
-fn seal(root: &Path, settings: &Settings) -> Option<String> {
+fn seal(root: &Path, settings: &Settings, made: bool) -> Option<String> {
     if settings.seal_key.is_some() || matches!(settings.store, StoreSettings::Directory(_)) {
         return None;
     }
     let path = root.join(SEAL_KEY.trim_start_matches('/'));
+    if !made && !path.exists() {
+        // Another host may have the key already.
+        return Some(format!(
+            "if the other hosts have a seal-key, copy it to {SEAL_KEY}, and name it below [store]: records are not sealed here"
+        ));
+    }
     let made = match make_key(&path) {
         Ok(()) => "made the key ",
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => "",
@@ -244,8 +250,8 @@ pub(super) async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result
 /// Whether records are sealed, and warnings about locks whose record has no valid seal.
 async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let Some(key_file) = &settings.seal_key else {
-        let text = "make a seal-key, see putexd.toml(5): records are not sealed, so that whoever may write to the store can give orders in \
-                    any name, and make two hosts run a unit";
+        let text = "copy the seal-key of the other hosts, or make one for all, see putexd.toml(5): this host seals no records, so that \
+                    whoever may write to the store can give orders in any name, and make two hosts run a unit";
         return vec![("warning", text.to_owned())];
     };
     let mut lines = vec![("seal", format!("records are sealed with the key in {}", key_file.display()))];

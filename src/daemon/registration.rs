@@ -433,8 +433,8 @@ impl Registrar {
                 place.key, place.store, self.host.store_address
             ),
             Refusal::Garbled => format!(
-                "the store's entry {} for {unit} is not understood, or has no valid seal where there is a seal-key; see that no \
-                 other host runs it under another key than \"{key}\", then {adopt}",
+                "see that all hosts have the same seal-key, or none has one: the store's entry {} for {unit} is not understood, or has no \
+                 valid seal; if they have, see that no other host runs it under another key than \"{key}\", then {adopt}",
                 self.entry
             ),
             Refusal::TooMany(count) => format!(

@@ -105,6 +105,8 @@ pub struct Status {
     pub hindrance: Option<Hindrance>,
     /// The word that keeps the service stopped everywhere, as far as this host knows.
     pub stopped: Option<Word>,
+    /// Whether the store does not tell of that word any more, so that it keeps this host alone.
+    pub stop_is_lost: bool,
     /// The word for a long lease of the holder, as far as this host knows.
     pub paused: Option<Word>,
     /// When this host's own lease ends, unless it is renewed. `None`: it has none.
@@ -150,6 +152,7 @@ impl Status {
             token: FencingToken(0),
             hindrance: None,
             stopped: None,
+            stop_is_lost: false,
             paused: None,
             deadline: None,
             waiting: None,
@@ -254,6 +257,7 @@ impl Service {
             version: 0,
             hindrance: self.election.hindrance(now),
             stopped: self.election.stop_word(now).cloned(),
+            stop_is_lost: self.election.lost_stop(now).is_some(),
             paused: self.election.pause_word(now).cloned(),
             deadline: self.election.deadline(),
             starts: None,
