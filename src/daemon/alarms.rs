@@ -198,7 +198,7 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::SelfFence => "find out why the unit could not be stopped",
         Alarm::OddRecord => "find out who may write to the store",
         Alarm::ForgedAnswer => {
-            "let nobody but the hosts publish to _INBOX.putexd.> in the account of the bucket, see putexd-stores(7)"
+            "see that no login but those of the hosts is in the account of the bucket, see putexd-stores(7)"
         }
         Alarm::NewerRecord => "install on this host the version of putexd that the holder has",
         Alarm::StopLost => {

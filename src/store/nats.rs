@@ -158,6 +158,8 @@ impl Administer for NatsStore {
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
             let facts = self.facts().await?;
+            let connection = self.shared.current.connection()?;
+            let may_answer = connection.bounded(connection.may_answer()).await?;
             let cluster = facts.cluster.as_deref().unwrap_or("none, a single server");
             let bucket = format!("{:?}, incarnation {}", self.shared.settings.bucket, facts.incarnation);
             let (degraded, fault) = match Replicas::judge(facts.replicas, facts.current) {
@@ -179,9 +181,9 @@ impl Administer for NatsStore {
                 warnings: facts.warnings,
                 degraded,
                 fault,
-                forgeable: facts.may_answer.then(|| {
-                    "let nobody but the server publish to _INBOX.putexd.>, as in putexd-stores(7): any login with the rights of \
-                     putexd's can answer in the server's place, which no seal shows"
+                forgeable: may_answer.then(|| {
+                    "give the bucket an account of its own, as in putexd-stores(7): any login with the rights of putexd's can answer \
+                     in the server's place, which no seal shows"
                         .to_owned()
                 }),
             })

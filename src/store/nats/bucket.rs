@@ -77,8 +77,6 @@ pub struct Facts {
     pub history: u64,
     /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
-    /// Whether putexd's login may answer requests, as the server does.
-    pub may_answer: bool,
 }
 
 /// How many copies of the bucket are up to date, and what follows from that.
@@ -410,7 +408,6 @@ impl Bucket {
             State::Missing => return Err(self.missing()),
         };
         let server = connection.client.server_info();
-        let may_answer = connection.may_answer().await?;
         let replicas = info.config.num_replicas;
         let version = version_numbers(&server.version);
         let clustered = server.cluster.is_some();
@@ -425,7 +422,6 @@ impl Bucket {
             warnings: warnings(version, replicas, clustered, info.config.max_messages_per_subject),
             version: server.version,
             cluster: server.cluster,
-            may_answer,
         })
     }
 

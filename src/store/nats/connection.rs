@@ -6,8 +6,7 @@
 //! handle of the client for longer than one call.
 //!
 //! Nothing in an answer shows that the server made it: whoever may publish to the inbox of this connection can answer in the
-//! server's place, and be faster. So the inbox has 128 random bits, below a prefix of putexd's own, which an account can keep
-//! for the hosts; and each answer is looked at, not only the first (see [`Asked`]).
+//! server's place, and be faster. So the inbox has 128 random bits, below a prefix of putexd's own; and each answer is looked at, not only the first (see [`Asked`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -36,8 +35,7 @@ const INSIST_INTERVAL: Duration = Duration::from_millis(100);
 /// The time limit of [`Connection::insist`], in call limits.
 const INSIST_CALLS: u32 = 3;
 
-/// The prefix of all inboxes of putexd. An account that lets nobody but the hosts subscribe or publish to what is below it keeps
-/// the answers genuine.
+/// The prefix of all inboxes of putexd, so that its login needs the right to no other.
 const INBOXES: &str = "_INBOX.putexd";
 
 /// Of how many requests the answers are known, those that wait included.
@@ -281,12 +279,15 @@ impl Connection {
     pub(super) async fn may_answer(&self) -> Result<bool, StoreError> {
         let unreachable = |error: &dyn std::error::Error| StoreError::Unreachable(with_sources(error));
         let foreign = inbox()?;
+        let (mut violation, quoted) = (self.signals.violation.subscribe(), format!("\"{foreign}\""));
         let mut heard = self.client.subscribe(foreign.clone()).await.map_err(|error| unreachable(&error))?;
         let sent = self.client.publish(foreign, Vec::new().into()).await;
         sent.map_err(|error| unreachable(&error))?;
-        // The server delivers a message that it permits before it answers this.
-        self.client.flush().await.map_err(|error| unreachable(&error))?;
-        Ok(tokio::time::timeout(self.call_limit / 4, heard.next()).await.is_ok())
+        // The server delivers it, or says that it does not.
+        tokio::select! {
+            message = heard.next() => Ok(message.is_some()),
+            _ = violation_about(&mut violation, &quoted) => Ok(false),
+        }
     }
 
     /// Sends one request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
