@@ -25,8 +25,8 @@ use crate::server::ADDRESS;
 
 const PAGE: &str = "packaging/usr/share/man/man7/putexd-day.7";
 
-/// T = 6 s, W = 2 s: the page is to be the same where six other tests stand in the way of the renewals.
-const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"2s\"\nfailures = 3\nconfirmations = 1\n\n\
+/// T = 3 s, W = 1 s.
+const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n\n\
      [fence]\nothers = \"fence@.service\"\nhosts = [\"h1\", \"h2\", \"h3\"]\n";
 /// The board that switches the hosts off does not answer while there is no power.
 const FENCE: &str = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'test ! -e /srv/shared/no-power'\n";
