@@ -57,6 +57,12 @@ fn package_is(host: &Host, state: &str, version: &str) -> bool {
     told == format!("{state} {version}")
 }
 
+/// Moves the service to `host`. Its unit is bound anew a moment after systemd has read the new file, and not taken before.
+fn moves(host: &Host) {
+    let asked = || host.output(&["putexctl", "move", "vendor", &host.name]).status.success();
+    wait_until(TAKE_OVER, "the service is moved", asked);
+}
+
 /// Goes through the page with both kinds of scripts. `holder` gets the service, `other` is the standby.
 pub fn is_upgraded(fixture: &Fixture, holder: &Host, other: &Host) {
     let first = build(fixture, "1", OF_DEBHELPER);
@@ -89,12 +95,12 @@ pub fn is_upgraded(fixture: &Fixture, holder: &Host, other: &Host) {
     let refused = other.output(&["dpkg", "--install", &third]);
     assert!(!refused.status.success() && package_is(other, "half-configured", "3"), "{}", said(&refused));
     assert!(!is_active(other) && is_active(holder));
-    other.exec(&["putexctl", "move", "vendor", &other.name]);
+    moves(other);
     other.exec(&["dpkg", "--configure", "vendor"]);
     assert!(package_is(other, "installed", "3") && is_active(other));
     let refused = holder.output(&["dpkg", "--install", &third]);
     assert!(!refused.status.success() && package_is(holder, "half-configured", "3"), "{}", said(&refused));
-    holder.exec(&["putexctl", "move", "vendor", &holder.name]);
+    moves(holder);
     holder.exec(&["dpkg", "--configure", "vendor"]);
     assert!(package_is(holder, "installed", "3") && is_active(holder) && !is_active(other));
 
