@@ -139,7 +139,7 @@ fn header_bytes(headers: &HeaderMap) -> Vec<u8> {
     let mut text = "NATS/1.0\r\n".to_owned();
     for (name, values) in headers.iter() {
         for value in values {
-            text.push_str(&format!("{name}: {value}\r\n"));
+            text.extend([&format!("{name}: "), value.as_str(), "\r\n"]);
         }
     }
     text.push_str("\r\n");

@@ -410,7 +410,7 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceRe
 pub(in crate::daemon) fn hindrance(status: &Status) -> Option<String> {
     match status.hindrance.as_ref()? {
         // It keeps no host from the lock in particular, and the lock's record tells of it.
-        Hindrance::Reason(_) if status.stopped.is_some() && !status.stop_is_lost => None,
+        Hindrance::Reason(_) if status.stopped.is_some() && status.lost_stop.is_none() => None,
         Hindrance::Reason(reason) => Some(reason.clone()),
         Hindrance::BackOff(Waiting::BackOff { reason, failures, .. }) if *failures > 0 => {
             Some(format!("it waits before it tries again, since {reason}"))

@@ -105,8 +105,8 @@ pub struct Status {
     pub hindrance: Option<Hindrance>,
     /// The word that keeps the service stopped everywhere, as far as this host knows.
     pub stopped: Option<Word>,
-    /// Whether the store does not tell of that word any more, so that it keeps this host alone.
-    pub stop_is_lost: bool,
+    /// The same word, where the store does not tell of it any more, so that it keeps this host alone.
+    pub lost_stop: Option<Word>,
     /// The word for a long lease of the holder, as far as this host knows.
     pub paused: Option<Word>,
     /// When this host's own lease ends, unless it is renewed. `None`: it has none.
@@ -152,7 +152,7 @@ impl Status {
             token: FencingToken(0),
             hindrance: None,
             stopped: None,
-            stop_is_lost: false,
+            lost_stop: None,
             paused: None,
             deadline: None,
             waiting: None,
@@ -257,7 +257,7 @@ impl Service {
             version: 0,
             hindrance: self.election.hindrance(now),
             stopped: self.election.stop_word(now).cloned(),
-            stop_is_lost: self.election.lost_stop(now).is_some(),
+            lost_stop: self.election.lost_stop(now).cloned(),
             paused: self.election.pause_word(now).cloned(),
             deadline: self.election.deadline(),
             starts: None,
