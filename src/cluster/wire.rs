@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::alarm::AlarmStatus;
 use super::report::{HostReport, ServiceReport, Word};
+use crate::types;
 use crate::types::{NodeId, ServiceName, Value, shortened};
 
 /// The format that this version writes, and the only one that it reads.
@@ -86,12 +87,10 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
     Some(serde_json::from_slice::<Formatted<T>>(&value.body).ok()?.content)
 }
 
-/// A sum of bytes (FNV-1a) that is the same in each version of putexd, as 16 hexadecimal digits. It finds changes, and
-/// protects against nothing.
+/// The [sum](types::sum) of bytes as 16 hexadecimal digits.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> String {
-    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, step))
+    format!("{:016x}", types::sum(bytes))
 }
 
 /// The pages for `services`, and how many of the services have no room on them.

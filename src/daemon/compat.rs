@@ -40,7 +40,7 @@ fn of_service() -> Vec<u8> {
         longest_hold: Duration::from_secs(4),
         passing: Some(PassingHold { id: WriteId(3), taken_from: at(130), until: Some(at(160)) }),
         stopped: Some(crate::election::Word::new("root@h1", "restored by hand", 1_767_225_601, None)),
-        started: 1_767_225_600,
+        started: Some(1_767_225_600),
     };
     let timings = Timings::new(Duration::from_secs(1), 4, 2);
     Disk::new("".as_ref(), &service(), &key("db")).file(&memory, timings, BOOT, at(100)).1

@@ -43,7 +43,7 @@ struct Stored {
     #[serde(default)]
     stopped: Option<Word>,
     #[serde(default)]
-    started: u64,
+    started: Option<u64>,
     /// For a daemon that finds a lease whose service has no file any more (adoption, K8). Files of earlier versions lack it.
     #[serde(default)]
     timings: Option<Timings>,
@@ -145,7 +145,7 @@ impl Disk {
                 .unwrap_or_default(),
             passing: stored.passing.and_then(|passing| passing.in_boot(boot, now)),
             stopped: stored.stopped.filter(|_| stored.key == self.key),
-            started: if stored.key == self.key { stored.started } else { 0 },
+            started: stored.started.filter(|_| stored.key == self.key),
         })
     }
 }
@@ -252,7 +252,7 @@ mod tests {
             longest_hold: Duration::from_secs(4),
             passing: Some(passing(130, 160)),
             stopped: Some(Word::new("root@h1", "disk is full", 100, None)),
-            started: 99,
+            started: Some(99),
         }
     }
 

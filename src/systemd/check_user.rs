@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::types::{DYNAMIC_USERS, ServiceName};
+use crate::types::{DYNAMIC_USERS, ServiceName, sum};
 
 /// Where the locks are.
 const LOCKS: &str = "/run/systemd/dynamic-uid";
@@ -111,10 +111,11 @@ impl CheckUser {
         make_folder(locks)?;
         let known = known_ids(etc);
         let owner = format!("{OWNER}{service}\n");
-        let (first, count) = (*DYNAMIC_USERS.start(), DYNAMIC_USERS.end() - DYNAMIC_USERS.start() + 1);
-        let begin = hash(&owner) % count;
+        let count = DYNAMIC_USERS.count();
+        let begin = usize::try_from(sum(owner.as_bytes()) % count as u64).unwrap_or(0);
         for spares_others in [true, false] {
-            for uid in (0..count).map(|step| first + (begin + step) % count).filter(|uid| !known.contains(uid)) {
+            let from_begin = DYNAMIC_USERS.cycle().skip(begin).take(count);
+            for uid in from_begin.filter(|uid| !known.contains(uid)) {
                 if let Some(lock) = lock(&locks.join(uid.to_string()), &owner, spares_others)? {
                     return Ok(Self { uid, _lock: lock });
                 }
@@ -168,11 +169,6 @@ fn known_ids(etc: &Path) -> BTreeSet<u32> {
         .into_iter()
         .flat_map(|name| read(name).split(|byte| *byte == b'\n').filter_map(id).collect::<Vec<_>>())
         .collect()
-}
-
-/// FNV-1a: the same in each version of putexd.
-fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

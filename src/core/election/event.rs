@@ -70,19 +70,19 @@ pub struct Memory {
     /// The word that keeps the service stopped, which a record had and nobody has taken back (words, H7).
     pub stopped: Option<Word>,
     /// The time of the latest stop that was taken back, as far as this host knows.
-    pub started: u64,
+    pub started: Option<u64>,
 }
 
 impl Memory {
     /// Takes in that each stop up to `at` is taken back.
     pub(super) fn see_start(&mut self, at: u64) {
-        self.started = self.started.max(at);
+        self.started = self.started.max(Some(at));
         self.stopped.take_if(|word| word.at <= at);
     }
 
     /// Takes in that the service is stopped.
     pub(super) fn see_stop(&mut self, word: &Word) {
-        if word.at > self.started && self.stopped.as_ref().is_none_or(|known| known.at <= word.at) {
+        if Some(word.at) > self.started && self.stopped.as_ref().is_none_or(|known| known.at <= word.at) {
             self.stopped = Some(word.clone());
         }
     }

@@ -50,6 +50,12 @@ const PARTS: [&str; 4] = [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch
 /// The name of the variable that has the fencing token, in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
+/// A sum of bytes (FNV-1a) that is the same in each version of putexd. It finds changes and accidents, and protects against nothing.
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// The users that systemd gives to units with `DynamicUser=`, and putexd to health commands that name no other one. They have no
 /// name. See "Users, Groups, UIDs and GIDs on systemd Systems".
 pub const DYNAMIC_USERS: RangeInclusive<u32> = 61184..=65519;
@@ -425,11 +431,7 @@ impl Key {
             after_dot = character == '.';
         }
         if key.len() > Self::LIMIT - room {
-            // FNV-1a.
-            let sum = name
-                .bytes()
-                .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-            key = format!("{prefix}=/{sum:016x}");
+            key = format!("{prefix}=/{:016x}", sum(name.as_bytes()));
         }
         Self(key)
     }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::types;
 use crate::types::{Key, Revision, Value};
 
 /// The marker: a folder that contains the store's id in [`VALUE`]. A directory without it is no store.
@@ -123,7 +124,7 @@ pub fn encode(value: &Value) -> Vec<u8> {
     }
     bytes.extend(format!("body {}\n", value.body.len()).into_bytes());
     bytes.extend(&value.body);
-    let sum = checksum(&bytes);
+    let sum = types::sum(&bytes);
     bytes.extend(format!("\nsum {sum:016x}\n").into_bytes());
     bytes
 }
@@ -148,7 +149,7 @@ pub fn decode(bytes: &[u8]) -> Result<Value, &'static str> {
                 let end = reader.position.checked_add(length.parse().map_err(|_| "is damaged")?);
                 let whole = end.and_then(|end| bytes.get(..end)).ok_or("is cut short")?;
                 value.body = reader.text(length).ok_or("is cut short")?.to_vec();
-                let sum = format!("sum {:016x}", checksum(whole));
+                let sum = format!("sum {:016x}", types::sum(whole));
                 let complete = reader.line() == Some(&sum) && reader.position == bytes.len();
                 return if complete { Ok(value) } else { Err("is damaged") };
             }
@@ -177,11 +178,6 @@ impl<'a> Reader<'a> {
         self.position = end.checked_add(1)?;
         (self.bytes.get(end) == Some(&b'\n')).then_some(text)
     }
-}
-
-/// FNV-1a. It detects accidents and does not protect against forgery.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -26,8 +26,7 @@ impl Election {
         // The stop is over, if there was one, the pause was the former holder's, and the node that was named next has had its chance.
         let stopped = self.word_of_claim();
         let said = details.map(|details| details.note.clone()).unwrap_or_default();
-        let started = Some(self.memory.started).filter(|at| *at > 0);
-        let note = OperatorNote { next: None, stopped, started, paused: None, ..said };
+        let note = OperatorNote { next: None, stopped, started: self.memory.started, paused: None, ..said };
         let entitled_at = match details {
             Some(_) => claim.entitled_at,
             // Nobody could say of what is there now that the claim needs a higher token (tokens seen, K10).

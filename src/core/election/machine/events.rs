@@ -17,12 +17,17 @@ use crate::types::{FencingToken, Instance, Time, WriteId};
 
 /// 2026, in seconds since 1970. A clock that shows less is wrong, and a host that has lost its clock has to believe the other
 /// hosts.
-pub(super) const EARLIEST_CLOCK: u64 = 1_767_225_600;
+const EARLIEST_CLOCK: u64 = 1_767_225_600;
 
-pub(super) const TEN_YEARS: u64 = 315_576_000;
+const TEN_YEARS: u64 = 315_576_000;
 
 /// How far the next fencing token may be above the highest one that was seen here, whatever the clock says.
 const TOKEN_STEP: u64 = 1 << 16;
+
+/// The latest point in time, in seconds since 1970, that is believed of the store by a clock that shows `wall`.
+pub(super) fn latest_believed(wall: Duration) -> u64 {
+    wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS)
+}
 
 impl Election {
     pub(super) fn happened(&mut self, at: &Moment, event: Event) {
@@ -162,8 +167,7 @@ impl Election {
     }
 
     fn highest_believed(&self, wall: Duration) -> FencingToken {
-        let by_clock = wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
-        FencingToken(by_clock.max(self.memory.token.0.saturating_add(TOKEN_STEP)))
+        FencingToken(latest_believed(wall).max(self.memory.token.0.saturating_add(TOKEN_STEP)))
     }
 
     /// Tokens seen (K10): takes in the token of the latest record, and the one that it says the next has to be above. One that is out

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Election;
-use super::events::{EARLIEST_CLOCK, TEN_YEARS};
+use super::events::latest_believed;
 use super::phase::Phase;
 use crate::election::event::{Action, Content, Moment, WriteRequest, WriteResult};
 use crate::election::record::{Details, OperatorNote, Record, Word};
@@ -68,11 +68,6 @@ pub(super) struct TakenBack {
     word: Word,
 }
 
-/// The latest time of a word that is believed. Whoever may write to the store could otherwise end each word that is to come.
-fn latest_word(wall: Duration) -> u64 {
-    wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS)
-}
-
 impl Errand {
     fn stop(word: Word, now: Time) -> Self {
         Self { stopped: Some(word), instead_of: None, until: now.plus(PATIENCE) }
@@ -113,8 +108,10 @@ impl Election {
     /// Words (H7): remembers a stop that the record has, until a record says that it was taken back.
     pub(super) fn remember_stop(&mut self, now: Time) {
         let wall = self.wall(now);
-        let Some(OperatorNote { stopped, started, .. }) = self.recorded_note().cloned() else { return };
-        let believed = |at: &u64| *at <= latest_word(wall);
+        let Some(note) = self.recorded_note() else { return };
+        let (stopped, started) = (note.stopped.clone(), note.started);
+        // Whoever may write to the store could otherwise end each word that is to come.
+        let believed = |at: &u64| *at <= latest_believed(wall);
         if let Some(at) = started.filter(believed) {
             self.memory.see_start(at);
         }
@@ -122,7 +119,7 @@ impl Election {
             self.memory.see_stop(&word);
         }
         self.memory.stopped.take_if(|word| !word.holds(wall));
-        let started = Some(self.memory.started).filter(|at| *at > 0);
+        let started = self.memory.started;
         if let Some(tenure) = self.tenure_mut() {
             tenure.note.started = started;
         }
@@ -236,7 +233,7 @@ impl Election {
 
     /// A host that has a tenure says the word with its next write; another one writes it into the record of the lock.
     pub(super) fn stop_everywhere(&mut self, now: Time, word: Word) {
-        let word = Word { at: word.at.max(self.memory.started.saturating_add(1)), ..word };
+        let word = Word { at: word.at.max(self.memory.started.map_or(0, |at| at.saturating_add(1))), ..word };
         if let Some(tenure) = self.tenure_mut() {
             tenure.say(now, |note| note.stopped = Some(word));
             self.errand = None;
@@ -255,7 +252,7 @@ impl Election {
         {
             self.memory.see_start(at);
         }
-        let started = Some(self.memory.started).filter(|at| *at > 0);
+        let started = self.memory.started;
         // A tenure may end before the store has taken a write of it.
         self.errand = recorded.filter(|word| word.holds(self.wall(now))).map(|word| Errand::start(word, now));
         if let Some(tenure) = self.tenure_mut() {
@@ -337,7 +334,7 @@ impl Election {
         if let Some(errand) = &self.errand {
             details.note.stopped.clone_from(&errand.stopped);
         }
-        details.note.started = Some(self.memory.started).filter(|at| *at > 0);
+        details.note.started = self.memory.started;
         details.note.above = details.note.above.max(above);
         if self.lock.is_verified_proven() {
             (details.write, details.prev) = (write, Some((seen.revision, Some(details.instance))));
