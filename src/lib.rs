@@ -44,12 +44,14 @@ pub mod config;
 pub mod ctl;
 pub mod daemon;
 pub mod dbus;
+pub mod frames;
 pub mod generator;
 pub mod guard;
 pub mod guard_client;
 pub mod host;
 pub mod journal;
 pub mod metrics;
+pub mod net;
 #[cfg(test)]
 #[path = "../tests/support/samples.rs"]
 mod samples;

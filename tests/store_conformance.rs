@@ -37,6 +37,8 @@ mod postgres_rig;
 mod postgres_specific;
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/remote.rs"]
+mod remote;
 #[path = "support/rights.rs"]
 mod rights;
 #[path = "support/too_large.rs"]
@@ -52,12 +54,15 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use memory_store::MemoryStore;
 use putexd::election::Record;
+use putexd::store::files::Files;
 use putexd::store::nats::NatsStore;
 use putexd::store::{self, Administer, Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, WriteOutcome};
 use putexd::types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, WriteId};
 
 use nats_server::NatsServer;
 use process::PATIENCE;
+use putexd::types::store::StoreSettings;
+use remote::remote;
 
 /// The call limit of all stores here: long enough for a busy machine, and short enough to be waited for.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
@@ -132,10 +137,10 @@ impl Rig for NatsRig {
         Self(NatsServer::start(""))
     }
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
-        Arc::new(NatsStore::new(self.0.settings(), call_limit))
+        Arc::new(remote(StoreSettings::Nats(self.0.settings()), call_limit))
     }
     fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(NatsStore::new(self.0.settings(), CALL_LIMIT))
+        Arc::new(remote(StoreSettings::Nats(self.0.settings()), CALL_LIMIT))
     }
     async fn delete(&self, key: &Key) {
         let bucket = self.0.admin().await.get_key_value("locks").await.expect("the bucket");
@@ -150,7 +155,7 @@ impl Rig for NatsRig {
     }
     async fn wipe(&self) {
         self.0.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
-        let store = NatsStore::new(self.0.settings(), CALL_LIMIT);
+        let store = NatsStore::new(self.0.settings(), CALL_LIMIT, Files::of_this_host());
         up(&store).await;
     }
     fn hang(&self) {

@@ -1,5 +1,6 @@
 //! The subcommands that work on the store itself, with or without a running putexd.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -174,7 +175,7 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     if let Some(fault) = fault.as_ref().filter(|_| !json) {
         fault.tell();
     }
-    let of_store = found.facts.into_iter();
+    let of_store = found.facts.into_iter().map(|(label, text)| Line { label, text: text.replace('\n', " ") });
     let forgeable = found.forgeable.filter(|_| settings.seal_key.is_some());
     let degraded =
         found.warnings.into_iter().chain(found.degraded).chain(forgeable).map(|warning| ("warning", warning));
@@ -182,11 +183,11 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     let mut host = doctor::host(root, &settings).await;
     host.findings.splice(0..0, broken);
     let (of_host, is_found) = host.lines();
-    let lines =
-        lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics).chain(of_host);
-    let mut lines: Vec<Line> = lines.map(|(label, text)| Line { label, text: text.replace('\n', " ") }).collect();
+    let lines = lines.chain(degraded).chain(of_units).chain(of_services).chain(of_metrics).chain(of_host);
+    let lines = lines.map(|(label, text)| Line { label: label.into(), text: text.replace('\n', " ") });
+    let mut lines: Vec<Line> = of_store.chain(lines).collect();
     // What somebody has to do something about is not to be looked for among the rest.
-    lines.sort_by_key(|line| match line.label {
+    lines.sort_by_key(|line| match &*line.label {
         "finding" => 0,
         "warning" => 1,
         _ => 2,
@@ -197,7 +198,7 @@ pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     } else {
         let mut screen = Screen::new(Surface::of_output());
         for Line { label, text } in &lines {
-            let style = if matches!(*label, "warning" | "finding") { Style::Notable } else { Style::Plain };
+            let style = if matches!(&**label, "warning" | "finding") { Style::Notable } else { Style::Plain };
             screen.sentence(&format!("{label:<12} "), text, style);
         }
         screen.show(false)?;
@@ -222,7 +223,7 @@ pub(super) struct Examined {
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     /// What it is about; `warning` for what should not be so, `finding` for what is wrong with this host.
-    label: &'static str,
+    label: Cow<'static, str>,
     /// What was found; with a warning or a finding, what to do comes first.
     text: String,
 }
@@ -517,8 +518,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     if let StoreSettings::Nats(nats) = &mut settings.store {
         nats.create_bucket = false;
     }
-    let store = store::open(&settings.store, CALL_LIMIT)
-        .map_err(|error: StoreError| Failure::unavailable(error.to_string()))?;
+    let store = store::open(&settings.store, CALL_LIMIT);
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
@@ -605,7 +605,7 @@ mod tests {
         use super::super::fixture::assert_described;
         let made = StoreMade { made: true, store: "the store".to_owned(), warnings: vec!["look".to_owned()] };
         assert_described("init", &made);
-        let lines = vec![Line { label: "warning", text: "do this: it is so".to_owned() }];
+        let lines = vec![Line { label: "warning".into(), text: "do this: it is so".to_owned() }];
         assert_described("doctor", &Examined { fault: String::new(), lines });
     }
 

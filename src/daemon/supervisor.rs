@@ -310,8 +310,7 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let store = store::open(&settings.store, call_limit)
-            .map_err(|error| of_host(format!("failed to open the store: {error}")))?;
+        let store = store::open(&settings.store, call_limit);
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
         let machine = ThisMachine::new(Path::new(STATE_DIR));

@@ -189,10 +189,10 @@ impl Administer for DirectoryStore {
                 let ours = root.why_not_ours(Path::new("")).map_err(|error| folder::unreachable(path, &error))?;
                 Ok(Examination {
                     facts: vec![
-                        ("directory", path.display().to_string()),
-                        ("file system", file_system::describe(&mount)),
-                        ("store", format!("{id}; it must be the same on all hosts")),
-                        ("locks", format!("{} that were held at some time", latest.len())),
+                        ("directory".into(), path.display().to_string()),
+                        ("file system".into(), file_system::describe(&mount)),
+                        ("store".into(), format!("{id}; it must be the same on all hosts")),
+                        ("locks".into(), format!("{} that were held at some time", latest.len())),
                     ],
                     warnings: ours.into_iter().chain(file_system::warnings(&mount)).collect(),
                     ..Examination::default()

@@ -33,6 +33,7 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::watch;
 
+use super::files::Files;
 use super::reconnect::{Current, Dial, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, LISTED_LIMIT, Link, Listed, Listing,
@@ -57,11 +58,12 @@ impl EtcdStore {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
     /// `call_limit` bounds each call, so it must not be longer than the shortest R.
     #[must_use]
-    pub fn new(settings: EtcdSettings, call_limit: Duration) -> Self {
+    pub fn new(settings: EtcdSettings, call_limit: Duration, files: Files) -> Self {
         let shared = Arc::new(Shared {
             names: Names { prefix: settings.prefix.clone() },
             settings,
             call_limit,
+            files,
             first: AtomicUsize::new(0),
             current: Current::new(),
         });
@@ -114,9 +116,9 @@ impl Administer for EtcdStore {
         Box::pin(async {
             let connection = self.shared.current.connection()?;
             let (_, incarnation) = connection.bounded(self.shared.incarnation(&connection)).await?;
-            let mut examination = survey::examine(&self.shared.settings, &connection).await?;
+            let mut examination = survey::examine(&self.shared.settings, &self.shared.files, &connection).await?;
             let prefix = format!("{:?}, incarnation {incarnation}", self.shared.settings.prefix);
-            examination.facts.push(("prefix", prefix));
+            examination.facts.push(("prefix".into(), prefix));
             Ok(examination)
         })
     }
@@ -140,6 +142,7 @@ struct Shared {
     settings: EtcdSettings,
     names: Names,
     call_limit: Duration,
+    files: Files,
     /// The index of the endpoint with which the next connect begins.
     first: AtomicUsize,
     current: Current<Connection>,
@@ -285,7 +288,7 @@ impl Dial for Shared {
         let mut unfit = None;
         for (index, endpoint) in endpoints.clone().skip(first).chain(endpoints.take(first)) {
             let opened = async {
-                let connection = Connection::open(&self.settings, endpoint, self.call_limit).await?;
+                let connection = Connection::open(&self.settings, &self.files, endpoint, self.call_limit).await?;
                 connection.prove(&self.names.incarnation()).await?;
                 Ok(connection)
             };

@@ -8,6 +8,8 @@ pub mod directory;
 mod disconnect;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod exchange;
+pub mod files;
 mod hexadecimal;
 #[cfg(test)]
 #[path = "../../tests/support/memory_store.rs"]
@@ -18,19 +20,24 @@ pub(crate) mod pace;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod reconnect;
+pub mod remote;
 pub mod sealed;
-mod secret;
+pub mod serve;
 mod shared_request;
 
+use std::borrow::Cow;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
+use self::files::Files;
+use crate::frames::{self, Role};
 use crate::types::store::StoreSettings;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
@@ -56,7 +63,7 @@ const MAKE_ONCE: &str = "see that all hosts name the same store in [store], and 
 const INCARNATION_LIMIT_BYTES: usize = 256;
 
 /// What a store holds under a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The revision of the write that made this entry.
     pub revision: Revision,
@@ -65,7 +72,7 @@ pub struct Entry {
 }
 
 /// One answer of the store's leader to a read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The store's incarnation at the moment that the answer describes.
     pub incarnation: Incarnation,
@@ -74,7 +81,7 @@ pub struct Snapshot {
 }
 
 /// What became of a compare-and-set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WriteOutcome {
     /// This very attempt was applied, in the expected incarnation, at this revision.
     Won(Revision),
@@ -89,7 +96,7 @@ pub enum WriteOutcome {
 }
 
 /// Whether calls can succeed at the moment. It proves nothing: the next call may fail all the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Link {
     /// There is a connection. Only `read` tells whether the store behind it is fit.
     Up,
@@ -98,7 +105,7 @@ pub enum Link {
 }
 
 /// One attempt to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The revision to replace; `Revision(0)` creates the key.
     pub base: Revision,
@@ -112,7 +119,7 @@ pub struct Attempt {
 
 /// Why a read or a watch failed. The text that a server gives as the reason may be anything; it is shown as
 /// [`shortened`] does.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StoreError {
     /// No connection, no leader, or no answer in time.
     #[error("the store is not reachable: {}", shortened(.0, TEXT_LIMIT))]
@@ -167,17 +174,21 @@ pub trait Store: Send + Sync + 'static {
 /// Counts the writes to which two different answers came. Either may be forged, and if the first of them was, a lease rests on it
 /// that the store has not granted.
 #[derive(Clone, Default)]
-pub struct Forgeries(Arc<AtomicU64>);
+pub struct Forgeries(Arc<watch::Sender<u64>>);
 
 impl Forgeries {
     fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.send_modify(|count| *count += 1);
     }
 
     /// How many there were.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        *self.0.borrow()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
     }
 }
 
@@ -219,7 +230,7 @@ pub struct Listing {
 }
 
 /// One key of a store, and its latest value in numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// The key. It is shortened, and has no control characters; as another program may have made it, it need not be a [`Key`].
     pub name: String,
@@ -251,7 +262,7 @@ fn listed_name(name: &str) -> String {
 }
 
 /// The result of `init`, with a description of the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Creation {
     /// The store did not exist, and was made.
     Created(String),
@@ -260,10 +271,10 @@ pub enum Creation {
 }
 
 /// The result of `examine`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Examination {
     /// What the store is and how it is: labels, each with its text.
-    pub facts: Vec<(&'static str, String)>,
+    pub facts: Vec<(Cow<'static, str>, String)>,
     /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
     /// What the store lacks at the moment although it still works, such as a replica.
@@ -277,16 +288,29 @@ pub struct Examination {
 
 /// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and
 /// answers `Unreachable` until then. `call_limit` bounds each call, so it must not be longer than the shortest R.
-pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Administer>, StoreError> {
+///
+/// Who speaks to servers is another process, which is not root and has no rights on this host: see [`remote`]. A directory is the
+/// kernel's to reach.
+#[must_use]
+pub fn open(settings: &StoreSettings, call_limit: Duration) -> Arc<dyn Administer> {
     match settings {
-        StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings.clone(), call_limit))),
-        StoreSettings::Directory(settings) => {
-            Ok(Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)))
+        StoreSettings::Directory(settings) => Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)),
+        StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
+            let connect = || frames::connect(Path::new(frames::SOCKET), Role::Store);
+            Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
         }
+    }
+}
+
+/// The client of the store's servers, in this process.
+pub fn client(settings: StoreSettings, call_limit: Duration, files: Files) -> Result<Arc<dyn Administer>, StoreError> {
+    match settings {
+        StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings, call_limit, files))),
+        StoreSettings::Directory(settings) => Ok(Arc::new(directory::DirectoryStore::new(settings, call_limit))),
         #[cfg(feature = "etcd")]
-        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings.clone(), call_limit))),
+        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings, call_limit, files))),
         #[cfg(feature = "postgres")]
-        StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings.clone(), call_limit))),
+        StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings, call_limit, files))),
         // The check of the configuration has refused such a type already, with its place in the file.
         #[cfg(not(all(feature = "etcd", feature = "postgres")))]
         _ => Err(StoreError::Unfit("this putexd was built without it".to_owned())),

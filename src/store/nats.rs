@@ -40,6 +40,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::files::Files;
 use super::reconnect::{Current, Dial, keep_connected};
 use super::sealed;
 use super::shared_request::SharedRequest;
@@ -72,12 +73,13 @@ impl NatsStore {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
     /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
     #[must_use]
-    pub fn new(settings: NatsSettings, call_limit: Duration) -> Self {
+    pub fn new(settings: NatsSettings, call_limit: Duration, files: Files) -> Self {
         let any = getrandom::u32().map_or(0, |random| random as usize) % settings.servers.len().max(1);
         let shared = Arc::new(Shared {
             next_server: AtomicUsize::new(any),
             settings,
             call_limit,
+            files,
             maker: maker(),
             current: Current::new(),
             forgeries: Forgeries::default(),
@@ -121,10 +123,10 @@ impl Store for NatsStore {
         Box::pin(async {
             let connection = self.shared.current.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
-            let Shared { settings, call_limit, forgeries, .. } = &*self.shared;
+            let Shared { settings, files, call_limit, forgeries, .. } = &*self.shared;
             // This is not a call of the connection that the locks use, because a watch that cannot be opened must not
             // end that connection.
-            let opening = Connection::open(settings, &connection.server, *call_limit, forgeries.clone());
+            let opening = Connection::open(settings, files, &connection.server, *call_limit, forgeries.clone());
             let no_answer = |_| StoreError::Unreachable(format!("no connection within {}", rounded(*call_limit)));
             let apart = tokio::time::timeout(*call_limit, opening).await.map_err(no_answer)??;
             hints::watch(apart, connection.lost_signal(), &bucket).await
@@ -169,14 +171,14 @@ impl Administer for NatsStore {
             };
             Ok(Examination {
                 facts: vec![
-                    ("server", format!("{} {}", facts.server, facts.version)),
-                    ("cluster", cluster.to_owned()),
-                    ("bucket", bucket),
-                    ("replicas", format!("{}, {} of them up to date", facts.replicas, facts.current)),
-                    ("leader", facts.leader.unwrap_or_else(|| "-".to_owned())),
-                    ("history", facts.history.to_string()),
+                    ("server".into(), format!("{} {}", facts.server, facts.version)),
+                    ("cluster".into(), cluster.to_owned()),
+                    ("bucket".into(), bucket),
+                    ("replicas".into(), format!("{}, {} of them up to date", facts.replicas, facts.current)),
+                    ("leader".into(), facts.leader.unwrap_or_else(|| "-".to_owned())),
+                    ("history".into(), facts.history.to_string()),
                     // No server tells its clients how it is set.
-                    ("disk", "synced every 2 minutes, unless each server has sync_interval: always".to_owned()),
+                    ("disk".into(), "synced every 2 minutes, unless each server has sync_interval: always".to_owned()),
                 ],
                 warnings: facts.warnings,
                 degraded,
@@ -226,6 +228,7 @@ const LISTED_AT_ONCE: usize = 32;
 struct Shared {
     settings: NatsSettings,
     call_limit: Duration,
+    files: Files,
     /// The name under which this process makes the bucket; each `NatsStore` has a new one.
     maker: String,
     current: Current<Connection>,
@@ -387,7 +390,7 @@ impl Shared {
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         tokio::time::sleep((self.call_limit / SERVERS_PER_LIMIT).saturating_mul(turn)).await;
         let (address, forgeries) = (&self.settings.servers[server], self.forgeries.clone());
-        let opening = Connection::open(&self.settings, address, self.call_limit, forgeries);
+        let opening = Connection::open(&self.settings, &self.files, address, self.call_limit, forgeries);
         let no_answer = |_| {
             let (name, limit) = (&self.settings.servers[server], self.call_limit);
             Err(StoreError::Unreachable(format!("{name} does not answer within {}", rounded(limit))))

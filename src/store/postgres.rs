@@ -32,8 +32,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_postgres::Config;
 
+use super::files::Files;
 use super::reconnect::{Current, Dial, keep_connected};
-use super::secret::Secret;
 use super::{
     Administer, Attempt, Creation, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
     StoreFuture, WriteOutcome, attempted,
@@ -59,11 +59,12 @@ impl PostgresStore {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
     /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
     #[must_use]
-    pub fn new(settings: PostgresSettings, call_limit: Duration) -> Self {
+    pub fn new(settings: PostgresSettings, call_limit: Duration, files: Files) -> Self {
         let shared = Arc::new(Shared {
             table: Arc::new(Table::new(&settings.table)),
             settings,
             call_limit,
+            files,
             current: Current::new(),
             warned: Mutex::new(Vec::new()),
         });
@@ -148,6 +149,7 @@ struct Shared {
     settings: PostgresSettings,
     table: Arc<Table>,
     call_limit: Duration,
+    files: Files,
     current: Current<Connection>,
     /// The warnings that were last logged.
     warned: Mutex<Vec<String>>,
@@ -189,12 +191,12 @@ impl Shared {
         };
         Ok(Examination {
             facts: vec![
-                ("server", format!("{}, version {}", connection.address(), shown(&facts.version))),
-                ("table", format!("{}, incarnation {incarnation}", self.table.name)),
-                ("commits", format!("synchronous_commit = {}", shown(&facts.synchronous_commit))),
-                ("synchronous", format!("standbys {}", shown(&facts.synchronous_standbys))),
-                ("connected", format!("standbys {}", shown(&facts.standbys))),
-                ("hints", if connection.notifies() { "by NOTIFY" } else { "none, polled" }.to_owned()),
+                ("server".into(), format!("{}, version {}", connection.address(), shown(&facts.version))),
+                ("table".into(), format!("{}, incarnation {incarnation}", self.table.name)),
+                ("commits".into(), format!("synchronous_commit = {}", shown(&facts.synchronous_commit))),
+                ("synchronous".into(), format!("standbys {}", shown(&facts.synchronous_standbys))),
+                ("connected".into(), format!("standbys {}", shown(&facts.standbys))),
+                ("hints".into(), if connection.notifies() { "by NOTIFY" } else { "none, polled" }.to_owned()),
             ],
             warnings: facts.warnings(),
             ..Examination::default()
@@ -233,11 +235,9 @@ impl Dial for Shared {
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
         if let Some(path) = &self.settings.password_file {
-            config.password(Secret::read(path).await?.expose_password());
+            config.password(self.files.read(path).await?.expose_password());
         }
-        let (of_tls, with) = (self.settings.tls.clone(), config.clone());
-        let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
-        let tls = tls.map_err(|error| StoreError::Unreachable(error.to_string()))??;
+        let tls = tls::connector(&config, &self.settings.tls, &self.files).await?;
         let endpoints = Endpoint::all(&config, &tls, self.call_limit);
         Ok(Arc::new(Connection::open(endpoints, &self.table, self.call_limit).await?))
     }

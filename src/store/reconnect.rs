@@ -106,7 +106,7 @@ pub(super) async fn keep_connected<D: Dial>(store: Arc<D>) {
 
 /// The pause after `failures` failures. It doubles up to its limit, and its second half is random, because all hosts of
 /// a cluster lose a server at the same moment.
-fn pause(failures: u32, call_limit: Duration) -> Duration {
+pub(super) fn pause(failures: u32, call_limit: Duration) -> Duration {
     let longest = call_limit.clamp(BACKOFF_RANGE.0, BACKOFF_RANGE.1);
     let pause = BACKOFF_RANGE.0.saturating_mul(1 << failures.min(10)).min(longest);
     // Where there is no randomness, the whole pause is taken.

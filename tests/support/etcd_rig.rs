@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use etcd_client::{Client, DeleteOptions};
 use putexd::store::etcd::EtcdStore;
+use putexd::store::files::Files;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
-use putexd::types::store::{EtcdSettings, Tls};
+use putexd::types::store::{EtcdSettings, StoreSettings, Tls};
 use tempfile::TempDir;
 
 use super::process::{ServerProcess, free_port};
+use super::remote::remote;
 use super::{CALL_LIMIT, Rig, up};
 
 /// One member, running or not.
@@ -140,7 +142,7 @@ pub fn settings(endpoints: Vec<String>) -> EtcdSettings {
 
 /// Makes the store, as `putexctl init` does.
 pub async fn init(settings: &EtcdSettings) {
-    let store = EtcdStore::new(settings.clone(), CALL_LIMIT);
+    let store = EtcdStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host());
     up(&store).await;
     store.init().await.expect("the store is made");
 }
@@ -166,10 +168,10 @@ impl Rig for EtcdRig {
         Self(server)
     }
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
-        Arc::new(EtcdStore::new(self.0.settings(), call_limit))
+        Arc::new(remote(StoreSettings::Etcd(self.0.settings()), call_limit))
     }
     fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(EtcdStore::new(self.0.settings(), super::CALL_LIMIT))
+        Arc::new(remote(StoreSettings::Etcd(self.0.settings()), super::CALL_LIMIT))
     }
     async fn delete(&self, key: &Key) {
         self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");

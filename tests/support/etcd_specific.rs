@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use etcd_client::{Channel, Client, ConnectOptions, Permission};
 use futures_util::StreamExt;
 use putexd::store::etcd::EtcdStore;
+use putexd::store::files::Files;
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
 use putexd::types::store::{EtcdSettings, Login, Tls};
 use putexd::types::{Revision, Value};
@@ -23,10 +24,11 @@ use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
 use super::load::renewals_are_measured;
 use super::process::free_port;
+use super::remote::remote;
 use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {
-    EtcdStore::new(settings.clone(), CALL_LIMIT)
+    EtcdStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host())
 }
 
 /// A single member, and a connected store that has been made.
@@ -189,7 +191,7 @@ async fn a_silent_watch_ends() {
 async fn an_idle_watch_goes_on() {
     let server = EtcdServer::start(&[]);
     init(&server.settings()).await;
-    let store = EtcdStore::new(server.settings(), CALL_LIMIT);
+    let store = EtcdStore::new(server.settings(), CALL_LIMIT, Files::of_this_host());
     works(&store).await;
     let mut hints = store.watch().await.expect("a watch");
     // Longer than the store tolerates silence from the server.
@@ -399,7 +401,7 @@ async fn no_secret_is_seen_on_the_way() {
         let login = "user = \"putexd\"\npassword-file = \"@/password\"";
         let ca = if scheme == "https" { "tls-ca = \"@/ca.pem\"" } else { "" };
         let text = format!("type = \"etcd\"\n{place}\n{login}\n{ca}\n");
-        putexd::store::open(&configured(server.folder(), &text), CALL_LIMIT).expect("a store")
+        remote(configured(server.folder(), &text), CALL_LIMIT)
     };
     let authority = std::fs::read(server.folder().join("ca.pem")).expect("the authority");
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
@@ -414,20 +416,20 @@ async fn no_secret_is_seen_on_the_way() {
     // A store without TLS, which is permitted on the loopback device alone.
     let capture = Capture::before(open_server.port()).await;
     let plain = store(&capture, "http");
-    up(&*plain).await;
+    up(&plain).await;
     plain.init().await.expect("the store is made");
-    works(&*plain).await;
+    works(&plain).await;
     assert!(!capture.seen(&[PASSWORD]).is_empty(), "this is what a secret looks like");
     // A server in between claims that there is no TLS.
     let capture = Capture::before(open_server.port()).await;
-    turned_away(&*store(&capture, "https")).await;
+    turned_away(&store(&capture, "https")).await;
     assert_eq!(capture.seen(&[PASSWORD]), Vec::<String>::new());
 
     let capture = Capture::before(server.port()).await;
     let encrypted = store(&capture, "https");
-    up(&*encrypted).await;
+    up(&encrypted).await;
     encrypted.init().await.expect("the store is made");
-    works(&*encrypted).await;
+    works(&encrypted).await;
     assert_eq!(capture.seen(&[PASSWORD]), Vec::<String>::new());
 }
 

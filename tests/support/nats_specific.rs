@@ -12,6 +12,7 @@ use async_nats::jetstream::{self, stream};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
+use putexd::store::files::Files;
 use putexd::store::nats::NatsStore;
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
 use putexd::types::store::{Login, NatsCredentials, NatsSettings, Tls};
@@ -23,10 +24,11 @@ use super::capture::{Capture, PASSWORD, configured, password_in, with_public_aut
 use super::certificates::certificate;
 use super::load::renewals_are_measured;
 use super::nats_server::{NatsServer, settings};
+use super::remote::remote;
 use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &NatsSettings) -> NatsStore {
-    NatsStore::new(settings.clone(), CALL_LIMIT)
+    NatsStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host())
 }
 
 #[tokio::test]
@@ -299,21 +301,21 @@ async fn no_secret_is_seen_on_the_way() {
     let store = |capture: &Capture, keys: &str| {
         let place = format!("servers = [\"nats://127.0.0.1:{}\"]\nbucket = \"locks\"", capture.port);
         let text = format!("type = \"nats\"\n{place}\ncreate-bucket = true\nreplicas = 1\n{keys}");
-        putexd::store::open(&configured(server.folder(), &text), CALL_LIMIT).expect("a store")
+        remote(configured(server.folder(), &text), CALL_LIMIT)
     };
     let password = "user = \"putexd\"\npassword-file = \"@/password\"\n";
     for (login, shows) in [(password, true), ("nkey-seed = \"@/seed\"\n", false)] {
         // A store without TLS, which is permitted on the loopback device alone.
         let capture = Capture::before(open_server.port()).await;
-        works(&*store(&capture, login)).await;
+        works(&store(&capture, login)).await;
         assert_eq!(!capture.seen(&secrets).is_empty(), shows, "{login}");
         // A server in between claims that there is no TLS.
         let capture = Capture::before(open_server.port()).await;
-        turned_away(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        turned_away(&store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
         assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
 
         let capture = Capture::before(server.port()).await;
-        works(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        works(&store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
         assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
     }
 }

@@ -9,15 +9,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use putexd::store::files::Files;
 use putexd::store::postgres::PostgresStore;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
-use putexd::types::store::{PostgresSettings, Tls};
+use putexd::types::store::{PostgresSettings, StoreSettings, Tls};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::process::{eventually, free_port};
+use super::remote::remote;
 use super::{CALL_LIMIT, Rig, up};
 
 /// One server, running or not.
@@ -175,10 +177,10 @@ impl Rig for PostgresRig {
         rig
     }
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
-        Arc::new(PostgresStore::new(self.0.settings(), call_limit))
+        Arc::new(remote(StoreSettings::Postgres(self.0.settings()), call_limit))
     }
     fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(PostgresStore::new(self.0.settings(), super::CALL_LIMIT))
+        Arc::new(remote(StoreSettings::Postgres(self.0.settings()), super::CALL_LIMIT))
     }
     async fn delete(&self, key: &Key) {
         self.0.sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'")).await;
@@ -210,7 +212,7 @@ impl Rig for PostgresRig {
 
 impl PostgresRig {
     async fn make(&self) {
-        let store = PostgresStore::new(self.0.settings(), CALL_LIMIT);
+        let store = PostgresStore::new(self.0.settings(), CALL_LIMIT, Files::of_this_host());
         up(&store).await;
         store.init().await.expect("the table is made");
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use putexd::store::files::Files;
 use putexd::store::postgres::PostgresStore;
 use putexd::store::{Administer, Creation, Entry, Link, Store, StoreError, WriteOutcome};
 use putexd::types::store::{PostgresSettings, Tls};
@@ -18,13 +19,14 @@ use super::certificates::certificate;
 use super::load::renewals_are_measured;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
 use super::process::PATIENCE;
+use super::remote::remote;
 use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works};
 
 /// Selects every session that waits for a standby.
 const SYNC_WAITS: &str = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 
 fn open(settings: &PostgresSettings) -> PostgresStore {
-    PostgresStore::new(settings.clone(), CALL_LIMIT)
+    PostgresStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host())
 }
 
 /// A server with the table of the store, and a store on it.
@@ -83,7 +85,7 @@ fn unknown(outcome: WriteOutcome) -> String {
 async fn a_write_whose_wait_for_the_standby_was_cancelled_is_unknown_though_it_can_be_read() {
     let server = PostgresServer::start("");
     // The store's own limit is long here, because the test is about the end of the wait at the server.
-    let store = PostgresStore::new(server.settings(), PATIENCE);
+    let store = PostgresStore::new(server.settings(), PATIENCE, Files::of_this_host());
     made(&store).await;
     won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("first"))).await;
     alter(&server, "synchronous_standby_names", "absent").await;
@@ -447,26 +449,26 @@ async fn no_secret_is_seen_on_the_way() {
         let place = format!("host=127.0.0.1 port={} user=putexd dbname=postgres {more}", capture.port);
         let ca = if more.is_empty() { "" } else { "tls-ca = \"@/ca.pem\"" };
         let text = format!("type = \"postgres\"\nconnection = \"{place}\"\npassword-file = \"@/password\"\n{ca}\n");
-        putexd::store::open(&configured(server.path(), &text), CALL_LIMIT).expect("a store")
+        remote(configured(server.path(), &text), CALL_LIMIT)
     };
 
     // A store without TLS, which is permitted on the loopback device alone.
     let capture = Capture::before(open_server.port).await;
     let plain = store(&capture, "");
-    up(&*plain).await;
+    up(&plain).await;
     plain.init().await.expect("the table is made");
-    works(&*plain).await;
+    works(&plain).await;
     assert!(!capture.seen(&secrets).is_empty(), "this is what a secret looks like");
     // A server in between claims that there is no TLS.
     let capture = Capture::before(open_server.port).await;
-    turned_away(&*store(&capture, "sslmode=require")).await;
+    turned_away(&store(&capture, "sslmode=require")).await;
     assert_eq!(capture.seen(&secrets), Vec::<String>::new());
 
     let capture = Capture::before(server.port).await;
     let encrypted = store(&capture, "sslmode=require");
-    up(&*encrypted).await;
+    up(&encrypted).await;
     encrypted.init().await.expect("the table is made");
-    works(&*encrypted).await;
+    works(&encrypted).await;
     assert_eq!(capture.seen(&secrets), Vec::<String>::new());
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use putexd::store::files::Files;
 use putexd::store::{Snapshot, Store, WriteOutcome};
 use putexd::types::{Key, NodeId};
 
@@ -71,6 +72,7 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
         NatsStore::new(
             NatsSettings { credentials: NatsCredentials::UserPassword(login), ..server.settings() },
             CALL_LIMIT,
+            Files::of_this_host(),
         )
     };
     let admin = open("admin");
@@ -106,7 +108,7 @@ async fn an_etcd_role_for_each_lock_keeps_the_locks() {
     let password_file = server.folder().join("password");
     super::write(&password_file, "p");
     let login = Some(Login { user: "putexd".to_owned(), password_file });
-    let store = EtcdStore::new(EtcdSettings { login, ..server.settings() }, CALL_LIMIT);
+    let store = EtcdStore::new(EtcdSettings { login, ..server.settings() }, CALL_LIMIT, Files::of_this_host());
     notes_are_refused_and_locks_go_on(&store).await;
 }
 
@@ -119,7 +121,7 @@ async fn a_policy_for_rows_of_postgres_keeps_the_locks() {
     use super::postgres_rig::{PostgresServer, settings};
 
     let server = PostgresServer::start("");
-    let made = PostgresStore::new(server.settings(), CALL_LIMIT);
+    let made = PostgresStore::new(server.settings(), CALL_LIMIT, Files::of_this_host());
     up(&made).await;
     made.init().await.expect("the table is made");
     server.sql("CREATE ROLE putexd LOGIN").await;
@@ -128,7 +130,7 @@ async fn a_policy_for_rows_of_postgres_keeps_the_locks() {
     let locks = "name NOT LIKE 'putex-h%' AND name NOT LIKE 'putex-request%'";
     server.sql(&format!("CREATE POLICY locks ON putex_locks TO putexd USING ({locks}) WITH CHECK ({locks})")).await;
     let own = format!("host=127.0.0.1 port={} user=putexd dbname=postgres", server.port);
-    let store = PostgresStore::new(settings(&own), CALL_LIMIT);
+    let store = PostgresStore::new(settings(&own), CALL_LIMIT, Files::of_this_host());
     notes_are_refused_and_locks_go_on(&store).await;
 }
 

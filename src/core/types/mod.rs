@@ -547,7 +547,7 @@ impl fmt::Display for Incarnation {
 }
 
 /// What a store keeps under a key: a body, and named fields beside it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Value {
     /// In a record the holder's name alone, so that putex 0.2.0 can read it; empty = nobody. In a unit's entry the key of its
     /// lock.

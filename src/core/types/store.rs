@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub const SEAL_KEY_BYTES: RangeInclusive<usize> = 32..=4096;
 
 /// Which store has the locks, and how it is reached.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum StoreSettings {
     /// A NATS JetStream key-value bucket.
     Nats(NatsSettings),
@@ -49,6 +49,26 @@ impl StoreSettings {
             Self::Postgres(postgres) => (format!("postgres, table {}", postgres.table), vec![self.to_string()]),
         };
         StoreAddress { what, servers }
+    }
+
+    /// The files with secrets and certificates that the settings name.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let (login, tls) = match self {
+            Self::Nats(nats) => {
+                let login = match &nats.credentials {
+                    NatsCredentials::None => None,
+                    NatsCredentials::Creds(path) | NatsCredentials::NkeySeed(path) => Some(path),
+                    NatsCredentials::UserPassword(login) => Some(&login.password_file),
+                };
+                (login, &nats.tls)
+            }
+            Self::Etcd(etcd) => (etcd.login.as_ref().map(|login| &login.password_file), &etcd.tls),
+            Self::Postgres(postgres) => (postgres.password_file.as_ref(), &postgres.tls),
+            Self::Directory(_) => return Vec::new(),
+        };
+        let client = tls.client.iter().flat_map(|(certificate, key)| [certificate, key]);
+        login.into_iter().chain(&tls.ca_file).chain(client).cloned().collect()
     }
 }
 
@@ -89,7 +109,7 @@ impl fmt::Display for StoreSettings {
 }
 
 /// `[store]` with `type = "directory"`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectorySettings {
     /// The directory, on a file system that all hosts mount.
     pub path: PathBuf,
@@ -98,7 +118,7 @@ pub struct DirectorySettings {
 }
 
 /// `[store]` with `type = "etcd"`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EtcdSettings {
     /// `http://host:2379` or `https://host:2379`, all of one scheme, at least one.
     pub endpoints: Vec<String>,
@@ -111,7 +131,7 @@ pub struct EtcdSettings {
 }
 
 /// `[store]` with `type = "postgres"`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PostgresSettings {
     /// `host=h1,h2 dbname=putex user=putex sslmode=require`, or a `postgres://` URL; without a password.
     pub connection: String,
@@ -124,7 +144,7 @@ pub struct PostgresSettings {
 }
 
 /// A user and the file with the password.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
     /// The user's name.
     pub user: String,
@@ -133,7 +153,7 @@ pub struct Login {
 }
 
 /// Certificates for TLS.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tls {
     /// Root certificates that are used in place of the system's.
     pub ca_file: Option<PathBuf>,
@@ -142,7 +162,7 @@ pub struct Tls {
 }
 
 /// `[store]` with `type = "nats"`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NatsSettings {
     /// `nats://host:4222` or `tls://host:4222`, at least one.
     pub servers: Vec<String>,
@@ -161,7 +181,7 @@ pub struct NatsSettings {
 }
 
 /// How to log in to NATS. Secrets are in files, never in the configuration itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum NatsCredentials {
     /// No credentials.
     #[default]

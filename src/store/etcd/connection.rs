@@ -28,7 +28,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
 use crate::store::disconnect::Disconnect;
-use crate::store::secret::Secret;
+use crate::store::files::Files;
 use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
 
@@ -50,11 +50,12 @@ impl Connection {
     /// Connects once and reads all secrets anew. Each of its steps is bounded by the call limit.
     pub(super) async fn open(
         settings: &EtcdSettings,
+        files: &Files,
         endpoint: &str,
         call_limit: Duration,
     ) -> Result<Self, StoreError> {
         let lost = Disconnect::new();
-        let line = self::endpoint(endpoint, &settings.tls).await?.connect_timeout(call_limit);
+        let line = self::endpoint(endpoint, &settings.tls, files).await?.connect_timeout(call_limit);
         let channel = line
             .connect_with_connector(Dialer { lost: lost.clone(), used: false })
             .await
@@ -65,7 +66,7 @@ impl Connection {
             Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| meaning(&error))?;
         let mut connection = Self { client, endpoint: endpoint.to_owned(), call_limit, lost };
         if let Some(login) = &settings.login {
-            connection.log_in(login).await?;
+            connection.log_in(login, files).await?;
         }
         Ok(connection)
     }
@@ -173,8 +174,8 @@ impl Connection {
     }
 
     /// Logs in. A cluster without authentication is used without a login, as etcd's own tools do.
-    async fn log_in(&mut self, login: &Login) -> Result<(), StoreError> {
-        let password = Secret::read(&login.password_file).await?.expose_password().to_owned();
+    async fn log_in(&mut self, login: &Login, files: &Files) -> Result<(), StoreError> {
+        let password = files.read(&login.password_file).await?.expose_password().to_owned();
         let mut client = self.client.clone();
         let logging_in = async {
             match client.update_user(Some((login.user.clone(), password))).await {
@@ -277,7 +278,7 @@ impl Drop for Line {
 }
 
 /// The address to connect to, with its TLS settings.
-async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
+async fn endpoint(url: &str, tls: &Tls, files: &Files) -> Result<Endpoint, StoreError> {
     let unfit = |error: tonic::transport::Error| StoreError::Unfit(format!("{url}: {}", with_sources(&error)));
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unfit)?;
     if !url.starts_with("https://") {
@@ -286,11 +287,11 @@ async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
     let mut certificates = match &tls.ca_file {
         // Only the configured authorities are trusted: a login must not go to a server with a certificate of some
         // public authority.
-        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(Secret::read(path).await?.expose())),
+        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(files.read(path).await?.expose())),
         None => ClientTlsConfig::new().with_native_roots(),
     };
     if let Some((certificate, key)) = &tls.client {
-        let (certificate, key) = (Secret::read(certificate).await?, Secret::read(key).await?);
+        let (certificate, key) = (files.read(certificate).await?, files.read(key).await?);
         certificates = certificates.identity(Identity::from_pem(certificate.expose(), key.expose()));
     }
     endpoint.tls_config(certificates).map_err(unfit)

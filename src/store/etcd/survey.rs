@@ -6,6 +6,7 @@ use etcd_client::{Member, StatusResponse};
 use futures_util::future::join_all;
 
 use super::connection::Connection;
+use crate::store::files::Files;
 use crate::store::{Examination, StoreError, version_numbers};
 use crate::types::store::EtcdSettings;
 
@@ -20,8 +21,12 @@ struct Answer {
 }
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, each step of which is bounded by the call limit.
-pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) -> Result<Examination, StoreError> {
-    let asking = settings.endpoints.iter().map(|endpoint| ask(settings, endpoint, connection));
+pub(super) async fn examine(
+    settings: &EtcdSettings,
+    files: &Files,
+    connection: &Connection,
+) -> Result<Examination, StoreError> {
+    let asking = settings.endpoints.iter().map(|endpoint| ask(settings, files, endpoint, connection));
     let answers: BTreeMap<&String, Result<Answer, StoreError>> =
         settings.endpoints.iter().zip(join_all(asking).await).collect();
     let listing =
@@ -40,7 +45,7 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
             }
             Err(error) => format!("{endpoint}, {}", reason(error)),
         };
-        examination.facts.push(("endpoint", text));
+        examination.facts.push(("endpoint".into(), text));
         match answer {
             Ok(answer) => {
                 examination
@@ -56,21 +61,26 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
     let leader = answers.values().flatten().map(|answer| answer.leader).find(|leader| *leader != 0);
     match &members {
         Ok(members) => {
-            examination.facts.push(("members", named(members.iter())));
+            examination.facts.push(("members".into(), named(members.iter())));
             let leads = members.iter().filter(|member| Some(member.id()) == leader);
-            examination.facts.push(("leader", named(leads)));
+            examination.facts.push(("leader".into(), named(leads)));
             examination.warnings.extend(sparse(members.len()));
         }
         // From etcd 3.6 on, not every user may list the members.
-        Err(error) => examination.facts.push(("members", format!("unknown: {error}"))),
+        Err(error) => examination.facts.push(("members".into(), format!("unknown: {error}"))),
     }
     examination.warnings.sort();
     examination.warnings.dedup();
     Ok(examination)
 }
 
-async fn ask(settings: &EtcdSettings, endpoint: &str, connection: &Connection) -> Result<Answer, StoreError> {
-    let own = Connection::open(settings, endpoint, connection.call_limit).await?;
+async fn ask(
+    settings: &EtcdSettings,
+    files: &Files,
+    endpoint: &str,
+    connection: &Connection,
+) -> Result<Answer, StoreError> {
+    let own = Connection::open(settings, files, endpoint, connection.call_limit).await?;
     let asking = async { own.client.maintenance_client().status().await.map_err(|error| own.fails(&error)) };
     own.bounded(asking).await.map(|status| Answer::from(&status))
 }

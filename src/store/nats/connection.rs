@@ -24,8 +24,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::store::disconnect::Disconnect;
+use crate::store::files::{Files, Placed, unusable};
 use crate::store::hexadecimal::hexadecimal;
-use crate::store::secret::{Secret, unusable};
 use crate::store::{Forgeries, StoreError, with_sources};
 use crate::task::{OwnedTask, lock};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
@@ -134,6 +134,7 @@ impl Connection {
     /// Connects once to one server and reads all secrets anew.
     pub(super) async fn open(
         settings: &NatsSettings,
+        files: &Files,
         server: &str,
         call_limit: Duration,
         forgeries: Forgeries,
@@ -141,7 +142,8 @@ impl Connection {
         let signals = Arc::new(Signals { lost: Disconnect::new(), violation: watch::Sender::default(), forgeries });
         let connected = Arc::new(AtomicBool::new(false));
         let inbox = inbox()?;
-        let options = options(settings).await?.custom_inbox_prefix(&inbox);
+        let (options, _certificates) = options(settings, files).await?;
+        let options = options.custom_inbox_prefix(&inbox);
         let options = timing(options, call_limit, &connected);
         let reports = Arc::clone(&signals);
         let options = options.event_callback(move |event| {
@@ -390,28 +392,33 @@ async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) 
     }
 }
 
-/// The credentials and the TLS settings of the connection.
-async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> {
+/// The credentials and the TLS settings of the connection. The client reads the certificates while it connects.
+async fn options(settings: &NatsSettings, files: &Files) -> Result<(ConnectOptions, Vec<Placed>), StoreError> {
     let options = ConnectOptions::new().name("putexd");
     let mut options = match &settings.credentials {
         NatsCredentials::None => options,
         NatsCredentials::Creds(path) => {
-            options.credentials(Secret::read(path).await?.expose()).map_err(|error| unusable(path, &error))?
+            options.credentials(files.read(path).await?.expose()).map_err(|error| unusable(path, &error))?
         }
-        NatsCredentials::NkeySeed(path) => options.nkey(Secret::read(path).await?.expose().trim().to_owned()),
+        NatsCredentials::NkeySeed(path) => options.nkey(files.read(path).await?.expose().trim().to_owned()),
         NatsCredentials::UserPassword(Login { user, password_file }) => {
-            let password = Secret::read(password_file).await?;
+            let password = files.read(password_file).await?;
             options.user_and_password(user.clone(), password.expose_password().to_owned())
         }
     };
     options = options.require_tls(settings.tls_required);
+    let mut certificates = Vec::new();
     if let Some(path) = &settings.tls.ca_file {
-        options = options.add_root_certificates(path.clone());
+        let roots = files.placed(path).await?;
+        options = options.add_root_certificates(roots.path.clone());
+        certificates.push(roots);
     }
     if let Some((certificate, key)) = &settings.tls.client {
-        options = options.add_client_certificate(certificate.clone(), key.clone());
+        let (certificate, key) = (files.placed(certificate).await?, files.placed(key).await?);
+        options = options.add_client_certificate(certificate.path.clone(), key.path.clone());
+        certificates.extend([certificate, key]);
     }
-    Ok(options)
+    Ok((options, certificates))
 }
 
 /// Sets the time limits, and stops the client's own attempts to reconnect.

@@ -328,14 +328,17 @@ fn describe(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::files::Files;
     use crate::types::store::Tls;
 
-    #[test]
-    fn each_server_is_tried_by_itself_with_all_that_is_common() {
+    #[tokio::test]
+    async fn each_server_is_tried_by_itself_with_all_that_is_common() {
         let text =
             "host=h1,h2,/run/pg port=5433,,5434 user=u dbname=d sslmode=disable application_name=x options='-c a=b'";
         let config: Config = text.parse().expect("a connection string");
-        let tls = super::super::tls::connector(&config, &Tls::default()).expect("no files to read");
+        let tls = super::super::tls::connector(&config, &Tls::default(), &Files::of_this_host())
+            .await
+            .expect("no files to read");
         let all = Endpoint::all(&config, &tls, Duration::from_secs(1));
         let addresses: Vec<&str> = all.iter().map(|endpoint| endpoint.address.as_str()).collect();
         assert_eq!(addresses, ["h1:5433", "h2:5432", "/run/pg:5434"]);

@@ -11,21 +11,22 @@ use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::StoreError;
-use crate::store::secret::unusable;
+use crate::store::files::{Files, unusable};
 use crate::types::store::Tls;
 
-/// Makes the TLS connector, and reads all certificates anew. It reads files, so it needs a thread that may block.
-pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect, StoreError> {
+/// Makes the TLS connector, and reads all certificates anew.
+pub(super) async fn connector(config: &Config, tls: &Tls, files: &Files) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &tls.ca_file {
         // Only the configured authorities are trusted: a password must not go to a server with a certificate of some
         // public authority.
-        for certificate in certificates(path)? {
+        for certificate in certificates(path, files).await? {
             roots.add(certificate).map_err(|error| unusable(path, &error))?;
         }
     } else if config.get_ssl_mode() != SslMode::Disable {
         // A system without roots adds none. The connect then reports the certificate that cannot be verified.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
+        roots.add_parsable_certificates(native.map(|native| native.certs).unwrap_or_default());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -35,8 +36,11 @@ pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect,
     let mut client = match &tls.client {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
-            builder.with_client_auth_cert(certificates(certificate)?, secret).map_err(|error| unusable(key, &error))?
+            let text = files.read(key).await?;
+            let secret =
+                PrivateKeyDer::from_pem_slice(text.expose().as_bytes()).map_err(|error| unusable(key, &error))?;
+            let certificates = certificates(certificate, files).await?;
+            builder.with_client_auth_cert(certificates, secret).map_err(|error| unusable(key, &error))?
         }
     };
     if config.get_ssl_negotiation() == SslNegotiation::Direct {
@@ -45,7 +49,8 @@ pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect,
     Ok(MakeRustlsConnect::new(client))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, pem::Error>>);
+async fn certificates(path: &Path, files: &Files) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let text = files.read(path).await?;
+    let read = CertificateDer::pem_slice_iter(text.expose().as_bytes()).collect::<Result<Vec<_>, pem::Error>>();
     read.map_err(|error| unusable(path, &error))
 }

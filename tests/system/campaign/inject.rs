@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use putexd::election::Record;
+use putexd::store::files::Files;
 use putexd::store::{self, Snapshot, StoreError};
 use putexd::types::store::StoreSettings;
 use putexd::types::{Incarnation, Instance, Key};
@@ -606,7 +607,7 @@ fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, 
         StoreSettings::Directory(_) | StoreSettings::Postgres(_) => {}
     }
     fixture.ask_on_the_switch(async || {
-        let store = store::open(&settings, SOON).ok()?;
+        let store = store::client(settings, SOON, Files::of_this_host()).ok()?;
         let key = Key::new("db").expect("a key");
         let answered = async {
             loop {

@@ -1,0 +1,224 @@
+//! Frames between putexd and `putex-net`, the process that has the network: typed messages over one local stream.
+//!
+//! Neither end can make the other hold more than a frame of [`LIMIT`] that is not read yet, and a few hundred that wait to be
+//! written. What cannot be decoded ends the stream.
+
+use std::io;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::{SinkExt, StreamExt as _};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_util::bytes::Bytes;
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+use crate::task::OwnedTask;
+use crate::types::shortened;
+
+/// Where `putex-net.socket` listens. Whoever connects gets a process of its own.
+pub const SOCKET: &str = "/run/putex-net.sock";
+
+/// The largest frame, in bytes.
+pub const LIMIT: usize = 256 * 1024;
+
+/// How many frames wait to be written. Further ones wait in their senders.
+const QUEUE_LIMIT: usize = 256;
+
+/// The version of the program, which both ends have to have.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The first frame of a connection.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hello {
+    version: String,
+    role: Role,
+}
+
+/// What the process is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// The client of a lock store.
+    Store,
+}
+
+impl Hello {
+    /// The role, if this process may be had by the program that asks.
+    pub fn role(&self) -> io::Result<Role> {
+        if self.version == VERSION {
+            return Ok(self.role);
+        }
+        let theirs = shortened(&self.version, 32);
+        Err(invalid(format!("restart putexd: it is still version {theirs}, and putex-net is {VERSION}")))
+    }
+}
+
+/// Connects to the socket, for a process in this role.
+pub async fn connect(socket: &Path, role: Role) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket).await.map_err(|error| {
+        let of = |kind| error.kind() == kind;
+        if of(io::ErrorKind::NotFound) || of(io::ErrorKind::ConnectionRefused) {
+            let remedy = format!("run \"systemctl start putex-net.socket\": {} does not listen", socket.display());
+            return io::Error::new(error.kind(), remedy);
+        }
+        error
+    })?;
+    take(stream, role).await
+}
+
+/// Tells a process that is there already its role.
+pub async fn take(stream: UnixStream, role: Role) -> io::Result<UnixStream> {
+    let mut first = FramedWrite::new(stream, codec());
+    first.send(encode(&Hello { version: VERSION.to_owned(), role })?).await?;
+    Ok(first.into_inner())
+}
+
+/// One end of a stream of frames.
+pub struct Frames<Out, In> {
+    /// What is sent.
+    pub sender: Sender<Out>,
+    reader: FramedRead<ReadHalf<UnixStream>, LengthDelimitedCodec>,
+    _in: PhantomData<In>,
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Frames<Out, In> {
+    /// Reads from `stream` and writes to it, in a task of its own on the current tokio runtime.
+    #[must_use]
+    pub fn new(stream: UnixStream) -> Self {
+        let (read, write) = tokio::io::split(stream);
+        Self { sender: Sender::new(write), reader: FramedRead::new(read, codec()), _in: PhantomData }
+    }
+
+    /// The next frame; `None` where the other end has closed the stream. It can be dropped and called again.
+    pub async fn next(&mut self) -> io::Result<Option<In>> {
+        match self.reader.next().await {
+            Some(frame) => decode(&frame?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same stream, for frames of other types.
+    #[must_use]
+    pub fn of<NextOut, NextIn>(self) -> Frames<NextOut, NextIn> {
+        let Sender { queue, writer, .. } = self.sender;
+        Frames { sender: Sender { queue, writer, _out: PhantomData }, reader: self.reader, _in: PhantomData }
+    }
+}
+
+/// Sends frames. Clones share the stream, which is closed with the last of them.
+pub struct Sender<Out> {
+    queue: mpsc::Sender<Bytes>,
+    writer: Arc<OwnedTask>,
+    _out: PhantomData<fn(Out)>,
+}
+
+impl<Out> Clone for Sender<Out> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), writer: Arc::clone(&self.writer), _out: PhantomData }
+    }
+}
+
+impl<Out: Serialize> Sender<Out> {
+    fn new(write: WriteHalf<UnixStream>) -> Self {
+        let (queue, frames) = mpsc::channel(QUEUE_LIMIT);
+        Self { queue, writer: Arc::new(OwnedTask::spawn(write_all(frames, write))), _out: PhantomData }
+    }
+
+    /// Puts a frame into the queue, and waits while the queue is full. It fails if the frame is too large or the stream has ended.
+    pub async fn send(&self, frame: &Out) -> io::Result<()> {
+        let bytes = encode(frame)?;
+        self.queue.send(bytes).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Puts a frame into the queue, if there is room.
+    pub fn try_send(&self, frame: &Out) {
+        if let Ok(bytes) = encode(frame) {
+            let _ = self.queue.try_send(bytes);
+        }
+    }
+}
+
+/// Writes what waits in as few writes as it takes.
+async fn write_all(mut frames: mpsc::Receiver<Bytes>, write: WriteHalf<UnixStream>) {
+    let mut sink = FramedWrite::new(write, codec());
+    while let Some(frame) = frames.recv().await {
+        let mut next = Some(frame);
+        while let Some(frame) = next {
+            if sink.feed(frame).await.is_err() {
+                return;
+            }
+            next = frames.try_recv().ok();
+        }
+        if SinkExt::<Bytes>::flush(&mut sink).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(LIMIT).new_codec()
+}
+
+fn encode<T: Serialize>(frame: &T) -> io::Result<Bytes> {
+    let bytes = postcard::to_stdvec(frame).map_err(invalid)?;
+    if bytes.len() > LIMIT {
+        return Err(invalid(format!("a frame of {} bytes, and at most {LIMIT} are sent", bytes.len())));
+    }
+    Ok(bytes.into())
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    match postcard::take_from_bytes(bytes).map_err(invalid)? {
+        (frame, []) => Ok(frame),
+        (_, rest) => Err(invalid(format!("{} bytes too many in a frame", rest.len()))),
+    }
+}
+
+fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_arrive_in_order_and_the_end_is_seen() {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let (one, mut other) = (Frames::<String, ()>::new(one), Frames::<(), String>::new(other));
+        for text in ["a", "b"] {
+            one.sender.send(&text.to_owned()).await.expect("it is sent");
+        }
+        assert_eq!(other.next().await.expect("a frame").as_deref(), Some("a"));
+        assert_eq!(other.next().await.expect("a frame").as_deref(), Some("b"));
+        drop(one);
+        assert_eq!(other.next().await.expect("the end"), None);
+    }
+
+    #[tokio::test]
+    async fn too_large_a_frame_is_neither_sent_nor_read() {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let sender = Frames::<String, ()>::new(one).sender;
+        assert!(sender.send(&"x".repeat(LIMIT)).await.is_err());
+        let (mut raw, other_end) = UnixStream::pair().expect("a pair");
+        raw.write_all(&u32::MAX.to_be_bytes()).await.expect("a length");
+        assert!(Frames::<(), String>::new(other_end).next().await.is_err());
+        drop(other);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_frame_of_this_type_is_an_error() {
+        for bytes in [&[7][..], &[1, b'x', 0], &[200, 1, b'x'], &[1, 0xff]] {
+            let (mut raw, end) = UnixStream::pair().expect("a pair");
+            let length = u32::try_from(bytes.len()).expect("short");
+            raw.write_all(&[&length.to_be_bytes()[..], bytes].concat()).await.expect("a frame");
+            assert!(Frames::<(), String>::new(end).next().await.is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The program `putex-net`: all of putexd that speaks to the network.
+//!
+//! It is the client of the store's servers, in one process, and of health checks by HTTP or TCP and the server of the metrics, in
+//! another. systemd starts a process for each connection to `putex-net.socket`, as a user of its own that nothing on the host belongs
+//! to; the connection is its standard input. So what is sent by a server, a monitored service or a client of the metrics is parsed
+//! by a process that has nothing but the network and the login of the store, and putexd and putexctl, which are root's, parse the
+//! [frames](crate::frames) of that process alone.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream as StdStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::net::UnixStream;
+use tokio::time::interval;
+
+use crate::frames::{Frames, Hello, Role};
+use crate::task::OwnedTask;
+use crate::{journal, store};
+
+/// Runs the program `putex-net` and returns its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    if let Err(error) = journal::init("putex-net") {
+        eprintln!("putex-net: failed to set up logging: {error}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
+    match runtime.and_then(|runtime| runtime.block_on(run())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> io::Result<()> {
+    let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.set_nonblocking(true)?;
+    let mut frames: Frames<(), Hello> = Frames::new(UnixStream::from_std(stream)?);
+    // Without NOTIFY_SOCKET nobody listens.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let _watchdog = sd_notify::watchdog_enabled().map(|limit| OwnedTask::spawn(feed_watchdog(limit)));
+    match frames.next().await? {
+        Some(hello) => match hello.role()? {
+            Role::Store => store::serve::serve(frames, store::client).await,
+        },
+        None => Ok(()),
+    }
+}
+
+/// A process that stands still is ended by systemd.
+async fn feed_watchdog(limit: Duration) {
+    let mut tick = interval(limit / 3);
+    loop {
+        tick.tick().await;
+        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+    }
+}
