@@ -44,6 +44,8 @@ pub struct Hello {
 pub enum Role {
     /// The client of a lock store.
     Store,
+    /// The client and the server of HTTP.
+    Http,
 }
 
 impl Hello {
@@ -64,6 +66,9 @@ pub async fn connect(socket: &Path, role: Role) -> io::Result<UnixStream> {
         if of(io::ErrorKind::NotFound) || of(io::ErrorKind::ConnectionRefused) {
             let remedy = format!("run \"systemctl start putex-net.socket\": {} does not listen", socket.display());
             return io::Error::new(error.kind(), remedy);
+        }
+        if of(io::ErrorKind::PermissionDenied) {
+            return io::Error::new(error.kind(), format!("run it as root: {} is root's alone", socket.display()));
         }
         error
     })?;

@@ -49,6 +49,7 @@ pub mod generator;
 pub mod guard;
 pub mod guard_client;
 pub mod host;
+pub mod http;
 pub mod journal;
 pub mod metrics;
 pub mod net;

@@ -1,4 +1,7 @@
-//! What putexd serves to machines: the metrics, and the leases, over HTTP.
+//! What putexd serves to machines: the metrics, and the leases, over HTTP; and the checks by HTTP and TCP.
+
+#[path = "support/net_process.rs"]
+mod net_process;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,17 +10,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use putexd::election::{STOP_KINDS, State};
+use putexd::frames::Role;
 use putexd::guard_client::frame::Lease;
 use putexd::guard_client::{GuardClient, grant};
 use putexd::host::clock;
+use putexd::http::{CheckError, Http, Target};
 use putexd::journal::Alarm;
-use putexd::metrics::{HostFacts, Metrics, OfService, Result, Server, Shown, Sources, StoreFacts, bit};
+use putexd::metrics::{Answers, HostFacts, Metrics, OfService, Result, Shown, Sources, StoreFacts, bit};
 use putexd::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId};
+use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_secs(20);
 
 struct Bench {
-    server: Server,
+    server: Http,
     address: SocketAddr,
     metrics: Metrics,
     leases: tempfile::TempDir,
@@ -25,7 +31,7 @@ struct Bench {
 
 /// A server on a free port. It must be called within a runtime, which the server does not need any more afterwards.
 fn serve() -> Bench {
-    let mut bench = unheard();
+    let bench = unheard();
     bench.server.listen(Some(bench.address));
     bench
 }
@@ -34,7 +40,7 @@ fn unheard() -> Bench {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = free.local_addr().expect("its address");
     let (metrics, leases) = (Metrics::default(), tempfile::tempdir().expect("a folder"));
-    let server = Server::new(Sources {
+    let answers = Answers::new(Sources {
         node: NodeId::new("h1").expect("a node's name"),
         leases: leases.path().to_owned(),
         metrics: metrics.clone(),
@@ -43,6 +49,7 @@ fn unheard() -> Bench {
         host: Box::new(|| HostFacts { drained: true, alarms: bit(Alarm::ClockJump) }),
         started: Duration::from_secs(1_700_000_000),
     });
+    let server = Http::over(answers, || net_process::start(env!("CARGO_BIN_EXE_putex-net"), Role::Http));
     Bench { server, address, metrics, leases }
 }
 
@@ -405,4 +412,38 @@ fn a_taken_port_is_tried_again_and_another_address_is_taken_at_once() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(Path::new(bench.leases.path()).exists());
+}
+
+#[test]
+fn a_process_that_ends_or_is_killed_is_replaced_and_until_then_a_check_has_no_verdict() {
+    let runtime = runtime();
+    let (pids, started) = std::sync::mpsc::channel();
+    let http = Http::over((), move || {
+        let pids = pids.clone();
+        async move {
+            let program = env!("CARGO_BIN_EXE_putex-net");
+            net_process::start_and_tell(program, Role::Http, move |pid| pids.send(pid).expect("the test waits")).await
+        }
+    });
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let target = Target::Tcp(listener.local_addr().expect("its address").to_string());
+    let check = || runtime.block_on(http.check(target.clone(), Duration::from_secs(5)));
+    assert_eq!(check(), Some(Ok(())));
+    let nobody = Target::Tcp("127.0.0.1:1".to_owned());
+    let refused = runtime.block_on(http.check(nobody, Duration::from_secs(5)));
+    assert!(matches!(&refused, Some(Err(CheckError::Failed(why))) if why.contains("refused")), "{refused:?}");
+    for signal in [Signal::KILL, Signal::STOP] {
+        let pid = started.recv_timeout(SOON).expect("it was started");
+        let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("a process id");
+        kill_process(pid, signal).expect("it is there");
+        let began = Instant::now();
+        // A service whose checks nobody makes must not be taken for a sick one.
+        loop {
+            match check() {
+                None => assert!(began.elapsed() < SOON, "no other process"),
+                Some(verdict) => break assert_eq!(verdict, Ok(())),
+            }
+        }
+        let _ = kill_process(pid, Signal::KILL);
+    }
 }

@@ -29,6 +29,8 @@ mod memory_store;
 mod nats_server;
 #[path = "support/nats_specific.rs"]
 mod nats_specific;
+#[path = "support/net_process.rs"]
+mod net_process;
 #[cfg(feature = "postgres")]
 #[path = "support/postgres_rig.rs"]
 mod postgres_rig;

@@ -518,6 +518,9 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     if let StoreSettings::Nats(nats) = &mut settings.store {
         nats.create_bucket = false;
     }
+    if !matches!(settings.store, StoreSettings::Directory(_)) {
+        let _ = timeout(CALL_LIMIT, start_socket()).await;
+    }
     let store = store::open(&settings.store, CALL_LIMIT);
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;
@@ -546,6 +549,15 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
         rounded(CONNECT_LIMIT),
         if reason.is_empty() { String::new() } else { format!(": {reason}") }
     )))
+}
+
+/// Starts the socket of the processes that have the network. Where putexd runs, it is there already, and where systemd does not
+/// answer, the store says what is missing.
+async fn start_socket() -> zbus::Result<()> {
+    let bus = crate::bus::system().await?;
+    let (name, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
+    let interface = "org.freedesktop.systemd1.Manager";
+    bus.call_method(Some(name), path, Some(interface), "StartUnit", &("putex-net.socket", "replace")).await.map(drop)
 }
 
 /// Whether every server that was tried has refused the connection: nothing listens there, and the answer came at once. The

@@ -2,20 +2,16 @@
 //!
 //! A check never holds up a renewal: only its verdict reaches the election.
 
-mod http;
-
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::http::GetError;
 use super::inbox::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
+use crate::http::{CheckError, Http, Target};
 use crate::systemd::{Check, CheckUser, CheckUserError, Manager, RunAs, RunResult};
 use crate::types::span::rounded;
 use crate::types::{NodeId, ServiceName, UnitName};
@@ -69,12 +65,12 @@ enum Failure {
     User(CheckUserError),
     #[error("no answer within {0:?}")]
     Late(Duration),
-    #[error("{address}: {source}")]
-    Tcp { address: String, source: io::Error },
     #[error("{address}: no connection within {}", rounded(*.limit))]
     LateConnection { address: String, limit: Duration },
-    #[error("{url}: {source}")]
-    Http { url: String, source: GetError },
+    #[error("{url}: no answer within {}", rounded(*.limit))]
+    LateAnswer { url: String, limit: Duration },
+    #[error("{target}: {source}")]
+    Net { target: String, source: CheckError },
 }
 
 /// Runs the health checks of one service.
@@ -83,6 +79,7 @@ pub(super) struct Checker {
     pub(super) node: NodeId,
     pub(super) settings: HealthSettings,
     pub(super) systemd: Arc<dyn Manager>,
+    pub(super) http: Http,
     /// The user of its commands that name no other one, taken when the first is run.
     pub(super) user: Arc<OnceCell<CheckUser>>,
     pub(super) role: watch::Receiver<Option<Role>>,
@@ -160,20 +157,25 @@ impl Checker {
         }
     }
 
-    /// Runs one check. `None`: no verdict, because PID 1 could not be asked.
+    /// Runs one check. `None`: no verdict, because PID 1, or the process for HTTP, could not be asked.
     async fn probe(&self, role: Role) -> Option<Result<(), Failure>> {
         let limit = self.settings.timeout;
         match &self.settings.probe {
             Probe::Command { argv, user } => self.command(role, argv, user.as_deref()).await,
             Probe::Unit(template) => self.unit(role, template).await,
-            Probe::Tcp(address) => Some(match timeout(limit, TcpStream::connect(address)).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(source)) => Err(Failure::Tcp { address: address.clone(), source }),
-                Err(_) => Err(Failure::LateConnection { address: address.clone(), limit }),
-            }),
+            Probe::Tcp(address) => {
+                let checked = self.http.check(Target::Tcp(address.clone()), limit).await?;
+                Some(checked.map_err(|error| match error {
+                    CheckError::Late => Failure::LateConnection { address: address.clone(), limit },
+                    source => Failure::Net { target: address.clone(), source },
+                }))
+            }
             Probe::Http(url) => {
-                let got = http::get(url, limit).await;
-                Some(got.map_err(|source| Failure::Http { url: url.clone(), source }))
+                let checked = self.http.check(Target::Http(url.clone()), limit).await?;
+                Some(checked.map_err(|error| match error {
+                    CheckError::Late => Failure::LateAnswer { url: url.clone(), limit },
+                    source => Failure::Net { target: url.clone(), source },
+                }))
             }
         }
     }
@@ -223,10 +225,12 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::UnixStream;
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::daemon::fake::Fake;
+    use crate::frames;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {
         let second = Duration::from_secs(1);
@@ -255,6 +259,11 @@ mod tests {
             node: NodeId::new("h1").expect("a node name"),
             settings,
             systemd: Arc::new(Fake::default()),
+            http: Http::over((), || async {
+                let (ours, theirs) = UnixStream::pair()?;
+                tokio::spawn(crate::net::carry_out(theirs));
+                frames::take(ours, frames::Role::Http).await
+            }),
             user: Arc::default(),
             role: shown,
             inbox,

@@ -11,6 +11,7 @@ use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
 use crate::guard_client::GuardClient;
+use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::systemd::Manager;
@@ -56,4 +57,6 @@ pub struct Host {
     pub watchdog: Option<WatchdogSettings>,
     /// What is counted for monitoring.
     pub metrics: Metrics,
+    /// Checks by HTTP and TCP, and what is served over HTTP.
+    pub http: Http,
 }

@@ -653,6 +653,7 @@ mod tests {
                 tidings: Tidings::default(),
                 watchdog: None,
                 metrics: crate::metrics::Metrics::default(),
+                http: crate::http::Http::new(()),
             };
             Self { store, host, settings: settings(), _folder: folder }
         }

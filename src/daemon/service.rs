@@ -755,6 +755,7 @@ impl Service {
             node: self.host.node.clone(),
             settings: health,
             systemd: Arc::clone(&self.host.systemd),
+            http: self.host.http.clone(),
             user: Arc::clone(&self.check_user),
             role: self.role.subscribe(),
             inbox: self.inbox.clone(),

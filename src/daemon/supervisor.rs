@@ -52,8 +52,9 @@ use crate::guard_client::kept::Unguarded;
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::descriptors::Shortage;
 use crate::host::{clock, identity};
+use crate::http::Http;
 use crate::journal;
-use crate::metrics::{HostFacts, Metrics, Server, Sources};
+use crate::metrics::{Answers, HostFacts, Metrics, Sources};
 use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
@@ -279,7 +280,6 @@ struct Supervisor {
     taken: BTreeMap<ServiceName, election::Heard>,
     texts: KeptTexts,
     /// What serves metrics and leases over HTTP.
-    for_machines: Server,
     bonds: Bonds,
     boot_copy: BootCopy,
     reader: Reader,
@@ -326,6 +326,23 @@ impl Supervisor {
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
+        let drain = Drain::read(Path::new(STATE_DIR));
+        let http = Http::new(Answers::new(Sources {
+            node: settings.node.clone(),
+            leases: LEASES_DIR.into(),
+            metrics: metrics.clone(),
+            guard: guard.clone(),
+            store: Box::new({
+                let silences = silences.clone();
+                move || silences.facts()
+            }),
+            host: Box::new({
+                let (drain, tidings) = (drain.clone(), tidings.clone());
+                move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }
+            }),
+            started: clock::wall(),
+        }));
+        http.listen(settings.metrics);
         let host = Host {
             node: settings.node.clone(),
             machine_id,
@@ -340,7 +357,8 @@ impl Supervisor {
             machine: Arc::new(machine.clone()),
             grounds: Grounds::default(),
             fencings: Fencings::default(),
-            drain: Drain::read(Path::new(STATE_DIR)),
+            drain,
+            http,
             tidings,
             watchdog: settings.watchdog.clone(),
             metrics,
@@ -351,8 +369,6 @@ impl Supervisor {
         tokio::spawn(guard_news.clone().follow(host.guard.clone()));
         let cluster_tasks = cluster.run(report::describe(&host, guard_news), errand.clone());
         report::witnesses(&host, &cluster);
-        let mut for_machines = for_machines(&host, &silences);
-        for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
@@ -385,7 +401,6 @@ impl Supervisor {
             broken,
             taken: BTreeMap::new(),
             texts: texts.0,
-            for_machines,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             boot_copy: BootCopy::read(root),
             reader,
@@ -533,20 +548,6 @@ impl Supervisor {
             self.add(service, kept);
         }
     }
-}
-
-/// What serves metrics and leases over HTTP, once it is told where.
-fn for_machines(host: &Host, silences: &Silences) -> Server {
-    let (silences, drain, tidings) = (silences.clone(), host.drain.clone(), host.tidings.clone());
-    Server::new(Sources {
-        node: host.node.clone(),
-        leases: LEASES_DIR.into(),
-        metrics: host.metrics.clone(),
-        guard: host.guard.clone(),
-        store: Box::new(move || silences.facts()),
-        host: Box::new(move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }),
-        started: clock::wall(),
-    })
 }
 
 /// Watches whether every service's loop makes progress.

@@ -6,19 +6,15 @@
 //! | [`text`] | the OpenMetrics text, made when it is asked for |
 //! | [`answer`] | the answers to `GET /metrics` and `GET /lease/SERVICE` |
 //! | [`host_name`] | by which names a client may ask for the metrics |
-//! | [`server`] | the listener, with its limits, on a thread of its own |
 //!
 //! **Architecture invariant:** nothing here is waited for by an election. A service increments and stores atomic numbers; all
-//! else happens on the server's thread. That thread has a runtime of its own, so that it answers for a lease even if the runtime
-//! of the elections stands still.
+//! else happens on the thread of [`http`](crate::http).
 
 mod answer;
 mod counters;
 mod host_name;
-mod server;
 mod text;
 
-pub use answer::Sources;
+pub use answer::{Answers, Sources};
 pub use counters::{Metrics, OfService, Renewal, Result, Shown, bit};
-pub use server::Server;
 pub use text::{HostFacts, StoreFacts};

@@ -18,7 +18,7 @@ use tokio::time::interval;
 
 use crate::frames::{Frames, Hello, Role};
 use crate::task::OwnedTask;
-use crate::{journal, store};
+use crate::{http, journal, store};
 
 /// Runs the program `putex-net` and returns its exit code.
 #[must_use]
@@ -40,13 +40,19 @@ pub fn main() -> ExitCode {
 async fn run() -> io::Result<()> {
     let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.set_nonblocking(true)?;
-    let mut frames: Frames<(), Hello> = Frames::new(UnixStream::from_std(stream)?);
     // Without NOTIFY_SOCKET nobody listens.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let _watchdog = sd_notify::watchdog_enabled().map(|limit| OwnedTask::spawn(feed_watchdog(limit)));
+    carry_out(UnixStream::from_std(stream)?).await
+}
+
+/// Does what comes over this stream, until it ends.
+pub async fn carry_out(stream: UnixStream) -> io::Result<()> {
+    let mut frames: Frames<(), Hello> = Frames::new(stream);
     match frames.next().await? {
         Some(hello) => match hello.role()? {
             Role::Store => store::serve::serve(frames, store::client).await,
+            Role::Http => http::serve::serve(frames).await,
         },
         None => Ok(()),
     }

@@ -96,10 +96,9 @@ async fn watch(store: Arc<dyn Administer>, sender: Sender<Reply>, of_call: u64, 
     let _ = sender.send(&Reply::HintsEnd(number)).await;
 }
 
-/// Tells of the connection, and of forged answers before the end of the connection that they cause.
+/// Tells of each change of the connection, and of forged answers before the end of the connection that they cause.
 async fn follow(store: Arc<dyn Administer>, sender: Sender<Reply>) {
     let (mut forgeries, mut link) = (store.forgeries().changes(), store.link());
-    link.mark_changed();
     loop {
         let reply = tokio::select! {
             biased;

@@ -299,6 +299,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         guard: guard.clone(),
         watchdog: None,
         metrics: putexd::metrics::Metrics::default(),
+        http: putexd::http::Http::new(()),
     };
     loop {
         while sim.lock().hosts[h].retired {

@@ -118,7 +118,7 @@ fn make() -> Result<Environment, String> {
 fn light(bin_dir: &Path, folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).expect("the run's folder can be written to");
     thread::scope(|scope| {
-        for program in ["putexd", "putex-guard", "putexctl", "putex-generator"] {
+        for program in ["putexd", "putex-guard", "putex-net", "putexctl", "putex-generator"] {
             let (from, to) = (bin_dir.join(program), folder.join(program));
             scope.spawn(move || run("strip", &["--strip-debug", "-o", utf8(&to), utf8(&from)]));
         }

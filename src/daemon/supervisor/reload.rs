@@ -73,7 +73,7 @@ impl Supervisor {
         }
         let (services, observed) = observer::apart(std::mem::take(&mut settings.services));
         settings.services = services;
-        self.for_machines.listen(settings.metrics);
+        self.host.http.listen(settings.metrics);
         self.keep_for_boot(&settings.services).await;
         self.gate(&settings.services).await;
         let looked_at: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();

@@ -1,7 +1,6 @@
-//! One GET request, of which only the status counts. No proxy is used, no redirection is followed, and the body is not
+//! One check: a connection, or one GET request, of which only the status counts. No proxy is used, no redirection is followed, and the body is not
 //! waited for.
 
-use std::io;
 use std::time::Duration;
 
 use hyper::client::conn::http1;
@@ -11,38 +10,29 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::{CheckError, Target};
+
 /// Limit of the size of an answer's head, and of what is read ahead of its body.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Why a URL was not answered with a 2xx status.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum GetError {
-    #[error("{0}")]
-    Status(StatusCode),
-    #[error("no answer within {0:?}")]
-    Late(Duration),
-    #[error(transparent)]
-    Connect(#[from] io::Error),
-    /// The URL makes no request.
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-    /// The connection broke, or what came over it is not HTTP.
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
+/// Checks `target` within `limit`.
+pub(super) async fn check(target: &Target, limit: Duration) -> Result<(), CheckError> {
+    let failed = |error: &dyn std::error::Error| CheckError::Failed(error.to_string());
+    let checking = async {
+        match target {
+            Target::Tcp(address) => TcpStream::connect(address).await.map(drop).map_err(|error| failed(&error)),
+            Target::Http(url) => match ask(url).await {
+                Ok(status) if status.is_success() => Ok(()),
+                Ok(status) => Err(CheckError::Status(status.as_u16())),
+                Err(error) => Err(failed(&*error)),
+            },
+        }
+    };
+    timeout(limit, checking).await.unwrap_or(Err(CheckError::Late))
 }
 
-/// Checks that `url`, which begins with `http://`, is answered with a 2xx status within `limit`.
-pub(super) async fn get(url: &str, limit: Duration) -> Result<(), GetError> {
-    match timeout(limit, ask(url)).await {
-        Ok(Ok(status)) if status.is_success() => Ok(()),
-        Ok(Ok(status)) => Err(GetError::Status(status)),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(GetError::Late(limit)),
-    }
-}
-
-async fn ask(url: &str) -> Result<StatusCode, GetError> {
-    let Target { host, port, authority, path } = Target::of(url);
+async fn ask(url: &str) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>> {
+    let Url { host, port, authority, path } = Url::of(url);
     let stream = TcpStream::connect((host, port)).await?;
     let request = Request::get(path)
         .header(HOST, authority)
@@ -60,7 +50,7 @@ async fn ask(url: &str) -> Result<StatusCode, GetError> {
 
 /// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
-struct Target<'a> {
+struct Url<'a> {
     /// An IPv6 address without its brackets.
     host: &'a str,
     port: u16,
@@ -68,7 +58,7 @@ struct Target<'a> {
     path: String,
 }
 
-impl<'a> Target<'a> {
+impl<'a> Url<'a> {
     /// `url` is well-formed, because the configuration has checked it.
     fn of(url: &'a str) -> Self {
         let rest = url.strip_prefix("http://").unwrap_or(url);
@@ -91,6 +81,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+
+    async fn get(url: &str, limit: Duration) -> Result<(), CheckError> {
+        check(&Target::Http(url.to_owned()), limit).await
+    }
 
     const LIMIT: Duration = Duration::from_secs(20);
 
@@ -117,7 +111,7 @@ mod tests {
     #[test]
     fn an_url_is_taken_apart() {
         let target = |url| {
-            let Target { host, port, path, .. } = Target::of(url);
+            let Url { host, port, path, .. } = Url::of(url);
             format!("{host} {port} {path}")
         };
         assert_eq!(target("http://h1"), "h1 80 /");
@@ -157,10 +151,10 @@ mod tests {
         let head: &'static [u8] = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(4 * BUFFER_BYTES)).leak().as_bytes();
         let (url, _asked) = server(head).await;
         let error = get(&url, LIMIT).await.expect_err("too much");
-        assert!(!matches!(error, GetError::Late(_)), "{error}");
+        assert!(matches!(error, CheckError::Failed(_)), "{error}");
         let (url, _asked) = server(b"HTTP/1.1 200").await;
         let error = get(&url, Duration::from_millis(50)).await.expect_err("nothing");
-        assert!(error.to_string().ends_with("no answer within 50ms"), "{error}");
+        assert_eq!(error, CheckError::Late);
         assert!(get("http://127.0.0.1:1/", LIMIT).await.is_err());
     }
 

@@ -1,0 +1,448 @@
+//! HTTP by way of a process of its own: health checks of others, and the answers to those who ask this host.
+//!
+//! putexd says what is asked and what is answered; [`serve`] is the process's end, which has the sockets. As little is believed of
+//! what it sends as of those whom it speaks to. The process is started when it is needed for the first time. While there is none, a
+//! check has no verdict, and nobody is answered.
+//!
+//! putexd's end runs on a thread with a runtime of its own, so that it answers for a lease even if the runtime of the elections
+//! stands still.
+
+mod probe;
+pub mod serve;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::frames::{self, Frames, Role, Sender};
+use crate::task::lock;
+use crate::types::shortened;
+
+/// How many requests are answered at once, and how many connections there are.
+const REQUESTS_LIMIT: usize = 16;
+/// How many checks wait to be sent.
+const CHECKS_LIMIT: usize = 256;
+/// How much later than its own limit a check may be answered.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long to wait before another process is asked for.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How much of an answer is in one frame, in bytes.
+const CHUNK: usize = 128 * 1024;
+/// How many characters are shown of a reason.
+const REASON_LIMIT: usize = 512;
+
+/// What a check connects to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    /// Host and port, which have to accept a connection.
+    Tcp(String),
+    /// A URL that begins with `http://`, which has to be answered with a 2xx status.
+    Http(String),
+}
+
+/// Why a check has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum CheckError {
+    /// This status.
+    #[error("HTTP status {0}")]
+    Status(u16),
+    /// No answer in time.
+    #[error("no answer in time")]
+    Late,
+    /// The connection or what came over it.
+    #[error("{}", shortened(.0, REASON_LIMIT))]
+    Failed(String),
+}
+
+/// How somebody asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// HEAD, which is answered as GET is, without the body.
+    Head,
+    /// OPTIONS.
+    Options,
+    /// Any other.
+    Other,
+}
+
+/// What somebody asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// How.
+    pub method: Method,
+    /// The path, without the query.
+    pub path: String,
+    /// The names by which this host is asked.
+    pub names: Vec<String>,
+}
+
+/// The status of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// 200.
+    Ok,
+    /// 404.
+    NotFound,
+    /// 405.
+    NotAllowed,
+    /// 421.
+    Misdirected,
+    /// 503.
+    Unavailable,
+}
+
+/// The media type of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Media {
+    /// By the specification of OpenMetrics.
+    OpenMetrics,
+    /// JSON.
+    Json,
+    /// Plain text.
+    Plain,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: Status,
+    /// What its body is.
+    pub media: Media,
+    /// Its body.
+    pub body: Arc<str>,
+}
+
+/// What answers those who ask this host.
+pub trait Answers: Send + Sync + 'static {
+    /// The answer to `asked`.
+    fn to(&self, asked: Asked) -> Pin<Box<dyn Future<Output = Answer> + Send + '_>>;
+}
+
+/// Has nothing to say.
+impl Answers for () {
+    fn to(&self, _: Asked) -> Pin<Box<dyn Future<Output = Answer> + Send + '_>> {
+        Box::pin(async { Answer { status: Status::NotFound, media: Media::Plain, body: "".into() } })
+    }
+}
+
+/// What putexd sends.
+#[derive(Serialize, Deserialize)]
+enum Request {
+    /// From now on listen there, or nowhere.
+    Listen(Option<SocketAddr>),
+    Check {
+        number: u64,
+        target: Target,
+        limit: Duration,
+    },
+    /// The head of the answer to what was asked by this number.
+    Answer {
+        number: u64,
+        status: Status,
+        media: Media,
+    },
+    /// The next part of its body; an empty one is the end.
+    Body {
+        number: u64,
+        text: String,
+    },
+}
+
+/// What the process sends.
+#[derive(Serialize, Deserialize)]
+enum Reply {
+    Listening(Result<SocketAddr, Unlistened>),
+    Checked { number: u64, result: Result<(), CheckError> },
+    Asked { number: u64, asked: Asked },
+}
+
+/// Why nobody can be listened to.
+#[derive(Serialize, Deserialize)]
+struct Unlistened {
+    address: SocketAddr,
+    /// Somebody else listens there.
+    is_taken: bool,
+    error: String,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<UnixStream>> + Send>>;
+type Start = Box<dyn FnOnce() + Send>;
+
+/// A handle on the process. Clones share it, and it ends with the last of them.
+#[derive(Clone)]
+pub struct Http {
+    wanted: watch::Sender<Option<SocketAddr>>,
+    checks: mpsc::Sender<Check>,
+    start: Arc<Mutex<Option<Start>>>,
+}
+
+struct Check {
+    target: Target,
+    limit: Duration,
+    result: oneshot::Sender<Result<(), CheckError>>,
+}
+
+impl Http {
+    /// With the processes of `putex-net.socket`.
+    #[must_use]
+    pub fn new(answers: impl Answers) -> Self {
+        Self::over(answers, || frames::connect(Path::new(frames::SOCKET), Role::Http))
+    }
+
+    /// Each stream that `connect` makes leads to a process of its own.
+    pub fn over<F>(answers: impl Answers, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = io::Result<UnixStream>> + Send + 'static,
+    {
+        let wanted = watch::Sender::new(None);
+        let (checks, receiver) = mpsc::channel(CHECKS_LIMIT);
+        let driver = Driver {
+            checks: receiver,
+            wanted: wanted.subscribe(),
+            connect: Box::new(move || Box::pin(connect())),
+            answers: Arc::new(answers),
+            has_told: false,
+        };
+        let start: Start = Box::new(move || {
+            let started = thread::Builder::new().name("http".to_owned()).spawn(move || driver.run());
+            if let Err(error) = started {
+                tracing::error!(
+                    "failed to start the thread for HTTP: {error}; no metrics are served, and checks by HTTP and TCP have no verdict"
+                );
+            }
+        });
+        Self { wanted, checks, start: Arc::new(Mutex::new(Some(start))) }
+    }
+
+    /// Listens on `address` from now on, and nowhere with `None`. A failure is logged, and tried again.
+    pub fn listen(&self, address: Option<SocketAddr>) {
+        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, address) != address);
+        if address.is_some() {
+            self.start();
+        }
+    }
+
+    /// Checks `target`. `None`: there is no verdict, because there is no process that could check it.
+    pub async fn check(&self, target: Target, limit: Duration) -> Option<Result<(), CheckError>> {
+        self.start();
+        let (result, checked) = oneshot::channel();
+        let checking = async {
+            self.checks.send(Check { target, limit, result }).await.ok()?;
+            checked.await.ok()
+        };
+        timeout(limit + GRACE, checking).await.ok().flatten()
+    }
+
+    fn start(&self) {
+        let start = lock(&self.start).take();
+        if let Some(start) = start {
+            start();
+        }
+    }
+}
+
+/// putexd's end, on its thread.
+struct Driver {
+    checks: mpsc::Receiver<Check>,
+    wanted: watch::Receiver<Option<SocketAddr>>,
+    connect: Box<dyn Fn() -> Connecting + Send + Sync>,
+    answers: Arc<dyn Answers>,
+    /// Whether the log has the reason for which nobody is answered.
+    has_told: bool,
+}
+
+/// A check that was sent.
+struct Sent {
+    until: Instant,
+    result: oneshot::Sender<Result<(), CheckError>>,
+}
+
+/// Why a session has ended.
+enum End {
+    /// putexd ends.
+    Unwanted,
+    Lost(String),
+}
+
+impl Driver {
+    fn run(self) {
+        match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build() {
+            Ok(runtime) => {
+                runtime.block_on(self.keep());
+                // The making of a text may wait for the journal.
+                runtime.shutdown_background();
+            }
+            Err(error) => {
+                tracing::error!(
+                    "failed to start the runtime for HTTP: {error}; no metrics are served, and checks by HTTP and TCP have no verdict"
+                );
+            }
+        }
+    }
+
+    /// Has a process whenever one is needed.
+    async fn keep(mut self) {
+        loop {
+            let mut first = None;
+            if self.wanted.borrow().is_none() {
+                tokio::select! {
+                    check = self.checks.recv() => match check {
+                        Some(check) => first = Some(check),
+                        None => return,
+                    },
+                    changed = self.wanted.changed() => match changed {
+                        Ok(()) => continue,
+                        Err(_) => return,
+                    },
+                }
+            }
+            let end = match (self.connect)().await {
+                Ok(stream) => self.serve(stream, first).await,
+                Err(error) => End::Lost(error.to_string()),
+            };
+            match end {
+                End::Unwanted => return,
+                End::Lost(reason) if self.has_told => tracing::debug!("{reason}; another process is asked for"),
+                End::Lost(reason) => {
+                    self.has_told = true;
+                    tracing::warn!(
+                        "{reason}; another process is asked for each second, and until then no metrics are served, and checks by \
+                         HTTP and TCP have no verdict"
+                    );
+                }
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Has this process work until it ends.
+    async fn serve(&mut self, stream: UnixStream, first: Option<Check>) -> End {
+        let mut frames: Frames<Request, Reply> = Frames::new(stream);
+        let sender = frames.sender.clone();
+        let mut sent: HashMap<u64, Sent> = HashMap::new();
+        let mut last = 0;
+        let turns = Arc::new(Semaphore::new(REQUESTS_LIMIT));
+        let mut listening = Listening::default();
+        let mut tick = interval(GRACE);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = first;
+        self.wanted.mark_changed();
+        loop {
+            if let Some(Check { target, limit, result }) = next.take().filter(|check| !check.result.is_closed()) {
+                last += 1;
+                sent.insert(last, Sent { until: Instant::now() + limit + GRACE, result });
+                let check = Request::Check { number: last, target, limit };
+                // Where it cannot be sent, the stream has ended, which the next read says.
+                let _ = sender.send(&check).await;
+            }
+            tokio::select! {
+                biased;
+                frame = frames.next() => match frame {
+                    Ok(Some(Reply::Checked { number, result })) => {
+                        self.has_told = false;
+                        if let Some(sent) = sent.remove(&number) {
+                            // Whoever has asked may have given up.
+                            let _ = sent.result.send(result);
+                        }
+                    }
+                    Ok(Some(Reply::Asked { number, asked })) => {
+                        let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
+                            return End::Lost("the process for HTTP has more requests than it may".to_owned());
+                        };
+                        let (answers, sender) = (Arc::clone(&self.answers), sender.clone());
+                        tokio::spawn(async move {
+                            let answer = answers.to(asked).await;
+                            drop(turn);
+                            // Where it cannot be sent, nobody waits any more.
+                            let _ = send(&sender, number, &answer).await;
+                        });
+                    }
+                    Ok(Some(Reply::Listening(result))) => {
+                        self.has_told = false;
+                        listening.tell(result);
+                    }
+                    Ok(None) => return End::Lost("the process for HTTP has ended".to_owned()),
+                    Err(error) => return End::Lost(format!("the process for HTTP is not understood: {error}")),
+                },
+                check = self.checks.recv() => match check {
+                    Some(check) => next = Some(check),
+                    None => return End::Unwanted,
+                },
+                changed = self.wanted.changed() => {
+                    if changed.is_err() {
+                        return End::Unwanted;
+                    }
+                    let address = *self.wanted.borrow_and_update();
+                    let _ = sender.send(&Request::Listen(address)).await;
+                }
+                _ = tick.tick() => {
+                    sent.retain(|_, sent| !sent.result.is_closed());
+                    if sent.values().any(|sent| sent.until <= Instant::now()) {
+                        return End::Lost("the process for HTTP stands still".to_owned());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sends an answer in parts.
+async fn send(sender: &Sender<Request>, number: u64, answer: &Answer) -> io::Result<()> {
+    sender.send(&Request::Answer { number, status: answer.status, media: answer.media }).await?;
+    let mut rest = &*answer.body;
+    while !rest.is_empty() {
+        let end = (0..=CHUNK.min(rest.len())).rev().find(|end| rest.is_char_boundary(*end)).unwrap_or(0);
+        let (part, after) = rest.split_at(end);
+        sender.send(&Request::Body { number, text: part.to_owned() }).await?;
+        rest = after;
+    }
+    sender.send(&Request::Body { number, text: String::new() }).await
+}
+
+/// What the log has of the listener: once that it cannot listen, and once that it does.
+#[derive(Default)]
+struct Listening {
+    has_failed: bool,
+}
+
+impl Listening {
+    fn tell(&mut self, result: Result<SocketAddr, Unlistened>) {
+        match result {
+            Ok(address) => {
+                self.has_failed = false;
+                tracing::info!("metrics and leases are served at http://{address}");
+            }
+            Err(Unlistened { address, error, .. }) if self.has_failed => {
+                let error = shortened(&error, REASON_LIMIT);
+                tracing::debug!("failed to listen on {address}: {error}, trying again");
+            }
+            Err(Unlistened { address, is_taken, error }) => {
+                self.has_failed = true;
+                let remedy = if is_taken {
+                    "find who has it with \"ss -ltnp\", or set another port"
+                } else {
+                    "see with \"ip address\" whether this host has the address, or set another one"
+                };
+                let error = shortened(&error, REASON_LIMIT);
+                tracing::warn!(
+                    "{remedy} in [metrics] listen: failed to listen on {address}: {error}; the services run on without metrics, \
+                     and it is tried again each second"
+                );
+            }
+        }
+    }
+}
