@@ -1,8 +1,8 @@
 //! The program `putex-net`: all of putexd that speaks to the network.
 //!
 //! It is the client of the store's servers, in one process, and of health checks by HTTP or TCP and the server of the metrics, in
-//! another. systemd starts a process for each connection to `putex-net.socket`, as a user of its own that nothing on the host belongs
-//! to; the connection is its standard input. So what is sent by a server, a monitored service or a client of the metrics is parsed
+//! another. systemd starts a process for each connection to `putex-net.socket`, as a user to whom nothing on the host belongs; the
+//! connection is its standard input. So what is sent by a server, a monitored service or a client of the metrics is parsed
 //! by a process that has nothing but the network and the login of the store, and putexd and putexctl, which are root's, parse the
 //! [frames](crate::frames) of that process alone.
 
@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use sd_notify::NotifyState;
 use tokio::net::UnixStream;
 use tokio::time::interval;
@@ -30,6 +31,8 @@ pub fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
     match runtime.and_then(|runtime| runtime.block_on(run())) {
         Ok(()) => ExitCode::SUCCESS,
+        // putexd has gone before it has read everything.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::FAILURE
@@ -38,6 +41,8 @@ pub fn main() -> ExitCode {
 }
 
 async fn run() -> io::Result<()> {
+    // Another process of this user must not read the logins and keys in this one's memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.set_nonblocking(true)?;
     // Without NOTIFY_SOCKET nobody listens.
