@@ -41,6 +41,8 @@ mod postgres_specific;
 mod process;
 #[path = "support/remote.rs"]
 mod remote;
+#[path = "support/remote_specific.rs"]
+mod remote_specific;
 #[path = "support/rights.rs"]
 mod rights;
 #[path = "support/too_large.rs"]

@@ -2,8 +2,9 @@
 //!
 //! The process is asked one thing after another over a local stream, and may answer in any order. If it ends, stands still or sends
 //! what is not understood, the stream is closed, all calls that wait fail, and another process is asked for: until then the store is
-//! not reachable, as if its servers were away. A process stands still if it has not answered a [`Request::Ping`] for half a call
-//! limit; it is sent when a call has waited for a quarter of that.
+//! not reachable, as if its servers were away. A process that stands still is noticed by a [`Request::Ping`], which is sent when a
+//! call has waited for an eighth of the call limit, and has to be answered within three eighths. So the next process is there before
+//! the limit of that call is over.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -37,6 +38,8 @@ use crate::types::{Key, Revision};
 const HINTS_LIMIT: usize = 4096;
 /// How many files the process may ask for before it has got one of them.
 const FILES_LIMIT: usize = 8;
+/// A process that does not answer for this long need not stand still: it may wait for a processor.
+const PONG_MIN: Duration = Duration::from_millis(250);
 /// How long an administrator's call may wait to be begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -218,8 +221,9 @@ impl Shared {
     }
 
     async fn listen(&self, line: &Line, frames: &mut Frames<Request, Reply>, files: &mpsc::Sender<PathBuf>) -> String {
-        let quarter = (self.call_limit / 4).max(Duration::from_millis(1));
-        let mut tick = interval(quarter);
+        let eighth = (self.call_limit / 8).max(Duration::from_millis(1));
+        let patience = (eighth * 3).max(PONG_MIN);
+        let mut tick = interval(eighth);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pinged: Option<Instant> = None;
         loop {
@@ -241,10 +245,10 @@ impl Shared {
                     Err(error) => return format!("the process with the store's client is not understood: {error}"),
                 },
                 _ = tick.tick() => match pinged {
-                    Some(at) if at.elapsed() >= quarter * 2 => {
+                    Some(at) if at.elapsed() >= patience => {
                         return "the process with the store's client stands still".to_owned();
                     }
-                    None if line.has_waited(quarter) => {
+                    None if line.has_waited(eighth) => {
                         pinged = Some(Instant::now());
                         line.sender.try_send(&Request::Ping);
                     }
@@ -355,5 +359,186 @@ impl Administer for RemoteStore {
                 _ => misplaced(),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::StreamExt as _;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::types::store::{EtcdSettings, Login, Tls};
+    use crate::types::{Incarnation, Value};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn settings(password_file: &str) -> StoreSettings {
+        StoreSettings::Etcd(EtcdSettings {
+            endpoints: vec!["http://127.0.0.1:1".to_owned()],
+            prefix: "/putex".to_owned(),
+            login: Some(Login { user: "putex".to_owned(), password_file: password_file.into() }),
+            tls: Tls::default(),
+        })
+    }
+
+    fn key() -> Key {
+        Key::new("db").expect("a key")
+    }
+
+    /// A store whose processes are `process`, each with its stream.
+    fn store<F>(process: impl Fn(UnixStream) -> F + Send + Sync + 'static) -> RemoteStore
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        RemoteStore::new(settings("/etc/hostname"), Duration::from_millis(500), move || {
+            let pair = UnixStream::pair();
+            let ours = pair.map(|(ours, theirs)| {
+                tokio::spawn(process(theirs));
+                ours
+            });
+            async { ours }
+        })
+    }
+
+    async fn sent(frames: &mut Frames<Reply, Request>) -> Request {
+        let sent = timeout(SOON, frames.next()).await.expect("in time").expect("a frame");
+        sent.expect("putexd is there")
+    }
+
+    /// The number of the next call.
+    async fn asked(frames: &mut Frames<Reply, Request>) -> u64 {
+        loop {
+            if let Request::Call { number, .. } = sent(frames).await {
+                return number;
+            }
+        }
+    }
+
+    async fn read(store: &RemoteStore) -> Result<Snapshot, StoreError> {
+        loop {
+            match timeout(SOON, store.read(&key(), None)).await.expect("in time") {
+                Err(StoreError::Unreachable(reason)) if reason.contains("not connected") => {
+                    sleep(Duration::from_millis(1)).await
+                }
+                read => return read,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn no_other_file_is_given_than_those_of_the_settings() {
+        let (tell, told) = oneshot::channel();
+        let tell = Arc::new(Mutex::new(Some(tell)));
+        let _store = store(move |stream| {
+            let tell = Arc::clone(&tell);
+            async move {
+                let mut frames = Frames::new(stream);
+                assert!(matches!(sent(&mut frames).await, Request::Open { .. }));
+                let mut texts = Vec::new();
+                for path in ["/etc/hostname", "/etc/passwd"] {
+                    frames.sender.send(&Reply::File(path.into())).await.expect("it is sent");
+                    if let Request::File { text, .. } = sent(&mut frames).await {
+                        texts.push(text);
+                    }
+                }
+                lock(&tell).take().expect("there is one process").send(texts).expect("it is waited for");
+            }
+        });
+        let texts = timeout(SOON, told).await.expect("in time").expect("it is told");
+        assert!(matches!(&texts[..], [Ok(_), Err(why)] if why == "no setting names it"), "{texts:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_ends_the_process_and_the_next_one_is_asked() {
+        let processes = Arc::new(AtomicUsize::new(0));
+        let store = store({
+            let processes = Arc::clone(&processes);
+            move |mut stream| {
+                let number = processes.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    if number < 3 {
+                        // Too long a frame; a frame that is none; a text that is none.
+                        let bytes: [&[u8]; 3] = [&[0xff; 64], &[0, 0, 0, 1, 0xee], &[0, 0, 0, 3, 6, 1, 0xff]];
+                        stream.write_all(bytes[number]).await.expect("it is sent");
+                        return std::future::pending().await;
+                    }
+                    let mut frames = Frames::new(stream);
+                    let answer = Answer::Read(Err(StoreError::Missing("none".to_owned())));
+                    let number = asked(&mut frames).await;
+                    frames.sender.send(&Reply::Answer { number, answer }).await.expect("it is sent");
+                    std::future::pending::<()>().await;
+                }
+            }
+        });
+        let began = Instant::now();
+        loop {
+            match read(&store).await {
+                Err(StoreError::Missing(_)) => break,
+                other => assert!(began.elapsed() < SOON, "{other:?}"),
+            }
+            // The process is asked for meanwhile.
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(processes.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_another_call_and_a_mark_of_putexds_own_are_not_believed() {
+        let store = store(|stream| async move {
+            let mut frames = Frames::new(stream);
+            let number = asked(&mut frames).await;
+            let answer = Answer::Written(WriteOutcome::Conflict);
+            frames.sender.send(&Reply::Answer { number, answer }).await.expect("it is sent");
+            let number = asked(&mut frames).await;
+            let value = Value { fields: [("?unsealed".to_owned(), String::new())].into(), ..Value::default() };
+            let entry = Some(super::super::Entry { revision: Revision(1), value: Some(value) });
+            let snapshot = Snapshot { incarnation: Incarnation("life".to_owned()), entry };
+            // Nobody has asked this.
+            let stray = Reply::Answer { number: number + 7, answer: Answer::Read(Ok(snapshot.clone())) };
+            frames.sender.send(&stray).await.expect("it is sent");
+            let answer = Answer::Read(Ok(snapshot));
+            frames.sender.send(&Reply::Answer { number, answer }).await.expect("it is sent");
+            std::future::pending::<()>().await;
+        });
+        let misplaced = read(&store).await;
+        assert!(matches!(&misplaced, Err(StoreError::Garbled(_))), "{misplaced:?}");
+        let value = read(&store).await.expect("an answer").entry.expect("an entry").value.expect("a value");
+        assert!(value.is_malformed() && !value.is_unsealed(), "{value:?}");
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_hints_is_dropped_and_the_answer_comes_all_the_same() {
+        let store = store(|stream| async move {
+            let mut frames = Frames::new(stream);
+            let Request::Open { .. } = sent(&mut frames).await else { return };
+            let Request::Call { number: of_call, call: Call::Watch(number), .. } = sent(&mut frames).await else {
+                return;
+            };
+            let answer = Answer::Watching(Ok(()));
+            frames.sender.send(&Reply::Answer { number: of_call, answer }).await.expect("it is sent");
+            for _ in 0..2 * HINTS_LIMIT {
+                frames.sender.send(&Reply::Hint { number, key: key() }).await.expect("it is sent");
+            }
+            let number = asked(&mut frames).await;
+            let answer = Answer::Read(Err(StoreError::Missing("none".to_owned())));
+            frames.sender.send(&Reply::Answer { number, answer }).await.expect("it is sent");
+            std::future::pending::<()>().await;
+        });
+        let mut hints = loop {
+            match store.watch().await {
+                Ok(hints) => break hints,
+                Err(_) => sleep(Duration::from_millis(1)).await,
+            }
+        };
+        assert!(matches!(read(&store).await, Err(StoreError::Missing(_))));
+        let mut count = 0;
+        while let Ok(Some(_)) = timeout(Duration::from_millis(100), hints.next()).await {
+            count += 1;
+        }
+        assert_eq!(count, HINTS_LIMIT);
     }
 }

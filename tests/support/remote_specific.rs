@@ -1,0 +1,82 @@
+//! The store by way of its process: what happens when that ends or stands still.
+
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use putexd::frames::Role;
+use putexd::store::remote::RemoteStore;
+use putexd::store::{Link, Store, WriteOutcome};
+use putexd::types::store::StoreSettings;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::nats_server::NatsServer;
+use super::net_process::start_and_tell;
+use super::process::PATIENCE;
+use super::{attempt, held_by, key, read, up, usable, within, won};
+
+/// The store of this server, and the processes that it has one after another.
+fn store(server: &NatsServer, call_limit: Duration) -> (RemoteStore, Receiver<Pid>) {
+    let (tell, pids) = mpsc::channel();
+    let store = RemoteStore::new(StoreSettings::Nats(server.settings()), call_limit, move || {
+        let tell = tell.clone();
+        start_and_tell(env!("CARGO_BIN_EXE_putex-net"), Role::Store, move |pid| {
+            let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("a process id");
+            tell.send(pid).expect("the test waits");
+        })
+    });
+    (store, pids)
+}
+
+/// Calls until one succeeds, and returns how long that took.
+async fn back(store: &RemoteStore) -> Duration {
+    let began = Instant::now();
+    while let Err(error) = store.read(&key(), None).await {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn a_process_that_dies_or_stands_still_is_a_store_that_does_not_answer_for_a_while() {
+    const R: Duration = Duration::from_secs(2);
+    let server = NatsServer::start("");
+    let (store, pids) = store(&server, R);
+    usable(&store, &key()).await;
+    for (signal, limit) in [(Signal::KILL, R / 2), (Signal::STOP, R)] {
+        let pid = pids.recv_timeout(PATIENCE).expect("it was started");
+        kill_process(pid, signal).expect("it is there");
+        let took = back(&store).await;
+        println!("{signal:?}: {took:?}");
+        // A machine with work of its own takes a while to start a process.
+        assert!(took < limit + Duration::from_secs(1), "{signal:?}: {took:?}");
+        up(&store).await;
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_was_given_up_is_not_sent_when_the_process_goes_on() {
+    let server = NatsServer::start("");
+    let (store, pids) = store(&server, Duration::from_millis(400));
+    usable(&store, &key()).await;
+    let before = read(&store, &key()).await;
+    let pid = pids.recv_timeout(PATIENCE).expect("it was started");
+    kill_process(pid, Signal::STOP).expect("it is there");
+    let late = attempt(&before, held_by("late"));
+    let outcome = within(store.compare_and_set(&key(), &late)).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    // It reads what was sent to it, and then that putexd has gone.
+    kill_process(pid, Signal::CONT).expect("it is there");
+    let gone = Instant::now();
+    while std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+    {
+        assert!(gone.elapsed() < PATIENCE, "it does not end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    back(&store).await;
+    assert_eq!(read(&store, &key()).await.entry, before.entry);
+    won(&store, &key(), &attempt(&before, held_by("next"))).await;
+    within(store.link().wait_for(|link| *link == Link::Up)).await.expect("it is connected");
+}
