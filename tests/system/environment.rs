@@ -22,7 +22,7 @@ const CLUSTERS_AT_ONCE: usize = 6;
 
 /// The tests' own programs on the hosts. One of them writes to a PostgreSQL, whose client is built with the store of
 /// that name.
-const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
+const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["liar", "oracle", "writer"] } else { &["liar", "oracle"] };
 
 /// Environment variable: a folder with the programs to install on the hosts, such as a release build, instead of those that
 /// were built with the tests.

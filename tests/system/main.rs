@@ -41,6 +41,7 @@ mod measure;
 mod mounts;
 mod names;
 mod neighbours;
+mod net_process;
 mod on_hosts;
 mod operator;
 mod order;

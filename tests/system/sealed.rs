@@ -90,7 +90,7 @@ fn forged_answers_keep_no_unit_running() {
     fixture.wait_for_one_active(TAKE_OVER);
 }
 
-const SEAL: &str = "umask 077; echo 'a key that is the same on all of the hosts' > /etc/putex/seal.key
+pub const SEAL: &str = "umask 077; echo 'a key that is the same on all of the hosts' > /etc/putex/seal.key
     sed -i '/^.store.$/a seal-key = \"/etc/putex/seal.key\"' /etc/putex/putexd.toml; putexd --check";
 
 fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockstore) {
