@@ -1,11 +1,13 @@
 //! Has the guard look at block devices, which putexd cannot open. Whatever is no answer is no proof.
 
+use futures_util::future::BoxFuture;
+
 use crate::guard_client::{GuardClient, GuardError};
-use crate::systemd::{Devices, KernelError, ManagerFuture};
+use crate::systemd::{Devices, KernelError};
 use crate::types::mount::{Source, SourceName};
 
 impl Devices for GuardClient {
-    fn source(&self, name: SourceName) -> ManagerFuture<'_, Result<Source, KernelError>> {
+    fn source(&self, name: SourceName) -> BoxFuture<'_, Result<Source, KernelError>> {
         Box::pin(async move {
             match GuardClient::source(self, name).await {
                 Ok(Some(source)) => Ok(source),

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use putexd::host::cgroup::Hierarchy;
 use putexd::host::mounts::source_of;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, BusError, Check, Devices, JobEnd, JobType, KernelError, ManagerFuture, NotDead, RunAs, RunResult,
-    StartError, Surroundings, SystemState, Systemd, Unsupervisable,
+    ActiveState, BusError, Check, Devices, JobEnd, JobType, KernelError, NotDead, RunAs, RunResult, StartError,
+    Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use putexd::types::mount::{Source, SourceName};
 use putexd::types::{ServiceName, UnitName};
@@ -54,7 +55,7 @@ fn inside<F: Future<Output = ()>>(test: impl FnOnce(Systemd) -> F) {
 struct OwnDevices;
 
 impl Devices for OwnDevices {
-    fn source(&self, name: SourceName) -> ManagerFuture<'_, Result<Source, KernelError>> {
+    fn source(&self, name: SourceName) -> BoxFuture<'_, Result<Source, KernelError>> {
         Box::pin(async move { Ok(source_of(&name)?) })
     }
 }

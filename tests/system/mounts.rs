@@ -86,7 +86,8 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
 
     // After a lazy unmount the device alone tells that a process writes on. putexd cannot open it, and asks the guard.
     let host = fixture.host_of(&third);
-    begin(host, "held", &["WorkingDirectory=/srv/data"], &["sleep", "1000"]);
+    begin(host, "held", &[], &["sh", "-c", "cd /srv/data && echo x >written && exec sleep 1000"]);
+    wait_until_written(host);
     let since = now();
     host.exec(&["umount", "--lazy", "/srv/data"]);
     let stop = host.begin(&["systemctl", "stop", "putexd.service"]);
