@@ -818,5 +818,10 @@ mod tests {
         }
         let end = check_stopped(&ended("inactive", "timeout"), false).expect_err("it is not shown dead");
         assert!(end.is_for_the_operator() && end.of(&unit).starts_with("reboot this host"), "{end}");
+        let old = NotDead::from(KernelError::OldGuard);
+        let told = old.of(&unit);
+        assert!(old.is_for_the_operator() && told.starts_with("run \"systemctl reload putex-guard\": "), "{told}");
+        let silent = NotDead::from(KernelError::NoGuard("the guard does not answer".to_owned()));
+        assert!(!silent.is_for_the_operator() && silent.of(&unit).contains("is not proven dead yet"), "{silent}");
     }
 }
