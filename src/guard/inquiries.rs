@@ -55,9 +55,6 @@ impl Inquiries {
         if self.under_way >= QUESTIONS_LIMIT {
             return Err(format!("{QUESTIONS_LIMIT} looks at block devices have not ended"));
         }
-        if !name.is_short() {
-            return Err("the name of what is mounted is too long".to_owned());
-        }
         self.under_way += 1;
         let (present, tell, ringer) = (Arc::clone(&self.connection), self.tell.clone(), Arc::clone(&self.ringer));
         let connection = present.load(Ordering::Relaxed);
@@ -141,7 +138,6 @@ mod tests {
         inquiries.ask(7, name("/"), &enforcer).expect("there is room");
         let folder = Source { is_bind: true, ..Source::default() };
         assert_eq!(next(&mut inquiries), [Reply { id: 7, result: Outcome::Source(folder) }]);
-        inquiries.ask(8, name(&"x".repeat(SourceName::LIMIT_BYTES + 1)), &enforcer).expect_err("it is too long");
         assert!(!inquiries.is_looking());
 
         // Whatever hangs, there is a limit, and nobody has to wait for the answer.

@@ -143,7 +143,7 @@ pub fn source_of(name: &SourceName) -> io::Result<Source> {
         devices.push(was);
     }
     for device in &mut devices {
-        device.claim = claim(device);
+        device.claim = claim(device)?;
     }
     Ok(Source { devices, is_file, ..Source::default() })
 }
@@ -158,18 +158,20 @@ fn device_at(path: &Path) -> Option<Device> {
     })
 }
 
-fn claim(device: &Device) -> Claim {
+fn claim(device: &Device) -> io::Result<Claim> {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for attempt in 1.. {
         match open(device.path.as_str(), flags, Mode::empty()) {
-            Ok(_) => return Claim::Free,
-            Err(Errno::BUSY) if is_part_of_another(device) => return Claim::Unknown,
+            Ok(_) => return Ok(Claim::Free),
+            Err(Errno::BUSY) if is_part_of_another(device) => break,
             Err(Errno::BUSY) if attempt < CLAIM_TRIES => sleep(CLAIM_INTERVAL),
-            Err(Errno::BUSY) => return Claim::Busy,
-            Err(_) => return Claim::Unknown,
+            Err(Errno::BUSY) => return Ok(Claim::Busy),
+            // That says nothing about the device.
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
+            Err(_) => break,
         }
     }
-    Claim::Unknown
+    Ok(Claim::Unknown)
 }
 
 /// Whether device mapper, md or the like use the device or the disk that it is a part of: then no file system uses it.
