@@ -23,6 +23,7 @@ use putexd::store::directory::layout;
 use putexd::store::sealed::Sealer;
 use putexd::types::bound::AtBoot;
 use putexd::types::kept::{Kept, Made, Text};
+use putexd::types::mount::{Claim, Device, Source, SourceName};
 use putexd::types::{
     FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision,
     ServiceName, Time, UnitName, Value, WriteId,
@@ -400,6 +401,8 @@ fn lease() -> Lease {
 fn frames_between_putexd_and_the_guard() {
     let (service, instance) = (service(), Instance(2));
     let (write, revision, deadline) = (WriteId(4), Revision(43), Time::both(Duration::from_secs(20)));
+    let source_name = SourceName { what: "UUID=7".to_owned(), is_bind: false, was: Some("/dev/sdb".to_owned()) };
+    let device = Device { path: "/dev/sdb".to_owned(), number: "8:16".to_owned(), claim: Claim::Busy };
     let requests: Vec<Request> = [
         (Command::Arm { lease: lease(), shorter: false }, Of::All),
         (Command::Arm { lease: Lease { closing: true, ..lease() }, shorter: true }, Of::All),
@@ -412,7 +415,8 @@ fn frames_between_putexd_and_the_guard() {
     ]
     .into_iter()
     .zip(1..)
-    .map(|((command, of), id)| Request { id, command, of })
+    .map(|((command, of), id)| Request { id, command, of, source: None })
+    .chain(std::iter::once(Request { id: 9, command: Command::List, of: Of::None, source: Some(source_name) }))
     .collect();
     let watchdog = Watchdog {
         device: "/dev/watchdog".into(),
@@ -430,6 +434,7 @@ fn frames_between_putexd_and_the_guard() {
             trouble: Some("free space in /run".to_owned()),
             version: Some("0.1.0".to_owned()),
         },
+        Outcome::Source(Source { devices: vec![device], is_file: false, is_bind: false }),
     ];
     let replies: Vec<Reply> = results.into_iter().zip(1..).map(|(result, id)| Reply { id, result }).collect();
     let written = vec![("requests", lines(&requests)), ("replies", lines(&replies))];

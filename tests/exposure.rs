@@ -8,8 +8,8 @@ use std::process::Command;
 use putexd::systemd::{RunAs, check_confinement};
 
 /// The highest exposure level permitted for each unit, in tenths. What remains of putexd's is needed for its work: root
-/// and the network, the control groups, and block devices for the proof of a mount. SECURITY.md has the table.
-const LIMITS: [(&str, u32); 3] = [("putexd", 18), ("putex-guard", 27), ("putex-guard-watch", 26)];
+/// and the control groups. Of putex-net's it is the network. SECURITY.md has the table.
+const LIMITS: [(&str, u32); 4] = [("putexd", 17), ("putex-guard", 27), ("putex-guard-watch", 26), ("putex-net@", 13)];
 
 /// The same limits for a health command, by the user that runs it. Root keeps its capabilities and all system calls,
 /// because that is what it is used for. Of a user of its own is counted with what it begins: that is root's, with three capabilities,

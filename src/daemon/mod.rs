@@ -15,6 +15,7 @@
 //! | [`boot_copy`] | what is bound, for a boot in which the files cannot be read |
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
+//! | [`devices`] | has the guard look at block devices |
 //! | [`diary`] | what a service tells the history of its lock |
 //! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
@@ -51,6 +52,7 @@ mod busy_mounts;
 mod cluster;
 #[cfg(test)]
 mod compat;
+mod devices;
 mod diary;
 mod disk;
 pub mod drain;

@@ -305,10 +305,10 @@ impl Supervisor {
         let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
         notify::status("waiting for the system bus");
-        let systemd = Systemd::connect(renew_interval.max(BUS_LIMIT_MIN));
+        let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
+        let systemd = Systemd::connect(renew_interval.max(BUS_LIMIT_MIN)).asking(Arc::new(guard.clone()));
         systemd.connected().await;
         notify::status("waiting for the guard");
-        let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
         let store = store::open(&settings.store, call_limit);
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())

@@ -865,10 +865,13 @@ fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
         Ok(state) => Some(ObservedUnit::Dead { result: state.in_full(), failed: !state.is_orderly() }),
         // A job is queued: somebody starts a stopped unit, which its gate refuses without the lease, or stops it once more.
         // The next look shows the outcome.
-        // Without a descriptor nothing was seen, and systemd counts the unit as stopped. That is no proof either.
-        Err(NotDead::Unknown(_) | NotDead::JobQueued { .. } | NotDead::Unreadable(KernelError::NoDescriptors(_))) => {
-            None
-        }
+        // Without a descriptor, or an answer of the guard, nothing was seen, and systemd counts the unit as stopped. That is no
+        // proof either.
+        Err(
+            NotDead::Unknown(_)
+            | NotDead::JobQueued { .. }
+            | NotDead::Unreadable(KernelError::NoDescriptors(_) | KernelError::NoGuard(_) | KernelError::OldGuard),
+        ) => None,
         Err(_) => Some(ObservedUnit::Alive),
     }
 }
@@ -1221,6 +1224,8 @@ mod tests {
             (NotDead::Unknown(BusError::Unreachable(String::new())), None),
             (NotDead::JobQueued { job: 7, state: "inactive (dead)".to_owned() }, None),
             (NotDead::Unreadable(KernelError::NoDescriptors(Shortage::OfProcess)), None),
+            (NotDead::Unreadable(KernelError::NoGuard("it does not answer".to_owned())), None),
+            (NotDead::Unreadable(KernelError::OldGuard), None),
             (NotDead::Unreadable(KernelError::Failed("an error".to_owned())), Some(ObservedUnit::Alive)),
         ] {
             let is_known = main.is_some();

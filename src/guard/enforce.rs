@@ -18,9 +18,10 @@
 //! | the killers | look, send SIGKILL, look again; they ask nobody | in the kernel, over one group: another killer is added |
 //! | the asker | asks PID 1, over one connection for leases due for SIGKILL, then one for the others | until its time limit |
 //! | the lookers | check what is mounted | in the kernel, over one device: another looker is added |
+//! | the inquirers | look at the devices that putexd asks about | in the same way, and no lapse waits for them |
 //!
 //! So a lease whose group or mount hangs, or a PID 1 that hangs, does not keep any other lease from being killed in time. All
-//! threads but additional killers and lookers exist before the first lease is armed: a lapse needs nothing that the host may be
+//! threads but additional killers, lookers and inquirers exist before the first lease is armed: a lapse needs nothing that the host may be
 //! unable to give then.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,8 @@ const FIRST_COMPLAINT_AFTER: Duration = Duration::from_secs(1);
 const MOST_KILLERS: usize = 16;
 /// The limit of lookers.
 const MOST_LOOKERS: usize = 64;
+/// The limit of inquirers. When all of them hang, putexd gets no answer, and the lookers prove what is proven.
+const MOST_INQUIRERS: usize = 16;
 
 /// All enforcements, and the threads that carry them out.
 #[derive(Debug)]
@@ -78,8 +81,11 @@ impl Enforcer {
         let (tell, stopped) = channel();
         let killers = ThreadPool::new("killer", MOST_KILLERS)?;
         let lookers = ThreadPool::new("looker", MOST_LOOKERS).inspect_err(|_| killers.close())?;
+        let close = |_: &io::Error| [&killers, &lookers].into_iter().for_each(ThreadPool::close);
+        let inquirers = ThreadPool::new("inquirer", MOST_INQUIRERS).inspect_err(close)?;
         let (cases, timekeeper, asker) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let office = Arc::new(Office { hierarchy, systemd, killers, lookers, tell, cases, timekeeper, asker });
+        let office =
+            Arc::new(Office { hierarchy, systemd, killers, lookers, inquirers, tell, cases, timekeeper, asker });
         let enforcer = Self { office, stopped };
         enforcer.spawn("timekeeper", Office::keep_time)?;
         enforcer.spawn("asker", |office| office.ask())?;
@@ -120,6 +126,14 @@ impl Enforcer {
         Enforcement { office: Arc::clone(office), case }
     }
 
+    /// Has an inquirer do a job that may hang.
+    pub fn give(&self, job: impl FnOnce() + Send + 'static) {
+        self.office.inquirers.give(job);
+        // Without the lock the timekeeper would miss this on its way to wait.
+        let _cases = self.office.lock();
+        self.office.timekeeper.notify_one();
+    }
+
     /// The next service whose units were seen dead; each proof is reported once. They may have been started since:
     /// [`Enforcement::is_stopped`] says what holds now.
     pub fn next_stopped(&self) -> Option<ServiceName> {
@@ -134,6 +148,7 @@ impl Drop for Enforcer {
         self.office.asker.notify_one();
         self.office.killers.close();
         self.office.lookers.close();
+        self.office.inquirers.close();
     }
 }
 
@@ -178,6 +193,7 @@ struct Office {
     systemd: PathBuf,
     killers: ThreadPool,
     lookers: ThreadPool,
+    inquirers: ThreadPool,
     tell: Sender<ServiceName>,
     cases: Mutex<Cases>,
     timekeeper: Condvar,
@@ -279,7 +295,7 @@ impl Office {
                     self.killers.give(move || office.look(&case));
                 }
             }
-            let is_behind = [&self.killers, &self.lookers].map(ThreadPool::look_after).contains(&true);
+            let is_behind = [&self.killers, &self.lookers, &self.inquirers].map(ThreadPool::look_after).contains(&true);
             if cases.all.is_empty() && !is_behind {
                 cases = self.timekeeper.wait(cases).unwrap_or_else(PoisonError::into_inner);
                 continue;

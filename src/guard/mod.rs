@@ -13,6 +13,7 @@
 //! | [`reexec`] | replaces the guard's program in place, without the end of a lease |
 //! | [`told`] | what the guard writes to the journal, which it never waits for |
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
+//! | [`inquiries`] | what putexd asks about block devices, which it cannot open |
 //! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next; while there is none, enforces |
@@ -27,6 +28,7 @@
 mod compat;
 mod enforce;
 mod files;
+mod inquiries;
 mod mounts;
 mod pid1;
 mod records;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::thread_pool::ThreadPool;
 use crate::host::mountinfo::Mount;
-use crate::host::mounts::{Configured, NotUnmounted, check_unmounted, place_of};
+use crate::host::mounts::{Configured, NotUnmounted, check_unmounted, place_of, source_of};
 use crate::types::UnitName;
 
 /// How long a check takes at most when nothing hangs.
@@ -101,7 +101,9 @@ impl Looker {
 }
 
 fn look(mount: &Configured, was: Option<&Mount>) -> Result<(), Unproven> {
-    check_unmounted(mount, was).map_err(|source| Unproven::Mounted { place: mount.place.clone(), source })
+    let source = source_of(&mount.source(was)).map_err(NotUnmounted::from);
+    let checked = source.and_then(|source| check_unmounted(mount, was, &source));
+    checked.map_err(|source| Unproven::Mounted { place: mount.place.clone(), source })
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use self::reexec::Reloads;
 use super::Paths;
 use super::enforce::{Enforcement, Enforcer};
 use super::files::Files;
+use super::inquiries::Inquiries;
 use super::records::Records;
 use super::table::{Effect, Entry, Table};
 use super::told::{self, Level, say};
@@ -92,6 +93,7 @@ pub(super) struct Shell<'a> {
     connection: Option<Connection>,
     /// The control group of the process at the other end of the connection.
     connection_group: Option<String>,
+    inquiries: Inquiries,
     heart: Heart,
     reloads: Reloads,
     /// The hardware watchdog, if the guard is to serve one.
@@ -199,6 +201,7 @@ impl Shell<'_> {
         fds.extend(self.reloads.poll_fds());
         let before_told = fds.len();
         fds.push(PollFd::new(&self.told, PollFlags::IN));
+        fds.push(self.inquiries.poll_fd());
         if let Some(connection) = &self.connection {
             fds.push(connection.poll_fd());
         }
@@ -346,6 +349,7 @@ impl Shell<'_> {
                     }
                     self.connection_group = group;
                     self.connection = Some(Connection::new(stream));
+                    self.inquiries.forget();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
@@ -357,8 +361,12 @@ impl Shell<'_> {
 
     /// Executes the requests that have arrived, one line at a time. The clock is read before each.
     fn converse(&mut self) -> Result<(), Fatal> {
+        let answers = self.inquiries.answers();
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         connection.wake();
+        for reply in &answers {
+            connection.answer(reply);
+        }
         loop {
             let request = match connection.next() {
                 Ok(Some(request)) => request,
@@ -372,7 +380,13 @@ impl Shell<'_> {
             self.expire()?;
             self.tend();
             let id = request.id;
-            let result = self.execute(request.command, &request.of)?;
+            let result = match request.source {
+                Some(name) => match self.inquiries.ask(id, name, &self.enforcer) {
+                    Ok(()) => continue,
+                    Err(reason) => Outcome::Refused { reason },
+                },
+                None => self.execute(request.command, &request.of)?,
+            };
             connection.answer(&Reply { id, result });
         }
         self.connection = Some(connection);

@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::frame::{Command, Inbox, Lease, ListedLease, Of, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
+use crate::types::mount::{Source, SourceName};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// How many requests wait in the queue. Further ones wait in their callers.
@@ -167,11 +168,28 @@ impl GuardClient {
         Ok(self.look(Of::None).await?.version)
     }
 
+    /// What a mount is of, and whether a file system uses its devices: see [`Request::source`]. It takes as long as a device takes to
+    /// be opened, and fails before that only when the connection ends. `None`: the guard is so old that it does not say it.
+    pub async fn source(&self, name: SourceName) -> Result<Option<Source>, GuardError> {
+        if !name.is_short() {
+            return Err(GuardError::Refused("the name of what is mounted is too long".to_owned()));
+        }
+        let (answer, outcome) = oneshot::channel();
+        let ask = Ask { command: Command::List, of: Of::None, source: Some(name), until: None, answer };
+        self.asks.send(ask).await.map_err(|_| GuardError::Gone)?;
+        match outcome.await.map_err(|_| GuardError::Gone)? {
+            Outcome::Source(source) => Ok(Some(source)),
+            Outcome::Leases { .. } => Ok(None),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            Outcome::Done => Err(GuardError::Gone),
+        }
+    }
+
     async fn look(&self, of: Of) -> Result<Found, GuardError> {
         match self.ask(Command::List, of).await? {
             Outcome::Leases { leases, watchdog, trouble, version } => Ok(Found { leases, watchdog, trouble, version }),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
-            Outcome::Done => Err(GuardError::Gone),
+            Outcome::Done | Outcome::Source(_) => Err(GuardError::Gone),
         }
     }
 
@@ -180,7 +198,7 @@ impl GuardClient {
             Outcome::Done => Ok(()),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
             // This answers another command, so the outcome is unknown.
-            Outcome::Leases { .. } => Err(GuardError::Gone),
+            Outcome::Leases { .. } | Outcome::Source(_) => Err(GuardError::Gone),
         }
     }
 
@@ -188,7 +206,10 @@ impl GuardClient {
         let until = Instant::now() + self.limit;
         let (answer, outcome) = oneshot::channel();
         let exchange = async {
-            self.asks.send(Ask { command, of, until, answer }).await.map_err(|_| GuardError::Gone)?;
+            self.asks
+                .send(Ask { command, of, source: None, until: Some(until), answer })
+                .await
+                .map_err(|_| GuardError::Gone)?;
             outcome.await.map_err(|_| GuardError::Gone)
         };
         tokio::time::timeout_at(until, exchange).await.map_err(|_| GuardError::Gone)?
@@ -207,7 +228,9 @@ struct Found {
 struct Ask {
     command: Command,
     of: Of,
-    until: Instant,
+    source: Option<SourceName>,
+    /// `None`: the answer may take as long as the kernel takes.
+    until: Option<Instant>,
     answer: oneshot::Sender<Outcome>,
 }
 
@@ -272,7 +295,7 @@ struct Session<S> {
     limit: Duration,
     inbox: Inbox,
     next_id: u64,
-    pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
+    pending: BTreeMap<u64, (Option<Instant>, oneshot::Sender<Outcome>)>,
     /// Requests that are sent together in the next write, in the order in which they came.
     gathered: Vec<Ask>,
     /// From this time on an extension is sent at once.
@@ -291,7 +314,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             gathered: Vec::new(),
             quiet_from: Instant::now(),
         };
-        session.stream.write_all(&line(0, Command::List, Of::None)?).await?;
+        session.stream.write_all(&line(0, Command::List, Of::None, None)?).await?;
         session.receive().await?;
         Ok(session)
     }
@@ -299,8 +322,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Serves requests. Returns without an error when the last client is gone.
     async fn serve(&mut self, asks: &mut mpsc::Receiver<Ask>) -> io::Result<()> {
         loop {
-            // All requests have the same limit, so the oldest is the first to be late. A late one ends the connection.
-            let late = self.pending.values().map(|(until, _)| *until).next();
+            // All requests with a limit have the same, so the oldest is the first to be late. A late one ends the connection.
+            let late = self.pending.values().find_map(|(until, _)| *until);
             let (quiet_from, gathers) = (self.quiet_from, !self.gathered.is_empty());
             tokio::select! {
                 biased;
@@ -330,7 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             }
             let id = self.next_id;
             self.next_id += 1;
-            lines.append(&mut line(id, ask.command, ask.of)?);
+            lines.append(&mut line(id, ask.command, ask.of, ask.source)?);
             self.pending.insert(id, (ask.until, ask.answer));
         }
         timeout(self.limit, self.stream.write_all(&lines)).await?
@@ -358,8 +381,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 }
 
 /// A request in the form in which it is sent.
-fn line(id: u64, command: Command, of: Of) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(&Request { id, command, of })?;
+fn line(id: u64, command: Command, of: Of, source: Option<SourceName>) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&Request { id, command, of, source })?;
     line.push(b'\n');
     Ok(line)
 }
@@ -368,7 +391,7 @@ fn line(id: u64, command: Command, of: Of) -> io::Result<Vec<u8>> {
 mod tests {
     use std::ops::Range;
 
-    use tokio::io::duplex;
+    use tokio::io::{AsyncBufReadExt as _, duplex};
     use tokio::task::JoinSet;
 
     use super::*;
@@ -474,6 +497,45 @@ mod tests {
         drop(many);
         extend(&client, 0..2).join_all().await;
         assert_eq!(counts(reads.recv().await), (GATHER_MAX, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_device_that_hangs_ends_no_connection_and_only_an_answer_to_the_question_counts() {
+        let (told, mut held) = mpsc::unbounded_channel();
+        let (client, connection) = GuardClient::over(LIMIT, move || {
+            let (near, far) = duplex(65_536);
+            let told = told.clone();
+            tokio::spawn(async move {
+                let (far, mut answers) = tokio::io::split(far);
+                let mut lines = tokio::io::BufReader::new(far).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let Request { id, source, .. } = serde_json::from_str(&line).expect("a request");
+                    // The first one hangs; the others are those of an old guard.
+                    if source.as_ref().is_some_and(|source| source.what == "hangs") {
+                        told.send(id).expect("the test runs");
+                        continue;
+                    }
+                    let leases = Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None, version: None };
+                    let reply = serde_json::to_string(&Reply { id, result: leases }).expect("encodes");
+                    answers.write_all((reply + "\n").as_bytes()).await.expect("it is read");
+                }
+            });
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        client.link().wait_for(|link| *link == Link::Up).await.expect("it is there");
+        let name = |what: &str| SourceName { what: what.to_owned(), is_bind: false, was: None };
+        let (asker, hangs) = (client.clone(), name("hangs"));
+        let hung = tokio::spawn(async move { asker.source(hangs).await });
+        held.recv().await.expect("it is asked");
+        for _ in 0..10 {
+            sleep(LIMIT).await;
+            assert_eq!(client.list().await, Ok(Vec::new()));
+        }
+        assert!(!hung.is_finished() && *client.link().borrow() == Link::Up);
+        assert_eq!(client.source(name("/dev/sdb")).await, Ok(None), "an old guard does not say it");
+        let too_long = client.source(name(&"x".repeat(SourceName::LIMIT_BYTES + 1))).await;
+        assert!(matches!(too_long, Err(GuardError::Refused(_))), "{too_long:?}");
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //!
 //! The device is opened for reading alone and closed at once: udev looks anew at what was open for writing, but not at
 //! that. Whoever wants it exclusively at that very moment, mkfs(8) for instance, is told that it is busy.
+//!
+//! The first sign is had by the guard alone ([`source_of`]), because putexd can open no device, and has a /dev of its own. The second
+//! needs nothing but /proc.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,6 +29,7 @@ use rustix::io::Errno;
 use super::mountinfo::{AUTOMOUNT, Mount, PROC, parse, table_of_pid1, unescape};
 use super::processes::command_of;
 use crate::types::UnitName;
+use crate::types::mount::{Claim, Device, Source, SourceName};
 
 const SYS_BLOCK: &str = "/sys/block";
 
@@ -51,6 +55,18 @@ pub struct Configured {
     pub options: String,
 }
 
+impl Configured {
+    /// By what its source is found. `was` is how it was seen while it was mounted.
+    #[must_use]
+    pub fn source(&self, was: Option<&Mount>) -> SourceName {
+        SourceName {
+            what: self.what.clone(),
+            is_bind: self.options.split(',').any(|option| matches!(option, "bind" | "rbind")),
+            was: was.map(|was| was.source.clone()),
+        }
+    }
+}
+
 /// Why a file system is not known to be unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUnmounted {
@@ -72,19 +88,19 @@ pub fn place_of(unit: &UnitName) -> Option<String> {
     Some(format!("/{}", unescape(&stem.replace('-', "/"), "\\x", 2, 16)))
 }
 
-/// Shows that what a unit had mounted is mounted nowhere on this host. `was` is how it was seen while it was mounted.
+/// Shows that what a unit had mounted is mounted nowhere on this host. `was` is how it was seen while it was mounted, and `source` is
+/// from a look that began when systemd did not count it as mounted any more.
 ///
-/// It takes as long as a device takes to be opened, and in doubt a look at all processes.
-pub fn check_unmounted(configured: &Configured, was: Option<&Mount>) -> Result<(), NotUnmounted> {
+/// In doubt it takes as long as a look at all processes.
+pub fn check_unmounted(configured: &Configured, was: Option<&Mount>, source: &Source) -> Result<(), NotUnmounted> {
     let table = table_of_pid1(Path::new(PROC))?;
     if table.iter().any(|mount| mount.place == configured.place && mount.kind != AUTOMOUNT) {
         return Err(NotUnmounted::StillMounted(format!("something is mounted at {}", configured.place)));
     }
-    let source = Source::of(configured, was)?;
     let mut wanted = Wanted { place: configured.place.clone(), ..Wanted::default() };
     let mut free = Vec::new();
     for device in &source.devices {
-        match device.claim() {
+        match device.claim {
             Claim::Free => free.push(device),
             Claim::Unknown => wanted.devices.push(device.clone()),
             Claim::Busy => {
@@ -93,7 +109,7 @@ pub fn check_unmounted(configured: &Configured, was: Option<&Mount>) -> Result<(
             }
         }
     }
-    let is_known = |was: &Mount| free.iter().any(|device| device.has(was));
+    let is_known = |was: &Mount| free.iter().any(|device| has(device, was));
     match was {
         Some(was) if source.is_file || is_known(was) => {}
         Some(was) => wanted.look_for(was, source.is_bind, &table),
@@ -106,92 +122,68 @@ pub fn check_unmounted(configured: &Configured, was: Option<&Mount>) -> Result<(
     }
 }
 
-/// What a unit mounts.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Source {
-    /// The block devices that it may be on.
-    devices: Vec<Device>,
-    /// Whether it is a file, which the kernel sees as a loop device for as long as it is mounted.
-    is_file: bool,
-    /// Whether it is a folder, whose file system is mounted otherwise.
-    is_bind: bool,
+/// What a unit mounts, and whether the block devices that it may be on are in use. It takes as long as a device takes to be opened.
+pub fn source_of(name: &SourceName) -> io::Result<Source> {
+    let bind = Source { is_bind: true, ..Source::default() };
+    if name.is_bind {
+        return Ok(bind);
+    }
+    let path = device_path(&name.what);
+    let file_type = fs::metadata(&path).map(|found| found.file_type());
+    if file_type.as_ref().is_ok_and(fs::FileType::is_dir) {
+        return Ok(bind);
+    }
+    let is_file = file_type.is_ok_and(|file_type| file_type.is_file());
+    let mut devices =
+        if is_file { loops_of(Path::new(SYS_BLOCK), &path)? } else { device_at(&path).into_iter().collect() };
+    // There are two, if the name leads to another device than it did.
+    if let Some(was) = name.was.as_ref().filter(|_| !is_file).and_then(|was| device_at(Path::new(was)))
+        && devices.iter().all(|device| device.number != was.number)
+    {
+        devices.push(was);
+    }
+    for device in &mut devices {
+        device.claim = claim(device)?;
+    }
+    Ok(Source { devices, is_file, ..Source::default() })
 }
 
-impl Source {
-    fn of(configured: &Configured, was: Option<&Mount>) -> io::Result<Self> {
-        let path = device_path(&configured.what);
-        let file_type = fs::metadata(&path).map(|found| found.file_type());
-        if configured.options.split(',').any(|option| matches!(option, "bind" | "rbind"))
-            || file_type.as_ref().is_ok_and(fs::FileType::is_dir)
-        {
-            return Ok(Self { is_bind: true, ..Self::default() });
-        }
-        if file_type.is_ok_and(|file_type| file_type.is_file()) {
-            return Ok(Self { devices: loops_of(Path::new(SYS_BLOCK), &path)?, is_file: true, ..Self::default() });
-        }
-        // There are two, if the name leads to another device than it did.
-        let mut devices: Vec<Device> = Device::at(&path).into_iter().collect();
-        if let Some(was) = was.and_then(|was| Device::at(Path::new(&was.source)))
-            && devices.iter().all(|device| device.number != was.number)
-        {
-            devices.push(was);
-        }
-        Ok(Self { devices, ..Self::default() })
-    }
+fn device_at(path: &Path) -> Option<Device> {
+    let found = fs::metadata(path).ok().filter(|found| found.file_type().is_block_device())?;
+    let number = found.rdev();
+    Some(Device {
+        path: path.to_string_lossy().into_owned(),
+        number: format!("{}:{}", major(number), minor(number)),
+        claim: Claim::Unknown,
+    })
 }
 
-/// A block device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Device {
-    path: PathBuf,
-    /// major:minor.
-    number: String,
-}
-
-/// Whether a file system uses a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
-    /// No file system uses it.
-    Free,
-    /// A file system uses it, or something else claims it for itself.
-    Busy,
-    /// It cannot be opened, as a DRBD device that is secondary, or it belongs to another block device.
-    Unknown,
-}
-
-impl Device {
-    fn at(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok().filter(|found| found.file_type().is_block_device())?;
-        let number = found.rdev();
-        Some(Self { path: path.to_owned(), number: format!("{}:{}", major(number), minor(number)) })
-    }
-
-    fn claim(&self) -> Claim {
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        for attempt in 1.. {
-            match open(&self.path, flags, Mode::empty()) {
-                Ok(_) => return Claim::Free,
-                Err(Errno::BUSY) if self.is_part_of_another() => return Claim::Unknown,
-                Err(Errno::BUSY) if attempt < CLAIM_TRIES => sleep(CLAIM_INTERVAL),
-                Err(Errno::BUSY) => return Claim::Busy,
-                Err(_) => return Claim::Unknown,
-            }
+fn claim(device: &Device) -> io::Result<Claim> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    for attempt in 1.. {
+        match open(device.path.as_str(), flags, Mode::empty()) {
+            Ok(_) => return Ok(Claim::Free),
+            Err(Errno::BUSY) if is_part_of_another(device) => break,
+            Err(Errno::BUSY) if attempt < CLAIM_TRIES => sleep(CLAIM_INTERVAL),
+            Err(Errno::BUSY) => return Ok(Claim::Busy),
+            // That says nothing about the device.
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
+            Err(_) => break,
         }
-        Claim::Unknown
     }
+    Ok(Claim::Unknown)
+}
 
-    /// Whether device mapper, md or the like use the device or the disk that it is a part of: then no file system uses
-    /// it.
-    fn is_part_of_another(&self) -> bool {
-        let Ok(place) = fs::canonicalize(format!("/sys/dev/block/{}", self.number)) else { return false };
-        let has_holders = |place: &Path| fs::read_dir(place.join("holders")).is_ok_and(|mut all| all.next().is_some());
-        has_holders(&place) || place.join("partition").exists() && place.parent().is_some_and(has_holders)
-    }
+/// Whether device mapper, md or the like use the device or the disk that it is a part of: then no file system uses it.
+fn is_part_of_another(device: &Device) -> bool {
+    let Ok(place) = fs::canonicalize(format!("/sys/dev/block/{}", device.number)) else { return false };
+    let has_holders = |place: &Path| fs::read_dir(place.join("holders")).is_ok_and(|mut all| all.next().is_some());
+    has_holders(&place) || place.join("partition").exists() && place.parent().is_some_and(has_holders)
+}
 
-    /// Whether `mount` is of this device.
-    fn has(&self, mount: &Mount) -> bool {
-        mount.number == self.number || Path::new(&mount.source) == self.path
-    }
+/// Whether `mount` is of this device.
+fn has(device: &Device, mount: &Mount) -> bool {
+    mount.number == device.number || mount.source == device.path
 }
 
 /// The loop devices that show a file. Once nothing has the file mounted any more there are none, but for those that
@@ -204,7 +196,8 @@ fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
         let shown = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
         if Path::new(shown.trim_end_matches('\n')) == file {
             let number = fs::read_to_string(entry.path().join("dev"))?.trim().to_owned();
-            found.push(Device { path: Path::new("/dev").join(entry.file_name()), number });
+            let path = format!("/dev/{}", entry.file_name().to_string_lossy());
+            found.push(Device { path, number, claim: Claim::Unknown });
         }
     }
     Ok(found)
@@ -259,7 +252,7 @@ enum PartOf {
 impl Wanted {
     fn look_for(&mut self, was: &Mount, is_bind: bool, pid1: &[Mount]) {
         if !is_bind && !was.number.starts_with("0:") {
-            self.devices.push(Device { path: PathBuf::from(&was.source), number: was.number.clone() });
+            self.devices.push(Device { path: was.source.clone(), number: was.number.clone(), claim: Claim::Unknown });
         } else if is_bind || was.has_identity() {
             // The same part may rightly be mounted elsewhere on the host, and every namespace has a copy of that mount.
             let anywhere = !is_bind && !pid1.iter().any(|mount| mount.is_same(was));
@@ -282,7 +275,7 @@ impl Wanted {
             };
             is_same && (part.anywhere || mount.place.ends_with(&self.place))
         };
-        self.devices.iter().any(|device| device.has(mount)) || self.part.as_ref().is_some_and(is_part)
+        self.devices.iter().any(|device| has(device, mount)) || self.part.as_ref().is_some_and(is_part)
     }
 
     /// The processes that have it mounted, one for each table that shows it.
@@ -316,7 +309,7 @@ struct User {
 }
 
 fn busy(device: &Device, users: &[User]) -> String {
-    let path = device.path.display();
+    let path = &device.path;
     if users.is_empty() {
         format!(
             "{path} is busy, and no process shows a mount of it: it was unmounted lazily and something of it is in use, \
@@ -406,6 +399,10 @@ mod tests {
         parse(line).expect("a line of mountinfo")
     }
 
+    fn device(path: &str, number: &str) -> Device {
+        Device { path: path.to_owned(), number: number.to_owned(), claim: Claim::Unknown }
+    }
+
     fn at(place: &str) -> Wanted {
         Wanted { place: place.to_owned(), ..Wanted::default() }
     }
@@ -471,7 +468,7 @@ mod tests {
         }
         fs::create_dir_all(devices.join("sda")).expect("a folder");
         let found = loops_of(&devices, &image).expect("it can be read");
-        assert_eq!(found, [Device { path: "/dev/loop1".into(), number: "7:1".to_owned() }]);
+        assert_eq!(found, [device("/dev/loop1", "7:1")]);
     }
 
     #[test]
@@ -479,7 +476,7 @@ mod tests {
         let other = "90 80 8:1 / / rw - ext4 /dev/sda1 rw\n91 90 8:16 /sub /data rw - ext4 /dev/sdb rw\n";
         let btrfs = "95 80 0:50 /@ / rw - btrfs /dev/sdb rw\n";
         let mut wanted = at("/srv/data");
-        wanted.devices = vec![Device { path: "/dev/sdb".into(), number: "8:16".to_owned() }];
+        wanted.devices = vec![device("/dev/sdb", "8:16")];
         assert!(users(&wanted, &[(1, PID1), (7, PID1)]).is_empty());
         let tables = [(1, PID1), (7, other), (8, other), (9, btrfs)];
         assert_eq!(users(&wanted, &tables), [7, 9], "one process for each namespace");
@@ -553,10 +550,10 @@ mod tests {
 
     #[test]
     fn a_mount_is_of_a_device_by_its_number_or_its_name() {
-        let device = Device { path: "/dev/sdb".into(), number: "8:16".to_owned() };
-        assert!(device.has(&mount("40 22 8:16 / /srv rw - ext4 /dev/disk/by-uuid/x rw")));
-        assert!(device.has(&mount("40 22 0:50 / /srv rw - btrfs /dev/sdb rw")));
-        assert!(!device.has(&mount("40 22 8:1 / / rw - ext4 /dev/sda1 rw")));
+        let device = device("/dev/sdb", "8:16");
+        assert!(has(&device, &mount("40 22 8:16 / /srv rw - ext4 /dev/disk/by-uuid/x rw")));
+        assert!(has(&device, &mount("40 22 0:50 / /srv rw - btrfs /dev/sdb rw")));
+        assert!(!has(&device, &mount("40 22 8:1 / / rw - ext4 /dev/sda1 rw")));
     }
 
     #[test]
@@ -566,7 +563,7 @@ mod tests {
         assert!(text.starts_with("it is mounted at /srv as well; ") && text.contains("process 7 (sh)"), "{text}");
         assert!(!told(&[user(7), user(8), user(9)]).contains("more"));
         assert!(told(&[user(7), user(8), user(9), user(10)]).ends_with("; and 1 more"));
-        let device = Device { path: "/dev/sdb".into(), number: "8:16".to_owned() };
+        let device = device("/dev/sdb", "8:16");
         assert!(busy(&device, &[]).starts_with("/dev/sdb is busy, and no process shows a mount of it"));
         assert!(busy(&device, &[user(7)]).starts_with("/dev/sdb is busy: process 7 (sh)"));
     }
@@ -581,9 +578,16 @@ mod tests {
             what: "/dev/nowhere".to_owned(),
             options: "defaults".to_owned(),
         };
-        let error = check_unmounted(&configured("/"), None).expect_err("it is mounted");
+        let check = |place: &str, source: &Source| check_unmounted(&configured(place), None, source);
+        let source = source_of(&configured("/nowhere").source(None)).expect("it can be read");
+        let error = check("/", &source).expect_err("it is mounted");
         assert!(error.to_string().ends_with("something is mounted at /"), "{error}");
-        check_unmounted(&configured("/nowhere"), None).expect("nobody has it");
+        check("/nowhere", &source).expect("nobody has it");
+        let is_in_use = |claim| {
+            let devices = vec![Device { claim, ..device("/dev/nowhere", "0:0") }];
+            check("/nowhere", &Source { devices, ..Source::default() }).is_err()
+        };
+        assert_eq!([Claim::Free, Claim::Unknown, Claim::Busy].map(is_in_use), [false, false, true]);
     }
 
     #[test]
@@ -594,7 +598,7 @@ mod tests {
             let configured = Configured { place: "/srv/data".to_owned(), what, options: options.to_owned() };
             // As the kernel shows the mount of a folder.
             let was = mount("40 22 8:1 /var/data /srv/data rw - ext4 /dev/sda1 rw");
-            Source::of(&configured, Some(&was)).expect("it can be read")
+            source_of(&configured.source(Some(&was))).expect("it can be read")
         };
         let bind = Source { is_bind: true, ..Source::default() };
         assert_eq!(source(folder.path(), "defaults"), bind);

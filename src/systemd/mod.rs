@@ -17,6 +17,7 @@ mod changes;
 mod check_user;
 mod confinement;
 mod conflicts;
+mod devices;
 mod elsewhere;
 mod error;
 mod facts;
@@ -58,6 +59,7 @@ pub use changes::Changes;
 use changes::Watched;
 pub use check_user::{CheckUser, CheckUserError};
 pub use confinement::{RunAs, check_confinement};
+pub use devices::Devices;
 pub use elsewhere::{FoundClient, begun};
 pub use error::{BusError, KernelError};
 pub use facts::{MemoryUse, UnitFacts};
@@ -89,6 +91,8 @@ pub struct Systemd {
     watched: Watched,
     order: order::Order,
     mounts: units::Mounts,
+    /// `None`: no mount is shown to be unmounted.
+    devices: Option<Arc<dyn Devices>>,
     walker: Walker,
     begun: Begun,
     prepared_starts: PreparedStarts,
@@ -150,6 +154,12 @@ impl Systemd {
         Self::with(None, call_limit)
     }
 
+    /// Has `devices` say what is in use: without them no mount is shown to be unmounted.
+    #[must_use]
+    pub fn asking(self, devices: Arc<dyn Devices>) -> Self {
+        Self { devices: Some(devices), ..self }
+    }
+
     /// Waits until there is a connection to PID 1.
     pub async fn connected(&self) {
         // The sender lives as long as `self` does, so the wait cannot fail.
@@ -165,6 +175,7 @@ impl Systemd {
             purpose: Purpose::Look,
             order: order::Order::default(),
             mounts: units::Mounts::default(),
+            devices: None,
             walker: Walker::new(),
             begun: Begun::default(),
             prepared_starts: PreparedStarts::default(),

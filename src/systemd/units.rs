@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
+use tokio::task::JoinHandle;
 
 use super::Systemd;
+use super::devices::Devices;
 use super::elsewhere;
 use super::error::{BusError, KernelError};
 use super::properties::{ActiveState, Invocation, Properties, START_AT, UnitState, Unmet};
@@ -256,9 +258,12 @@ impl NotDead {
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         match self {
-            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Elsewhere(_) | Self::Begun(_) | Self::Mounted(_) => {
-                true
-            }
+            Self::FailedIsNoProof(_)
+            | Self::Forgotten(_)
+            | Self::Elsewhere(_)
+            | Self::Begun(_)
+            | Self::Mounted(_)
+            | Self::Unreadable(KernelError::OldGuard) => true,
             Self::Unknown(_)
             | Self::Running(_)
             | Self::JobQueued { .. }
@@ -287,7 +292,7 @@ impl NotDead {
                     "reboot this host, which ends what the start of {unit} has begun: {unit} is not proven dead: {self}"
                 )
             }
-            Self::Unreadable(lack @ KernelError::NoDescriptors(_)) => {
+            Self::Unreadable(lack @ (KernelError::NoDescriptors(_) | KernelError::OldGuard)) => {
                 format!("{lack}; whether something of {unit} is left cannot be seen without")
             }
             Self::Mounted(_)
@@ -597,16 +602,17 @@ impl Systemd {
             Begun::Asked => return Err(KernelError::StillAsked.into()),
             Begun::Now { was, doubts } => (was, doubts),
         };
-        let (mounts, asked) = (self.mounts.clone(), unit.clone());
-        let look = move || {
-            let found = mounts::check_unmounted(&configured, was.as_ref());
+        let (mounts, devices, asked) = (self.mounts.clone(), self.devices.clone(), unit.clone());
+        // The look goes on when its caller waits no longer, and what it shows late counts for the next one.
+        let look = tokio::spawn(async move {
+            let found = look_unmounted(devices, configured, was).await;
             mounts.of(&asked, |memory| {
                 memory.is_asked = false;
                 memory.is_proven = found.is_ok() && memory.doubts == doubts;
             });
             Ok(found)
-        };
-        self.blocking(look).await?.map_err(|error| NotDead::Mounted(error.to_string()))
+        });
+        self.in_time(look).await?
     }
 
     /// Asks the kernel about control groups.
@@ -622,11 +628,30 @@ impl Systemd {
         &self,
         ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, KernelError> {
-        match tokio::time::timeout(self.keeper.call_limit(), tokio::task::spawn_blocking(ask)).await {
+        self.in_time(tokio::task::spawn_blocking(ask)).await
+    }
+
+    async fn in_time<T>(&self, task: JoinHandle<std::io::Result<T>>) -> Result<T, KernelError> {
+        match tokio::time::timeout(self.keeper.call_limit(), task).await {
             Ok(Ok(result)) => result.map_err(KernelError::from),
             Ok(Err(error)) => Err(KernelError::Failed(error.to_string())),
             Err(_) => Err(KernelError::Late(self.keeper.call_limit())),
         }
+    }
+}
+
+/// Shows that what a unit had mounted is mounted nowhere on the host.
+async fn look_unmounted(
+    devices: Option<Arc<dyn Devices>>,
+    configured: Configured,
+    was: Option<Mount>,
+) -> Result<(), NotDead> {
+    let Some(devices) = devices else { return Err(KernelError::NoGuard("it is not asked".to_owned()).into()) };
+    let source = devices.source(configured.source(was.as_ref())).await?;
+    let check = move || mounts::check_unmounted(&configured, was.as_ref(), &source);
+    match tokio::task::spawn_blocking(check).await {
+        Ok(checked) => checked.map_err(|error| NotDead::Mounted(error.to_string())),
+        Err(error) => Err(KernelError::Failed(error.to_string()).into()),
     }
 }
 
@@ -793,5 +818,10 @@ mod tests {
         }
         let end = check_stopped(&ended("inactive", "timeout"), false).expect_err("it is not shown dead");
         assert!(end.is_for_the_operator() && end.of(&unit).starts_with("reboot this host"), "{end}");
+        let old = NotDead::from(KernelError::OldGuard);
+        let told = old.of(&unit);
+        assert!(old.is_for_the_operator() && told.starts_with("run \"systemctl reload putex-guard\": "), "{told}");
+        let silent = NotDead::from(KernelError::NoGuard("the guard does not answer".to_owned()));
+        assert!(!silent.is_for_the_operator() && silent.of(&unit).contains("is not proven dead yet"), "{silent}");
     }
 }

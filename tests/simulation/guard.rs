@@ -249,7 +249,7 @@ impl World {
             Outcome::Leases { leases, .. } => {
                 leases.iter().all(|listed| now.until_passed(listed.lease.terms.kill_at()) >= gap)
             }
-            Outcome::Done | Outcome::Refused { .. } => true,
+            Outcome::Done | Outcome::Refused { .. } | Outcome::Source(_) => true,
         };
         self.hosts[h].guard.covered = in_time;
         in_time || !self.hosts[h].unit.alive || self.daemon_enforces(h)

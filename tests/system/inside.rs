@@ -8,16 +8,20 @@ use std::fs;
 use std::future::Future;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use putexd::host::cgroup::Hierarchy;
+use putexd::host::mounts::source_of;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, BusError, Check, JobEnd, JobType, KernelError, NotDead, RunAs, RunResult, StartError, Surroundings,
-    SystemState, Systemd, Unsupervisable,
+    ActiveState, BusError, Check, Devices, JobEnd, JobType, KernelError, NotDead, RunAs, RunResult, StartError,
+    Surroundings, SystemState, Systemd, Unsupervisable,
 };
+use putexd::types::mount::{Source, SourceName};
 use putexd::types::{ServiceName, UnitName};
 use rustix::process::Signal;
 
@@ -43,7 +47,17 @@ fn systemd_is_driven_as_the_daemon_relies_on() {
 
 fn inside<F: Future<Output = ()>>(test: impl FnOnce(Systemd) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(async { test(Systemd::connect(CALL)).await });
+    runtime.expect("a runtime").block_on(async { test(Systemd::connect(CALL).asking(Arc::new(OwnDevices))).await });
+}
+
+/// These tests open devices themselves, where putexd asks its guard.
+#[derive(Debug)]
+struct OwnDevices;
+
+impl Devices for OwnDevices {
+    fn source(&self, name: SourceName) -> BoxFuture<'_, Result<Source, KernelError>> {
+        Box::pin(async move { Ok(source_of(&name)?) })
+    }
 }
 
 fn unit(name: &str) -> UnitName {

@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 use crate::cluster::{Host, Off};
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, signal, wait_for_line, wait_for_standby};
+use crate::command::{holds_for, now, said, wait_until};
+use crate::fixture::{
+    Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, signal, wait_for_line, wait_for_standby,
+    wait_for_words,
+};
 use crate::lockstore::Lockstore;
 use crate::watch::Event;
 
@@ -81,6 +84,25 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
 
+    // After a lazy unmount the device alone tells that a process writes on. putexd cannot open it, and asks the guard.
+    let host = fixture.host_of(&third);
+    begin(host, "held", &[], &["sh", "-c", "cd /srv/data && echo x >written && exec sleep 1000"]);
+    wait_until_written(host);
+    let since = now();
+    host.exec(&["umount", "--lazy", "/srv/data"]);
+    let stop = host.begin(&["systemctl", "stop", "putexd.service"]);
+    wait_for_line(host, &["srv-data.mount", "is busy, and no process shows a mount of it"]);
+    holds_for(WAIT, "no other host mounts what is still in use", || {
+        fixture.disk().is_in_use_by(host) && !fixture.disk().is_in_use_by(fixture.other(&third))
+    });
+    host.exec(&["systemctl", "stop", "held.service"]);
+    let freed = now();
+    let third = wait_for_the_only_mount(&fixture, &third, since, "until the last process lets go of it");
+    assert!(third.at >= freed, "the operator's help was waited for");
+    assert!(stop.wait_with_output().expect("systemctl ends").status.success());
+    host.exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_standby(host);
+
     // Without putexd, the guard uses the same signs.
     let host = fixture.host_of(&third);
     begin(host, "container", &[], &["unshare", "--mount", "--propagation=private", "sh", "-c", WRITER]);
@@ -93,5 +115,46 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     wait_for_the_only_mount(&fixture, &third, since, "the guard alone");
     host.boot();
     wait_for_standby(host);
+    fixture.assert_no_violation();
+}
+
+/// The guard opens devices for putexd. One that hangs holds up no deadline of another service, and what it has not told is no proof.
+#[test]
+fn a_device_that_hangs_is_asked_about_beside_everything_else() {
+    let service = format!(
+        "{SERVICE}bound-units = [\"srv-data.mount\"]\non-stop-failure = \"reboot-force\"\nstop-limit = \"5min\"\n"
+    );
+    let web = SERVICE.replace("database.service", "web.service");
+    let plan = Plan::hosts("hungdevice", 1, Lockstore::Nats).share().disk().service("db", service).service("web", web);
+    let plan = plan.unit("web", "[Service]\nExecStart=sleep infinity\n").file(NEEDS_MOUNT.0, NEEDS_MOUNT.1);
+    // The name of the device is on a file system that can be made to hang.
+    let Some(fixture) = plan.file(MOUNT.0, &MOUNT.1.replace("/srv/lun", "/srv/putex/disk")).prepare() else { return };
+    let host = &fixture.hosts[0];
+    host.exec(&["ln", "--symbolic", "/srv/lun", "/srv/putex/disk"]);
+    let began = now();
+    fixture.start_putexd();
+    fixture.wait_for_start(began, TAKE_OVER);
+    wait_until(TAKE_OVER, "the other service runs", || host.property("web.service", "ActiveState") == "active");
+    assert!(fixture.disk().is_in_use_by(host));
+
+    let run = host.property("web.service", "InvocationID");
+    host.share().hang();
+    host.exec(&["putexctl", "stop", "--no-wait", "db", "--reason", "disk is full"]);
+    wait_until(SOON, "it is unmounted, as PID 1 sees it", || {
+        host.property("srv-data.mount", "ActiveState") == "inactive"
+    });
+    wait_for_words(SOON, host, &["srv-data.mount is not proven dead yet"]);
+    let reload = host.output(&["systemctl", "reload", "putex-guard.service"]);
+    assert!(!reload.status.success(), "{}", said(&reload));
+    wait_for_line(
+        host,
+        &["the guard goes on with its present program", "a block device or a mount that putexd asks about"],
+    );
+    holds_for(2 * WAIT, "a device that hangs is no proof", || putexctl_status(host).contains("not proven dead yet"));
+    assert_eq!(host.property("web.service", "InvocationID"), run, "the other service's lease goes on");
+    host.share().go_on();
+    wait_until(SOON, "the late answer is the proof", || !putexctl_status(host).contains("not proven dead yet"));
+    host.exec(&["systemctl", "reload", "putex-guard.service"]);
+    assert_eq!(host.property("web.service", "InvocationID"), run, "the other service's lease goes on");
     fixture.assert_no_violation();
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::mount::{Source, SourceName};
 use crate::types::{Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId};
 
 /// The socket on which the guard listens.
@@ -152,6 +153,10 @@ pub struct Request {
     /// Which leases the answer to `List` is to have. An old guard sends all of them.
     #[serde(default, skip_serializing_if = "Of::is_all")]
     pub of: Of,
+    /// With `List`: not a list is asked for, but what a mount is of, and whether a file system uses its devices. The reply comes when
+    /// that is known, after later ones. An old guard ignores this, and sends the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceName>,
 }
 
 /// Which leases a list has. All of them are too many to be sent again and again.
@@ -265,6 +270,8 @@ pub enum Outcome {
         #[serde(default)]
         version: Option<String>,
     },
+    /// The answer to [`Request::source`], from a look that began after the request had come.
+    Source(Source),
 }
 
 /// The state of the hardware watchdog that a guard serves.
@@ -312,6 +319,7 @@ mod tests {
 
     use super::*;
     use crate::types::FencingToken;
+    use crate::types::mount::{Claim, Device};
 
     fn lease() -> Lease {
         Lease {
@@ -334,6 +342,10 @@ mod tests {
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }
+    }
+
+    fn source_name() -> SourceName {
+        SourceName { what: "UUID=7".to_owned(), is_bind: false, was: Some("/dev/sdb".to_owned()) }
     }
 
     fn at(seconds: u64) -> Time {
@@ -360,7 +372,7 @@ mod tests {
     #[test]
     fn requests_come_back_as_they_were() {
         for (id, command) in (0..).zip(commands()) {
-            let request = Request { id, command, of: Of::One(lease().service) };
+            let request = Request { id, command, of: Of::One(lease().service), source: Some(source_name()) };
             let text = serde_json::to_string(&request).expect("encodes");
             assert!(!text.contains('\n'), "a frame is one line");
             assert_eq!(serde_json::from_str::<Request>(&text).expect("decodes"), request);
@@ -388,6 +400,11 @@ mod tests {
                     trouble: Some("busy".to_owned()),
                 }),
             },
+            Outcome::Source(Source {
+                devices: vec![Device { path: "/dev/sdb".to_owned(), number: "8:16".to_owned(), claim: Claim::Busy }],
+                is_file: false,
+                is_bind: false,
+            }),
         ] {
             let reply = Reply { id: u64::MAX, result };
             let text = serde_json::to_string(&reply).expect("encodes");
@@ -399,7 +416,8 @@ mod tests {
     #[test]
     fn the_wire_format_stays_as_old_guards_know_it() {
         let [_, _, close, ..] = &commands()[..] else { panic!("five commands") };
-        let text = serde_json::to_string(&Request { id: 7, command: close.clone(), of: Of::All }).expect("encodes");
+        let text = serde_json::to_string(&Request { id: 7, command: close.clone(), of: Of::All, source: None })
+            .expect("encodes");
         let expected =
             r#"{"id":7,"command":{"close":{"service":"database","instance":"00000000000000000000000000000001"}}}"#;
         assert_eq!(text, expected);
@@ -498,8 +516,23 @@ mod tests {
     fn an_old_putexd_asks_for_all_leases_and_an_old_guard_sends_them() {
         let old: Request = serde_json::from_str(r#"{"id":7,"command":"list"}"#).expect("decodes");
         assert_eq!((old.command, old.of), (Command::List, Of::All));
-        let new = serde_json::to_string(&Request { id: 7, command: Command::List, of: Of::None }).expect("encodes");
+        let new = Request { id: 7, command: Command::List, of: Of::None, source: None };
+        let new = serde_json::to_string(&new).expect("encodes");
         assert_eq!(new, r#"{"id":7,"command":"list","of":"none"}"#, "an old guard knows the command");
+    }
+
+    #[test]
+    fn a_question_about_a_mount_is_a_list_to_an_old_guard_and_has_room_in_a_request() {
+        // U+0001 takes six bytes in JSON.
+        let longest = "\u{1}".repeat(SourceName::LIMIT_BYTES);
+        let source = SourceName { what: longest.clone(), is_bind: false, was: Some(longest) };
+        assert!(source.is_short());
+        let request = Request { id: u64::MAX, command: Command::List, of: Of::None, source: Some(source.clone()) };
+        let text = serde_json::to_string(&request).expect("encodes");
+        assert!(text.len() < REQUEST_LIMIT_BYTES, "{}", text.len());
+        assert!(text.starts_with(r#"{"id":18446744073709551615,"command":"list","of":"none","source":{"what":"#));
+        let longer = source.what + "x";
+        assert!(!SourceName { what: String::new(), is_bind: false, was: Some(longer) }.is_short());
     }
 
     /// A lease of the largest size that a request can have.
@@ -539,7 +572,8 @@ mod tests {
 
     #[test]
     fn the_longest_list_fits_in_a_reply() {
-        let request = Request { id: u64::MAX, command: Command::Arm { lease: largest(), shorter: true }, of: Of::All };
+        let arm = Command::Arm { lease: largest(), shorter: true };
+        let request = Request { id: u64::MAX, command: arm, of: Of::All, source: None };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         for lease in [lease(), largest()] {
             let bytes = lease.listed_bytes();
@@ -567,7 +601,7 @@ mod tests {
             which in 0_usize..5,
             damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
-            let request = Request { id: 1, command: commands().swap_remove(which), of: Of::All };
+            let request = Request { id: 1, command: commands().swap_remove(which), of: Of::All, source: Some(source_name()) };
             let mut bytes = serde_json::to_vec(&request).expect("encodes");
             for (index, byte) in damage {
                 let at = index.index(bytes.len());

@@ -7,6 +7,7 @@ pub mod format;
 pub mod holder;
 pub mod kept;
 mod lease;
+pub mod mount;
 mod names;
 pub mod printable;
 pub mod span;

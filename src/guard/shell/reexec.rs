@@ -210,6 +210,9 @@ impl Shell<'_> {
         if let Some(service) = self.table.first_lapsed() {
             return Some(format!("the units of {service} are being stopped, try again when they are dead"));
         }
+        if self.inquiries.is_looking() {
+            return Some("try again: a block device or a mount that putexd asks about does not answer".to_owned());
+        }
         let is_idle = self.connection.as_ref().is_none_or(Connection::is_idle);
         (!is_idle).then(|| "try again: putexd has sent half of a request, or does not take its replies".to_owned())
     }

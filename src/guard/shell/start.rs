@@ -20,6 +20,7 @@ use super::{Fatal, Shell};
 use crate::guard::Paths;
 use crate::guard::enforce::Enforcer;
 use crate::guard::files::Files;
+use crate::guard::inquiries::Inquiries;
 use crate::guard::records::Records;
 use crate::guard::reexec::Taken;
 use crate::guard::table::{Effect, Entry, Table};
@@ -120,6 +121,7 @@ impl<'a> Shell<'a> {
             listener,
             connection,
             connection_group: taken.and_then(|taken| taken.handed.connection_group.clone()),
+            inquiries: Inquiries::new().map_err(host("make a pair of sockets"))?,
             heart: Heart::new(pulse),
             reloads,
             watchdog,

@@ -70,7 +70,7 @@ impl World {
         let (outcome, _) = node.guard.table.handle(node.clock, Command::List);
         let remembered = match outcome {
             Outcome::Leases { leases, .. } => leases.first().map(remembered),
-            Outcome::Done | Outcome::Refused { .. } => None,
+            Outcome::Done | Outcome::Refused { .. } | Outcome::Source(_) => None,
         };
         let election = Election::new(settings, node.disk.clone(), remembered, node.clock);
         node.daemon = Some(Daemon {
