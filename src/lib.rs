@@ -4,11 +4,11 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | common types | [`types`], [`command_line`], [`task`] |
+//! | common types | [`types`], [`command_line`], [`task`], [`frames`] |
 //! | the protocol, the kernel | [`election`], [`host`] |
-//! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`journal`] |
+//! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`http`], [`journal`] |
 //! | what hosts tell each other, the served interfaces, what PID 1 says of the units | [`cluster`], [`dbus`], [`metrics`], [`audit`] |
-//! | programs | [`daemon`], [`ctl`], [`generator`], [`guard`] |
+//! | programs | [`daemon`], [`ctl`], [`generator`], [`guard`], [`net`] |
 //!
 //! # Glossary
 //!

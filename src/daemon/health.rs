@@ -167,14 +167,18 @@ impl Checker {
                 let checked = self.http.check(Target::Tcp(address.clone()), limit).await?;
                 Some(checked.map_err(|error| match error {
                     CheckError::Late => Failure::LateConnection { address: address.clone(), limit },
-                    source => Failure::Net { target: address.clone(), source },
+                    source @ (CheckError::Status(_) | CheckError::Failed(_)) => {
+                        Failure::Net { target: address.clone(), source }
+                    }
                 }))
             }
             Probe::Http(url) => {
                 let checked = self.http.check(Target::Http(url.clone()), limit).await?;
                 Some(checked.map_err(|error| match error {
                     CheckError::Late => Failure::LateAnswer { url: url.clone(), limit },
-                    source => Failure::Net { target: url.clone(), source },
+                    source @ (CheckError::Status(_) | CheckError::Failed(_)) => {
+                        Failure::Net { target: url.clone(), source }
+                    }
                 }))
             }
         }
@@ -225,12 +229,10 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::UnixStream;
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::daemon::fake::Fake;
-    use crate::frames;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {
         let second = Duration::from_secs(1);
@@ -259,11 +261,7 @@ mod tests {
             node: NodeId::new("h1").expect("a node name"),
             settings,
             systemd: Arc::new(Fake::default()),
-            http: Http::over((), || async {
-                let (ours, theirs) = UnixStream::pair()?;
-                tokio::spawn(crate::net::carry_out(theirs));
-                frames::take(ours, frames::Role::Http).await
-            }),
+            http: Http::within_this_process(),
             user: Arc::default(),
             role: shown,
             inbox,

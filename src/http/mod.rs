@@ -228,6 +228,20 @@ impl Http {
         Self { wanted, checks, start: Arc::new(Mutex::new(Some(start))) }
     }
 
+    /// For tests: the process's end is a task, and nobody is answered.
+    #[cfg(test)]
+    pub(crate) fn within_this_process() -> Self {
+        Self::over((), || async {
+            let (ours, theirs) = UnixStream::pair()?;
+            tokio::spawn(async move {
+                let mut frames = Frames::new(theirs);
+                frames.next().await?;
+                serve::serve(frames).await
+            });
+            frames::take(ours, Role::Http).await
+        })
+    }
+
     /// Listens on `address` from now on, and nowhere with `None`. A failure is logged, and tried again.
     pub fn listen(&self, address: Option<SocketAddr>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, address) != address);

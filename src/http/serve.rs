@@ -38,13 +38,13 @@ pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
 pub async fn serve(stream: Frames<(), Hello>) -> io::Result<()> {
     let mut frames: Frames<Reply, Request> = stream.of();
     let waiters = Waiters { sender: frames.sender.clone(), waiting: Arc::default() };
-    let mut _listening = None;
+    let mut listening = Vec::new();
     while let Some(request) = frames.next().await? {
         match request {
             Request::Listen(address) => {
                 // The former one is closed before the next one is opened.
-                drop(_listening.take());
-                _listening = address.map(|address| OwnedTask::spawn(listen(address, waiters.clone())));
+                listening.clear();
+                listening.extend(address.map(|address| OwnedTask::spawn(listen(address, waiters.clone()))));
             }
             Request::Check { number, target, limit } => {
                 let sender = frames.sender.clone();

@@ -45,13 +45,16 @@ pub struct Sources {
     pub started: Duration,
 }
 
+/// The last text, and when it was made.
+type Text = (Instant, Arc<str>);
+
 /// Answers requests. One text is made at a time.
 pub struct Answers {
     sources: Arc<Sources>,
     names: OwnNames,
     /// Whether the journal has been told of a client that was refused for the name that it asks by.
     has_refused: AtomicBool,
-    text: Arc<Mutex<Option<(Instant, Arc<str>)>>>,
+    text: Arc<Mutex<Option<Text>>>,
 }
 
 impl http::Answers for Answers {

@@ -150,8 +150,8 @@ pub(super) fn believed_examination(found: Examination) -> Examination {
 }
 
 /// A key of a listing as it is shown.
-pub(super) fn believed_key(key: Listed) -> Listed {
-    Listed { name: listed_name(&key.name), ..key }
+pub(super) fn believed_key(key: &Listed) -> Listed {
+    Listed { name: listed_name(&key.name), ..*key }
 }
 
 #[cfg(test)]

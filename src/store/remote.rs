@@ -161,7 +161,7 @@ impl Line {
     fn page(&self, number: u64, keys: Vec<Listed>) {
         if let Some(call) = lock(&self.waiting).calls.get_mut(&number) {
             let room = (LISTED_LIMIT + 1).saturating_sub(call.pages.len());
-            call.pages.extend(keys.into_iter().take(room).map(believed_key));
+            call.pages.extend(keys.into_iter().take(room).map(|key| believed_key(&key)));
         }
     }
 
@@ -235,7 +235,7 @@ impl Shared {
                     Ok(Some(Reply::Page { number, keys })) => line.page(number, keys),
                     Ok(Some(Reply::Hint { number, key })) => line.hint(number, key),
                     Ok(Some(Reply::HintsEnd(number))) => drop(lock(&line.waiting).watches.remove(&number)),
-                    Ok(Some(Reply::Link(link))) => drop(self.link.send_replace(believed_link(link))),
+                    Ok(Some(Reply::Link(of_store))) => drop(self.link.send_replace(believed_link(of_store))),
                     Ok(Some(Reply::Forged)) => self.forgeries.add(),
                     Ok(Some(Reply::File(path))) => if files.try_send(path).is_err() {
                         return "the process with the store's client asks for too many files".to_owned();
@@ -279,20 +279,20 @@ fn misplaced<T>() -> Result<T, StoreError> {
 impl Store for RemoteStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            match self.call(Call::Read { key: key.clone(), before }, self.shared.call_limit).await?.0 {
-                Answer::Read(read) => believed(read?),
-                _ => misplaced(),
-            }
+            let Answer::Read(read) =
+                self.call(Call::Read { key: key.clone(), before }, self.shared.call_limit).await?.0
+            else {
+                return misplaced();
+            };
+            believed(read?)
         })
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         attempted(attempt, async move {
             let call = Call::CompareAndSet { key: key.clone(), attempt: attempt.clone() };
-            match self.call(call, self.shared.call_limit).await?.0 {
-                Answer::Written(outcome) => Ok(believed_outcome(outcome)),
-                _ => misplaced(),
-            }
+            let Answer::Written(outcome) = self.call(call, self.shared.call_limit).await?.0 else { return misplaced() };
+            Ok(believed_outcome(outcome))
         })
     }
 
@@ -308,10 +308,10 @@ impl Store for RemoteStore {
                 waiting.watches.insert(number, sender);
                 number
             };
-            match line.call(Call::Watch(number), self.shared.call_limit).await?.0 {
-                Answer::Watching(watching) => watching.map(|()| hints(receiver)),
-                _ => misplaced(),
-            }
+            let Answer::Watching(watching) = line.call(Call::Watch(number), self.shared.call_limit).await?.0 else {
+                return misplaced();
+            };
+            watching.map(|()| hints(receiver))
         })
     }
 
@@ -327,37 +327,29 @@ impl Store for RemoteStore {
 impl Administer for RemoteStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
-            match self.administer(Call::Init).await?.0 {
-                Answer::Made(made) => made.map(believed_creation),
-                _ => misplaced(),
-            }
+            let Answer::Made(made) = self.administer(Call::Init).await?.0 else { return misplaced() };
+            made.map(believed_creation)
         })
     }
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
-            match self.administer(Call::Examine).await?.0 {
-                Answer::Examined(found) => found.map(believed_examination),
-                _ => misplaced(),
-            }
+            let Answer::Examined(found) = self.administer(Call::Examine).await?.0 else { return misplaced() };
+            found.map(believed_examination)
         })
     }
 
     fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
         Box::pin(async {
-            match self.administer(Call::List).await? {
-                (Answer::Listed(is_cut), keys) => is_cut.map(|is_cut| listing(keys, is_cut)),
-                _ => misplaced(),
-            }
+            let (Answer::Listed(is_cut), keys) = self.administer(Call::List).await? else { return misplaced() };
+            is_cut.map(|is_cut| listing(keys, is_cut))
         })
     }
 
     fn mend<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
         Box::pin(async {
-            match self.administer(Call::Mend(key.clone())).await?.0 {
-                Answer::Mended(mended) => mended.map(|text| text.as_deref().map(sentence)),
-                _ => misplaced(),
-            }
+            let Answer::Mended(mended) = self.administer(Call::Mend(key.clone())).await?.0 else { return misplaced() };
+            mended.map(|text| text.as_deref().map(sentence))
         })
     }
 }
@@ -422,7 +414,7 @@ mod tests {
         loop {
             match timeout(SOON, store.read(&key(), None)).await.expect("in time") {
                 Err(StoreError::Unreachable(reason)) if reason.contains("not connected") => {
-                    sleep(Duration::from_millis(1)).await
+                    sleep(Duration::from_millis(1)).await;
                 }
                 read => return read,
             }

@@ -112,9 +112,12 @@ async fn follow(store: Arc<dyn Administer>, sender: Sender<Reply>) {
     }
 }
 
+/// The text of a file, or why it cannot be read.
+type Text = Result<String, String>;
+
 /// The files whose text putexd is asked for, and who waits for it.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<HashMap<PathBuf, Vec<oneshot::Sender<Result<String, String>>>>>>);
+struct Asked(Arc<Mutex<HashMap<PathBuf, Vec<oneshot::Sender<Text>>>>>);
 
 impl Asked {
     fn files(&self, sender: &Sender<Reply>) -> Files {
@@ -138,7 +141,7 @@ impl Asked {
         }))
     }
 
-    fn answered(&self, path: &PathBuf, text: &Result<String, String>) {
+    fn answered(&self, path: &PathBuf, text: &Text) {
         for waiting in lock(&self.0).remove(path).unwrap_or_default() {
             // Whoever has asked may have given up.
             let _ = waiting.send(text.clone());
