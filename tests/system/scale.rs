@@ -40,7 +40,8 @@ const TIMES: usize = 5;
 
 /// The programs whose processor time is measured on each host, and their names in the figures.
 const PROGRAMS: [(&str, &str); 4] =
-    [("putexd", "putexd"), ("putex-guard", "guard"), ("systemd", "PID 1"), ("dbus-daemon", "bus")];
+    [("putexd", "putexd"),
+    ("putex-net", "putex-net"), ("putex-guard", "guard"), ("systemd", "PID 1"), ("dbus-daemon", "bus")];
 
 /// The destination of the figures of one run.
 struct Figures {
