@@ -39,9 +39,13 @@ const COUNT: Duration = Duration::from_millis(100);
 const TIMES: usize = 5;
 
 /// The programs whose processor time is measured on each host, and their names in the figures.
-const PROGRAMS: [(&str, &str); 4] =
-    [("putexd", "putexd"),
-    ("putex-net", "putex-net"), ("putex-guard", "guard"), ("systemd", "PID 1"), ("dbus-daemon", "bus")];
+const PROGRAMS: [(&str, &str); 5] = [
+    ("putexd", "putexd"),
+    ("putex-net", "putex-net"),
+    ("putex-guard", "guard"),
+    ("systemd", "PID 1"),
+    ("dbus-daemon", "bus"),
+];
 
 /// The destination of the figures of one run.
 struct Figures {
