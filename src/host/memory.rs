@@ -4,8 +4,9 @@
 #[must_use]
 pub fn total() -> u64 {
     let host = rustix::system::sysinfo();
-    let units = u64::try_from(host.totalram.saturating_add(host.totalswap)).unwrap_or(u64::MAX);
-    units.saturating_mul(u64::from(host.mem_unit))
+    // The width of these fields differs between architectures.
+    let units = u128::from(host.totalram) + u128::from(host.totalswap);
+    u64::try_from(units * u128::from(host.mem_unit)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

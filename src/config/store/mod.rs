@@ -202,7 +202,7 @@ fn check_file(
     let shown = path.display();
     match root.join(below).metadata() {
         Err(error) => {
-            report.error(&span, format!("put the file there, or mend the path: {shown} cannot be used: {error}"))
+            report.error(&span, format!("put the file there, or mend the path: {shown} cannot be used: {error}"));
         }
         Ok(found) if !found.is_file() => report.error(&span, format!("{shown} is not a file")),
         Ok(found) => {
