@@ -224,6 +224,7 @@ fn of_time(unit: &UnitName, stop_time: Option<Duration>, service: &ServiceSettin
 /// What is wrong with the time that SIGKILL has for the unit's memory, which the kernel frees before the last process is gone.
 fn of_memory(unit: &UnitName, memory: Option<MemoryUse>, service: &ServiceSettings) -> Option<String> {
     let (bytes, whose) = match memory? {
+        MemoryUse::AllOfHost(bytes) => (bytes, "may have all that this host has, by MemoryMax="),
         MemoryUse::Limit(bytes) => (bytes, "may have, by MemoryMax="),
         MemoryUse::Present(bytes) => (bytes, "has at present"),
     };
@@ -314,6 +315,11 @@ mod tests {
         );
         let larger = told(Some(MemoryUse::Present(gib(64)))).expect("it takes longer");
         assert!(larger.starts_with("set kill-reserve = \"3940ms\": database.service has at present, 64.0"), "{larger}");
+        let all = told(Some(MemoryUse::AllOfHost(gib(32)))).expect("it takes longer");
+        assert!(
+            all.starts_with("set kill-reserve = \"2020ms\": database.service may have all that this host has"),
+            "{all}"
+        );
         // What is proposed is accepted.
         let longer = told(Some(MemoryUse::Limit(gib(100)))).expect("it takes longer");
         assert!(

@@ -1063,7 +1063,10 @@ fn a_seal_key_is_a_secret_of_a_certain_length() {
         "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv/putex\"\nseal-key = \"/etc/putex/seal.key\"\n";
     let root = root(&[("etc/putex/putexd.toml", HOST)]);
     let said = load(&root).to_string();
-    assert!(said.contains("putexd.toml:5:12: error: /etc/putex/seal.key cannot be used"), "{said}");
+    assert!(
+        said.contains("putexd.toml:5:12: error: put the file there, or mend the path: /etc/putex/seal.key cannot"),
+        "{said}"
+    );
     for (length, is_good) in [(0, false), (31, false), (32, true), (4096, true), (4097, false)] {
         write_secret(root.path(), "etc/putex/seal.key", &"x".repeat(length));
         let loaded = load(&root);

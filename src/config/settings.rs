@@ -198,6 +198,16 @@ impl Probe {
             Self::Tcp(_) | Self::Http(_) => false,
         }
     }
+
+    /// The unit that is run for the check of `service` in a role, which is `active` or `standby`. `None`: putexd asks itself.
+    #[must_use]
+    pub fn unit(&self, service: &ServiceName, role: &str) -> Option<UnitName> {
+        match self {
+            Self::Command { .. } => UnitName::new(&format!("putex-check-{service}-{role}.service")).ok(),
+            Self::Unit(template) => UnitName::from_template(template, role).ok(),
+            Self::Tcp(_) | Self::Http(_) => None,
+        }
+    }
 }
 
 /// `[fence]`.

@@ -67,7 +67,11 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
         Ok(Creation::Created(what)) => (true, what),
         Ok(Creation::Existed(what)) => (false, what),
         Err(error @ StoreError::Misconfigured(_)) => return Err(Failure::new(exit::CONFIGURATION, error.to_string())),
-        Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
+        Err(error) => {
+            let remedy = Some(rights_to_make(&settings.store)).filter(|_| matches!(error, StoreError::Denied(_)));
+            let remedy = remedy.map_or_else(String::new, |remedy| format!("{remedy}: "));
+            return Err(Failure::unavailable(format!("{remedy}failed to make the store: {error}")));
+        }
     };
     // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.
     let mut warnings = store.examine().await.map(|examination| examination.warnings).unwrap_or_default();
@@ -86,6 +90,31 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
     })?;
     warnings.iter().try_for_each(|warning| print(&format!("warning: {warning}\n")))
 }
+
+/// What to do where putexd's login has the least rights, with which the store was made once and cannot be made again.
+fn rights_to_make(store: &StoreSettings) -> String {
+    match store {
+        StoreSettings::Nats(nats) => format!(
+            "put the lines for $JS.API.STREAM.CREATE.KV_{bucket} and $JS.API.STREAM.PURGE.KV_{bucket}, which end in \"# only for putexctl \
+             init\" in {PERMISSIONS}/nats-account.conf, back into the account, run \"systemctl reload nats-server\" on each server, and \
+             remove them after this",
+            bucket = nats.bucket
+        ),
+        StoreSettings::Etcd(etcd) => format!(
+            "run \"etcdctl role grant-permission putexd readwrite {prefix}/incarnation\" as etcd's root, and the same with \"read\" after \
+             this",
+            prefix = etcd.prefix
+        ),
+        StoreSettings::Postgres(_) => format!(
+            "have a superuser execute postgres.sql in the database, and the lines with GRANT of {PERMISSIONS}/postgres-role.sql, which \
+             makes the store without this command"
+        ),
+        StoreSettings::Directory(_) => "let root of this host write to the folder".to_owned(),
+    }
+}
+
+/// Where the package has the least rights in each store.
+const PERMISSIONS: &str = "/usr/share/putexd/permissions";
 
 /// The key that `init` makes.
 const SEAL_KEY: &str = "/etc/putex/seal.key";

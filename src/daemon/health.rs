@@ -65,10 +65,8 @@ enum Failure {
     User(CheckUserError),
     #[error("no answer within {0:?}")]
     Late(Duration),
-    #[error("{address}: no connection within {}", rounded(*.limit))]
-    LateConnection { address: String, limit: Duration },
-    #[error("{url}: no answer within {}", rounded(*.limit))]
-    LateAnswer { url: String, limit: Duration },
+    #[error("{target}: no answer within {}", rounded(*.limit))]
+    LateNet { target: String, limit: Duration },
     #[error("{target}: {source}")]
     Net { target: String, source: CheckError },
 }
@@ -159,29 +157,22 @@ impl Checker {
 
     /// Runs one check. `None`: no verdict, because PID 1, or the process for HTTP, could not be asked.
     async fn probe(&self, role: Role) -> Option<Result<(), Failure>> {
-        let limit = self.settings.timeout;
         match &self.settings.probe {
             Probe::Command { argv, user } => self.command(role, argv, user.as_deref()).await,
-            Probe::Unit(template) => self.unit(role, template).await,
-            Probe::Tcp(address) => {
-                let checked = self.http.check(Target::Tcp(address.clone()), limit).await?;
-                Some(checked.map_err(|error| match error {
-                    CheckError::Late => Failure::LateConnection { address: address.clone(), limit },
-                    source @ (CheckError::Status(_) | CheckError::Failed(_)) => {
-                        Failure::Net { target: address.clone(), source }
-                    }
-                }))
-            }
-            Probe::Http(url) => {
-                let checked = self.http.check(Target::Http(url.clone()), limit).await?;
-                Some(checked.map_err(|error| match error {
-                    CheckError::Late => Failure::LateAnswer { url: url.clone(), limit },
-                    source @ (CheckError::Status(_) | CheckError::Failed(_)) => {
-                        Failure::Net { target: url.clone(), source }
-                    }
-                }))
-            }
+            Probe::Unit(_) => self.unit(role).await,
+            Probe::Tcp(address) => self.net(Target::Tcp(address.clone()), address).await,
+            Probe::Http(url) => self.net(Target::Http(url.clone()), url).await,
         }
+    }
+
+    async fn net(&self, target: Target, shown: &str) -> Option<Result<(), Failure>> {
+        let limit = self.settings.timeout;
+        let named = shown.to_owned();
+        let checked = self.http.check(target, limit).await?;
+        Some(checked.map_err(|error| match error {
+            CheckError::Late => Failure::LateNet { target: named, limit },
+            source @ (CheckError::Status(_) | CheckError::Failed(_)) => Failure::Net { target: named, source },
+        }))
     }
 
     async fn command(&self, role: Role, argv: &[String], user: Option<&str>) -> Option<Result<(), Failure>> {
@@ -194,7 +185,7 @@ impl Checker {
             },
         };
         let role = role.as_str();
-        let unit = UnitName::new(&format!("putex-check-{}-{role}.service", self.service)).ok()?;
+        let unit = self.settings.probe.unit(&self.service, role)?;
         let check = Check {
             unit,
             description: format!("Health check of {} as {role}", self.service),
@@ -212,8 +203,8 @@ impl Checker {
         Ok(RunAs::Numbered(user.uid()))
     }
 
-    async fn unit(&self, role: Role, template: &str) -> Option<Result<(), Failure>> {
-        let unit = UnitName::from_template(template, role.as_str()).ok()?;
+    async fn unit(&self, role: Role) -> Option<Result<(), Failure>> {
+        let unit = self.settings.probe.unit(&self.service, role.as_str())?;
         let result = self.systemd.run_unit_to_completion(&unit, self.settings.timeout).await.ok()?;
         Some(self.verdict(result, |reason| Failure::Unit { unit, reason }))
     }

@@ -42,8 +42,15 @@ pub enum Order {
     },
     /// Keep the service stopped on all hosts (words, H7).
     Stop(Word, Answer),
-    /// Take the word back that keeps the service stopped. With who asks for it.
-    Start(String, Answer),
+    /// Take the word back that keeps the service stopped.
+    Start {
+        /// Who asks for it.
+        by: String,
+        /// Other hosts that keep the service stopped, because of a word that the store has lost.
+        kept_by: Vec<String>,
+        /// The channel for the answer, which says what was begun.
+        answer: Answer,
+    },
     /// Keep the lease of this host until the word is over (pause, H8).
     Pause(Word, Answer),
     /// Take the word of a pause back. With who asks for it.
@@ -67,7 +74,7 @@ impl Order {
         match self {
             Self::StepDown { answer, .. }
             | Self::Stop(_, answer)
-            | Self::Start(_, answer)
+            | Self::Start { answer, .. }
             | Self::Pause(_, answer)
             | Self::Resume(_, answer)
             | Self::Adopt(answer) => Some(answer),

@@ -645,7 +645,9 @@ impl Service {
                 answered(answer, told, Event::StepDown { reason, next: to })
             }
             Order::Stop(word, answer) => answered(answer, self.told_to_stop(&word), Event::Stop(word)),
-            Order::Start(by, answer) => answered(answer, self.told_to_start(&by), Event::StartAgain),
+            Order::Start { by, kept_by, answer } => {
+                answered(answer, self.told_to_start(&by, &kept_by), Event::StartAgain)
+            }
             Order::Pause(word, answer) => answered(answer, self.told_to_pause(&word), Event::Pause(word)),
             Order::Resume(by, answer) => answered(answer, self.told_to_resume(&by), Event::Resume),
             Order::Adopt(adoption) => {

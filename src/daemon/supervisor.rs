@@ -59,7 +59,7 @@ use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, kept};
+use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -94,6 +94,8 @@ const DESCRIPTORS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
+/// How many services are named that have leases.
+const NAMED: usize = 6;
 /// How often a start that waits for the guard looks whether SIGKILL is due.
 const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -117,32 +119,46 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let kept = KeptTexts::read(Path::new(kept::DIR));
     let mut reader = Reader::new(root);
     let mut loaded = reader.load().await;
-    let mut is_asked = false;
+    let mut told = loaded.diagnostics.clone();
+    let (mut is_asked, mut is_awaited) = (false, false);
+    let mut guard = None;
     loop {
-        if !loaded.broken.is_empty() || loaded.settings.is_none() && !is_asked {
+        let mut leases = BTreeMap::new();
+        if !loaded.broken.is_empty() || loaded.settings.is_none() && !(is_asked && loaded.is_unread) {
             is_asked = true;
-            let leased = tokio::select! {
-                leased = leased(&loaded, &kept) => leased,
+            leases = tokio::select! {
+                leases = leased(&loaded, &kept, &mut guard) => leases,
                 () = signals.end() => return ExitCode::SUCCESS,
             };
-            loaded = reader.read(kept.texts(), &leased).await;
+            loaded = reader.read(kept.texts(), &leases.keys().cloned().collect()).await;
         }
-        if loaded.settings.is_some() || !loaded.is_unread {
+        if loaded.settings.is_some() {
             break;
         }
-        // It was said what is to be done.
-        notify::status("waiting for the files of the services: see \"journalctl --unit putexd\"");
+        if loaded.is_unread {
+            // It was said what is to be done.
+            notify::status("waiting for the files of the services: see \"journalctl --unit putexd\"");
+        } else if !leases.is_empty() {
+            // Not even the former settings will do: a file that they name is missing, as that of seal-key.
+            if !std::mem::replace(&mut is_awaited, true) {
+                tracing::error!("{}", awaited(&loaded, &leases));
+            }
+            notify::status("waiting for what putexd.toml lacks: see \"journalctl --unit putexd\"");
+        } else {
+            break;
+        }
         notify::extend_timeout(START_EXTENSION);
         tokio::select! {
             () = sleep(TICK) => {}
             () = signals.end() => return ExitCode::SUCCESS,
         }
-        let again = reader.read(&Texts::default(), &BTreeSet::new()).await;
-        if again.diagnostics != loaded.diagnostics {
-            tell(&again);
+        loaded = reader.read(&Texts::default(), &BTreeSet::new()).await;
+        if loaded.diagnostics != told {
+            tell(&loaded);
+            told.clone_from(&loaded.diagnostics);
         }
-        loaded = again;
     }
+    drop(guard);
     let broken = Broken::new(&loaded);
     let Some(settings) = loaded.settings else { return ExitCode::from(exit::CONFIGURATION) };
     let mut supervisor = tokio::select! {
@@ -174,21 +190,37 @@ async fn other_putexd() -> Option<u32> {
     }
 }
 
-/// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
-async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
+/// The services of which the guard has a lease, and when that ends. Empty if the guard need not be asked or does not answer in time.
+/// `guard`: the connection, which is made when it is needed.
+async fn leased(loaded: &Loaded, kept: &KeptTexts, guard: &mut Option<GuardClient>) -> BTreeMap<ServiceName, Time> {
     let is_lost = loaded.settings.is_none();
     if kept.texts().services.is_empty() || (is_lost && kept.texts().host.is_none()) {
-        return BTreeSet::new();
+        return BTreeMap::new();
     }
     notify::status("waiting for the guard");
-    let guard = GuardClient::new(Path::new(SOCKET), IDLE_LIMIT);
+    let guard = guard.get_or_insert_with(|| GuardClient::new(Path::new(SOCKET), IDLE_LIMIT));
     let listed = if is_lost {
-        timeout(LEASES_LIMIT, list_leases(&guard)).await.unwrap_or_default()
+        timeout(LEASES_LIMIT, list_leases(guard)).await.unwrap_or_default()
     } else {
-        list_leases(&guard).await
+        list_leases(guard).await
     };
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
-    listed.into_iter().filter(|listed| !(is_lost && listed.lapsed)).map(|listed| listed.lease.service).collect()
+    let listed = listed.into_iter().filter(|listed| !(is_lost && listed.lapsed));
+    listed.map(|listed| (listed.lease.service, listed.lease.terms.deadline)).collect()
+}
+
+/// What to do while nobody renews `leases`, because not even the former settings will do.
+fn awaited(loaded: &Loaded, leases: &BTreeMap<ServiceName, Time>) -> String {
+    let now = clock::now();
+    let left = leases.values().map(|deadline| deadline.since_at_least(now)).min().unwrap_or_default();
+    let names: Vec<&str> = leases.keys().map(ServiceName::as_str).collect();
+    let (place, message) = loaded.for_all.as_ref().map(|error| (error.location(), &*error.message)).unwrap_or_default();
+    format!(
+        "mend {place} within {}, and this putexd goes on by itself: {message}; a file that is the same on all hosts, as that of seal-key, \
+         is copied from another one; until then nobody renews the leases of this host, and when they end, the units of {} are stopped",
+        rounded(left),
+        first_named(&names, NAMED)
+    )
 }
 
 fn tell(loaded: &Loaded) {

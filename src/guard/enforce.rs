@@ -376,7 +376,7 @@ impl Case {
                 Err(error) => {
                     all_empty = false;
                     if complain {
-                        self.tell(GuardAlarm::Unproven, &format!("cannot kill {path}, trying again: {error}"));
+                        self.tell(GuardAlarm::Unproven, &not_killed(path, &error));
                     }
                 }
             }
@@ -495,6 +495,14 @@ impl Office {
         let (service, error) = refused?;
         let others = if others == 0 { String::new() } else { format!(" and of {others} other services") };
         Some(format!("{service}: cannot have systemd stop its units{others}, trying again: {error}"))
+    }
+}
+
+/// Why it is not known that nothing of a group is left.
+fn not_killed(path: &str, error: &io::Error) -> String {
+    match told::shortage(error) {
+        Some(shortage) => format!("{shortage}; so it is not known what is left of {path}, which is looked at again"),
+        None => format!("cannot kill {path}, trying again: {error}"),
     }
 }
 
@@ -661,6 +669,16 @@ mod tests {
     use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, WriteId};
 
     const RESERVE: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_lack_of_descriptors_is_told_as_what_it_is() {
+        let told = |errno: rustix::io::Errno| not_killed("/db.service", &errno.into());
+        let lack = told(rustix::io::Errno::MFILE);
+        assert!(lack.starts_with("look with \"ls -l /proc/") && lack.contains("prlimit --pid"), "{lack}");
+        assert!(lack.contains("LimitNOFILE= of putex-guard.service") && !lack.contains("kill"), "{lack}");
+        assert!(!lack.contains("restart") && !lack.contains("os error"), "{lack}");
+        assert!(told(rustix::io::Errno::ACCESS).starts_with("cannot kill /db.service, trying again: "));
+    }
 
     /// A control group that is a folder of the test, a socket of PID 1 that nobody answers on, and a lease that is past its
     /// time for SIGKILL.

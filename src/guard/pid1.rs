@@ -17,6 +17,7 @@ use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{DynamicType, Endian, Type};
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
+use super::told;
 use crate::host::failed_start::{Exit, FailedStart};
 use crate::host::mounts::{Configured, place_of};
 use crate::systemd::wire::{FIXED_BYTES, Layout, mend_sender};
@@ -37,7 +38,7 @@ const MESSAGE_LIMIT_BYTES: usize = 128 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection failed, or the time limit is over.
-    #[error("systemd does not answer: {0}")]
+    #[error("systemd does not answer: {}", told::in_words(.0))]
     Silent(#[from] io::Error),
     /// The answer is not what the D-Bus call returns.
     #[error("systemd's answer cannot be read: {0}")]

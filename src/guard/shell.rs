@@ -443,7 +443,7 @@ impl Shell<'_> {
             return Ok(outcome);
         }
         // The record is written before the grant exists: a successor must know every lease that somebody may have acted upon.
-        let condemned = self.condemn(&service).map_err(|error| error.to_string());
+        let condemned = self.condemn(&service).map_err(|error| told::in_words(&error));
         let grant = match condemned.and_then(|groups| Ok((groups, self.keep_all(&service, &effects, kind)?))) {
             Ok((groups, grant)) => {
                 if let Some(groups) = groups {

@@ -14,7 +14,9 @@ use rustix::net::{SendFlags, SocketAddrUnix, send, sendto};
 
 use crate::guard_client::frame::Lease;
 use crate::host::clock;
+use crate::host::descriptors::Shortage;
 use crate::journal::{self, GuardAlarm};
+use crate::systemd::gate::GUARD_UNIT;
 use crate::types::{printable, span};
 
 /// The socket on which the journal takes entries with fields.
@@ -53,6 +55,18 @@ pub(super) fn say(level: Level, text: &str) {
     if send(io::stderr(), line.as_bytes(), unblocked) == Err(Errno::NOTSOCK) {
         let _ = io::stderr().write_all(line.as_bytes());
     }
+}
+
+/// What to do, and what it is, if an error tells that descriptors have run out: that is no fact about what was looked at. The guard is
+/// not restarted for it, because every lease would end.
+pub(super) fn shortage(error: &io::Error) -> Option<String> {
+    let cure = format!("run \"prlimit --pid {} --nofile=65536\"", std::process::id());
+    Shortage::of(error).map(|shortage| shortage.in_words_with(GUARD_UNIT, &cure))
+}
+
+/// An error as it is told to putexd.
+pub(super) fn in_words(error: &io::Error) -> String {
+    shortage(error).unwrap_or_else(|| error.to_string())
 }
 
 /// Writes the entry of an alarm that concerns no single lease.

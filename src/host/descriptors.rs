@@ -35,13 +35,19 @@ impl Shortage {
         File::open("/dev/null").err().as_ref().and_then(Self::of)
     }
 
-    /// What to do about it, and what it is, for the program that `unit` runs.
+    /// What to do about it, and what it is, for the program that `unit` runs, and that may be restarted.
     #[must_use]
     pub fn in_words(self, unit: &str) -> String {
+        self.in_words_with(unit, &format!("run \"systemctl restart {unit}\""))
+    }
+
+    /// The same for a program that `cure` helps at once.
+    #[must_use]
+    pub fn in_words_with(self, unit: &str, cure: &str) -> String {
         match self {
             Self::OfProcess => format!(
-                "look with \"ls -l /proc/{process}/fd\" what is open, run \"systemctl restart {unit}\", and raise LimitNOFILE= of {unit} if \
-                 so many are needed: it has as many files open as it may ({limit})",
+                "look with \"ls -l /proc/{process}/fd\" what is open, {cure}, and raise LimitNOFILE= of {unit} if so many are needed: it has \
+                 as many files open as it may ({limit})",
                 process = std::process::id(),
                 limit = getrlimit(Resource::Nofile).current.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string()),
             ),

@@ -6,6 +6,7 @@ pub mod descriptors;
 pub mod failed_start;
 pub mod group_name;
 pub mod identity;
+pub mod memory;
 pub mod mountinfo;
 pub mod mounts;
 pub mod processes;

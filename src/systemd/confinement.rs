@@ -99,9 +99,9 @@ const WITHOUT_ROOT_APART: &[Property] =
 pub enum RunAs {
     /// A user that the host knows by this name.
     Named(String),
-    /// A user of this number: see `check_user.rs`. systemd gives a unit no user that has no name, and not every host knows a name for it. So the unit begins as root
-    /// with the capabilities for this change alone, and the guard's program makes the change, gives up the capabilities, and
-    /// executes the command.
+    /// A user of this number: see `check_user.rs`. systemd gives a unit no user that has no name, and not every host knows a name for
+    /// it. So the unit begins as root with the capabilities for this change alone, and the guard's program makes the change, gives up
+    /// the capabilities, and executes the command. That asks no name service either, which may hang.
     Numbered(u32),
 }
 

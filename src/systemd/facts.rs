@@ -9,6 +9,7 @@ use super::Systemd;
 use super::error::BusError;
 use super::private::PrivateSocket;
 use super::proxy::object;
+use crate::host::memory;
 use crate::types::UnitName;
 
 /// What PID 1 says of a unit at one time.
@@ -32,16 +33,19 @@ pub struct UnitFacts {
 pub enum MemoryUse {
     /// No more than this, by MemoryMax=.
     Limit(u64),
+    /// As much as the host has, which is this and less than MemoryMax=.
+    AllOfHost(u64),
     /// So much at present, without a limit.
     Present(u64),
 }
 
 impl MemoryUse {
-    /// From the properties MemoryMax and MemoryCurrent, which have the largest number for "none".
-    fn of(limit: u64, present: u64) -> Option<Self> {
+    /// From the properties MemoryMax and MemoryCurrent, which have the largest number for "none", and the memory of the host.
+    fn of(limit: u64, present: u64, of_host: u64) -> Option<Self> {
         match (limit, present) {
             (u64::MAX, u64::MAX) => None,
             (u64::MAX, present) => Some(Self::Present(present)),
+            (limit, _) if limit > of_host => Some(Self::AllOfHost(of_host)),
             (limit, _) => Some(Self::Limit(limit)),
         }
     }
@@ -90,7 +94,7 @@ impl Systemd {
                 let limit = link.property(&path, interface, "MemoryMax").await?;
                 let present = link.property(&path, interface, "MemoryCurrent").await?;
                 let bytes = |value: &OwnedVariant| u64::try_from(value).map_err(|error| malformed(&error));
-                MemoryUse::of(bytes(&limit)?, bytes(&present)?)
+                MemoryUse::of(bytes(&limit)?, bytes(&present)?, memory::total())
             }
         };
         Ok(UnitFacts { load_state, active_state, stop_time, main_pid, memory })
@@ -110,8 +114,9 @@ mod tests {
 
     #[test]
     fn a_limit_of_memory_counts_before_what_is_used() {
-        assert_eq!(MemoryUse::of(7, 5), Some(MemoryUse::Limit(7)));
-        assert_eq!(MemoryUse::of(u64::MAX, 5), Some(MemoryUse::Present(5)));
-        assert_eq!(MemoryUse::of(u64::MAX, u64::MAX), None);
+        assert_eq!(MemoryUse::of(7, 5, 7), Some(MemoryUse::Limit(7)));
+        assert_eq!(MemoryUse::of(8, 5, 7), Some(MemoryUse::AllOfHost(7)));
+        assert_eq!(MemoryUse::of(u64::MAX, 5, 7), Some(MemoryUse::Present(5)));
+        assert_eq!(MemoryUse::of(u64::MAX, u64::MAX, 7), None);
     }
 }

@@ -89,7 +89,7 @@ impl World {
             }
             HostFault::Start => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::Start("root".to_owned(), answer));
+                self.order(h, Order::Start { by: "root".to_owned(), kept_by: Vec::new(), answer });
             }
             HostFault::Pause => {
                 let (answer, _) = tokio::sync::oneshot::channel();

@@ -231,3 +231,42 @@ fn a_file_that_does_not_answer_sets_no_unit_free() {
     fixture.assert_alone(&first);
     standby.share().go_on();
 }
+
+const KEY: &str = "/etc/putex/seal.key";
+/// T is 9 s.
+const LONG: &str = "unit = \"database.service\"\nrenew-interval = \"3s\"\nfailures = 3\nconfirmations = 1\n";
+
+#[test]
+fn a_file_that_is_missing_at_a_restart_may_be_put_back_while_the_lease_lasts() {
+    let plan = Plan::hosts("lostkey", 2, Lockstore::Nats).service("db", LONG);
+    let Some(fixture) = plan.prepare() else { return };
+    for host in &fixture.hosts {
+        host.sh(&format!("umask 077; echo 'a key that is the same on all of the hosts' >{KEY}"));
+        host.sh(&format!("sed -i '/^.store.$/a seal-key = \"{KEY}\"' {HOST_FILE}"));
+    }
+    let begun = now();
+    fixture.start_putexd();
+    let first = fixture.wait_for_start(begun, TAKE_OVER * 2);
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
+    wait_for_standby(other);
+    let restart_without = || {
+        holder.exec(&["mv", KEY, "/root/"]);
+        holder.exec(&["systemctl", "restart", "--no-block", DAEMON]);
+        wait_for_line(holder, &["mend /etc/putex/putexd.toml:", " within ", KEY, "the units of db are stopped"]);
+    };
+    fixture.uninterrupted(&first, WAIT * 3, "a key that is put back", || {
+        restart_without();
+        holder.exec(&["mv", "/root/seal.key", KEY]);
+        wait_for_words(SOON, holder, &["db ", "active"]);
+    });
+
+    let asked = now();
+    restart_without();
+    let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER * 2, "a key that is not put back");
+    assert_eq!(second.host, other.name);
+    wait_until(SOON, "putexd ends", || holder.property(DAEMON, "ExecMainStatus") == "78");
+    holder.exec(&["mv", "/root/seal.key", KEY]);
+    holder.exec(&["systemctl", "start", DAEMON]);
+    wait_for_standby(holder);
+    fixture.assert_no_violation();
+}

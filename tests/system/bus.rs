@@ -40,6 +40,14 @@ fn undrain(host: &Host) -> String {
     said(&as_nobody(host, &["call", NAME, PATH, "org.putexd.Putexd1.Manager", "Undrain", "a{sv}", "0"]))
 }
 
+/// The rule in org.putexd.Putexd1(5) for a group.
+fn rule_of_the_manual() -> String {
+    let page = include_str!("../../packaging/usr/share/man/man5/org.putexd.Putexd1.5");
+    let (_, rule) = page.split_once("50\\-putexd.rules :\n.Bd -literal -offset indent\n").expect("it has a rule");
+    let (rule, _) = rule.split_once(".Ed").expect("the rule has an end");
+    rule.replace("\\-", "-")
+}
+
 #[test]
 fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     let Some((fixture, first)) = Plan::hosts("bus", 2, Lockstore::Nats).run() else { return };
@@ -88,7 +96,20 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     let confirm = [NAME, PATH, "org.putexd.Putexd1.Manager", "ConfirmDead", "sa{sv}", "h9", "0"];
     let refused = said(&as_nobody(host, &[&["call"], &confirm[..]].concat()));
     assert!(refused.contains("Access denied"), "{refused}");
+    // The rule of the manual permits the former to its group, and to nobody else.
+    host.remove_file(RULES);
+    host.sh("groupadd operators && useradd --groups operators anna");
+    host.write_file("/etc/polkit-1/rules.d/50-putexd.rules", &rule_of_the_manual());
+    host.exec(&["systemctl", "restart", "polkit.service"]);
+    let anna = ["setpriv", "--reuid=anna", "--regid=anna", "--init-groups"];
+    let answered = said(&host.output(&[&anna[..], &["putexctl", "undrain"]].concat()));
+    assert!(answered.contains("is not drained"), "{answered}");
+    let refused = said(&host.output(&[&anna[..], &["busctl", "call"], &confirm].concat()));
+    assert!(refused.contains("let yourself be asked for a password"), "{refused}");
+    let refused = undrain(host);
+    assert!(refused.contains("let yourself be asked for a password"), "{refused}");
     // That there was no polkit is believed for a while.
+    have_polkit_say(host, "NO", "YES");
     let look = || said(&as_nobody(host, &["get-property", NAME, OBJECT, "org.putexd.Putexd1.Service", "State"]));
     wait_until(TAKE_OVER, "polkit keeps users from looking", || look().contains("Access denied"));
     host.exec(&["systemctl", "stop", "polkit.service"]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::Host;
-use crate::command::wait_until;
+use crate::command::{said, wait_until};
 use crate::fixture::{Plan, SOON, TAKE_OVER, main_pid, wait_for_line};
 use crate::lockstore::Lockstore;
 
@@ -100,5 +100,57 @@ fn a_check_reaches_nothing_of_another_services_check() {
     host.exec(&["systemctl", "reload", "putexd.service"]);
     wait_for_line(host, &["victim: releasing (was active)", "the active check fails"]);
     wait_until(SOON, "the attacker has done it", || attacks(host).iter().any(|line| !line.ends_with("did 0")));
+    fixture.assert_no_violation();
+}
+
+/// Permits everything to everybody.
+const PERMISSIVE: &str = "polkit.addRule(function(action, subject) { return polkit.Result.YES; });\n";
+
+/// Asks for all by which something of its user would outlive it, says in one line what it was told, and leaves a process behind.
+const CLINGS: &str = r#"#!/bin/sh
+me=$(id -u)
+login1="org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
+systemd1="org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager"
+told="asked by $(id -un):"
+for call in "$login1 SetUserLinger ubb $me true false" "$login1 Inhibit ssss shutdown $me check delay" \
+    "$systemd1 StartUnit ss user@$me.service replace" "$systemd1 StartUnit ss user-runtime-dir@$me.service replace"; do
+    if answer=$(busctl call $call 2>&1); then told="$told permitted"; else told="$told ${answer##*: };"; fi
+done
+echo "$told"
+setsid sh -c 'trap "" HUP TERM; exec sleep 1000' >/dev/null 2>&1 &
+"#;
+
+/// As on most desktops and some servers: users without an entry in a file have names, logind keeps managers of users, and polkit
+/// permits what it likes.
+#[test]
+fn a_check_gets_no_right_and_leaves_nothing_behind() {
+    let plan = Plan::hosts("clings", 1, Lockstore::Directory).unit("clings", SLEEPS).file("/opt/clings.sh", CLINGS);
+    let plan = plan.file("/etc/polkit-1/rules.d/10-everybody.rules", PERMISSIVE);
+    let check = service("clings", "").replace("/usr/bin/perl\", \"/opt/clings.pl", "/bin/sh\", \"/opt/clings.sh");
+    let Some((fixture, _)) = plan.service("clings", check).run() else { return };
+    let host = &fixture.hosts[0];
+    host.exec(&["sed", "-i", r"s/^\(passwd\|group\):.*/& systemd/", "/etc/nsswitch.conf"]);
+    host.exec(&["systemctl", "unmask", "systemd-logind.service"]);
+    host.exec(&["systemctl", "restart", "dbus.service", "polkit.service", "systemd-logind.service"]);
+
+    let answers = || {
+        let text = host.exec(&["journalctl", "--no-pager", "--output=cat", "--unit=putex-check-clings-active.service"]);
+        text.lines().filter(|line| line.starts_with("asked by putex-check-")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    wait_until(TAKE_OVER, "three checks by a user with a name", || answers().len() >= 3);
+    assert!(answers().iter().all(|line| !line.contains("permitted")), "{:?}", answers());
+    // Others are permitted it on this host.
+    let other = said(&host.output(&["setpriv", "--reuid=65534", "--clear-groups", "sh", "/opt/clings.sh"]));
+    assert!(other.contains("asked by nobody") && other.matches("permitted").count() >= 3, "{other}");
+    host.output(&["pkill", "--uid=65534"]);
+
+    let uid = users(host)["clings"].clone();
+    host.exec(&["systemctl", "stop", "putexd.service"]);
+    let left = format!(
+        "ps --no-headers -o args --user {uid}; ls -d /run/user/{uid}; ls /var/lib/systemd/linger | grep putex; \
+         loginctl list-users --no-legend | grep -w {uid}; systemd-inhibit --list --no-legend | grep -w {uid}; \
+         systemctl list-units --all --plain --no-legend 'putex-check-*' '*{uid}*'; true"
+    );
+    assert_eq!(host.sh(&left), "");
     fixture.assert_no_violation();
 }

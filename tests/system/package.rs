@@ -34,6 +34,8 @@ const PUTEXD: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 const DRAINED: &str = "/var/lib/putex/+drained.json";
+/// What a removal runs in place of putexctl while this file is there.
+const HALTS: &str = "/usr/local/sbin/putexctl";
 
 /// The Debian package of a version: the one that was released before, or the programs under test, under a version of their own.
 fn package(version: &str) -> PathBuf {
@@ -506,11 +508,14 @@ fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
     assert!(output.status.code() == Some(78) && told.contains("set replicas = 1 in [store] of putexd.toml"), "{told}");
 }
 
-/// Removes the package with dpkg until the host is drained, and has the removal stand still there.
+/// Removes the package with dpkg until the host is drained, and has the removal stand still there: what it takes for putexctl stops
+/// itself after the drain.
 fn half_removed(host: &Host) -> Child {
+    host.write_file(HALTS, "#!/bin/sh\n/usr/bin/putexctl \"$@\"\n[ \"$1\" != drain ] || kill -s STOP $$\n");
+    host.exec(&["chmod", "+x", HALTS]);
     let removal = host.begin(&["dpkg", "--remove", "putexd"]);
-    // On the host itself, because a drain is soon over.
-    host.sh(&format!("until test -e {DRAINED} && kill -s STOP $(pidof -x putexctl) 2>/dev/null; do sleep 0.01; done"));
+    wait_until(TAKE_OVER, "the removal stands still", || host.sh("ps -o state= -C putexctl || true").contains('T'));
+    host.remove_file(HALTS);
     removal
 }
 

@@ -55,6 +55,8 @@ fn a_stop_that_the_store_has_lost_is_kept(store: Lockstore) {
     let second = fixture.wait_for_one_active(TAKE_OVER);
     assert_eq!(second.host, other.name);
     wait_for_words(other, "putexctl status db", &["would not take it: stopped everywhere"]);
+    let remedy = format!("run \"putexctl start db\" on {}", holder.name);
+    wait_for_words(other, "putexctl start db 2>&1", &[&remedy, "this host runs it"]);
     holder.exec(&["putexctl", "start", "db"]);
     wait_for_standby(holder);
     wait_for_words(other, "putexctl status", &["1 of 1 eligible"]);
@@ -104,6 +106,8 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
         let said =
             wait_for_words(other, "putexctl doctor", &["records are sealed", "the record of the lock \"db\" is not"]);
         assert!(said.contains("database.service: its entry is not believed"), "{said}");
+        let remedy = format!("compare the file of seal-key with that of {}", holder.name);
+        wait_for_words(other, "putexctl status", &[&remedy]);
         other.exec(&["putexctl", "adopt", "db"]);
         wait_for_standby(other);
     });

@@ -192,6 +192,12 @@ fn refused(words: &[&str], attempts: impl IntoIterator<Item = (&'static str, Out
     }
 }
 
+/// What `putexctl init` says once the store is gone, on a host whose login may not make it any more.
+fn init(rig: &Rig) -> Output {
+    let host = rig.fixture.hosts[..2].iter().find(|host| host.is_on()).expect("one is on");
+    host.output(&["putexctl", "init"])
+}
+
 #[test]
 #[cfg_attr(not(feature = "postgres"), ignore = "this putexd was built without the store: --all-features")]
 fn debians_postgresql_serves_with_the_least_rights() {
@@ -241,6 +247,10 @@ fn debians_postgresql_serves_with_the_least_rights() {
     refused(&denied, more.map(|(what, statement)| (what, own(statement))));
     let line = "psql 'host=h3 user=putexd dbname=putex sslmode=disable' -c 'SELECT 1'";
     refused(&["no encryption"], [("without TLS", server.output(&["sh", "-c", line]))]);
+
+    server.sh("cd / && runuser -u postgres -- psql -qd putex -c 'DROP TABLE putex_locks'");
+    let told = said(&init(&rig));
+    assert!(told.contains("have a superuser execute postgres.sql") && told.contains("permission denied"), "{told}");
 }
 
 #[test]
@@ -292,6 +302,17 @@ fn debians_etcd_serves_with_the_least_rights() {
         ("elsewhere by putexd", "put /other x"),
     ];
     refused(&["permission denied"], more.map(|(what, order)| (what, own(order))));
+
+    let root = |order: &str| etcdctl("root:$(cat /root/putex/root-password)", order);
+    assert!(root("del /putex/incarnation").status.success());
+    let told = said(&init(&rig));
+    let right = "role grant-permission putexd readwrite /putex/incarnation";
+    assert!(told.contains(right) && told.contains("as etcd's root"), "{told}");
+    assert!(root(right).status.success());
+    let told = init(&rig);
+    assert!(told.status.success(), "{}", said(&told));
+    assert!(root("role grant-permission putexd read /putex/incarnation").status.success());
+    assert!(!own("put /putex/incarnation x").status.success(), "the right is taken back");
 }
 
 /// A request to the interface of JetStream. `None`: no answer.
@@ -377,6 +398,15 @@ fn debians_nats_server_serves_with_the_least_rights() {
         assert!(forged.is_err(), "putexd may publish to an inbox: {forged:?}");
     });
     assert_eq!(rig.fixture.oracle.live().len(), 1);
+
+    server.sh("systemctl stop nats-server && rm -r /var/lib/nats/jetstream && systemctl start nats-server");
+    let told = wait_for(SOON, "the server denies it", || {
+        Some(said(&init(&rig))).filter(|told| told.contains("failed to make the store"))
+    });
+    let lines = ["$JS.API.STREAM.CREATE.KV_putex", "$JS.API.STREAM.PURGE.KV_putex", "# only for putexctl init"];
+    assert!(lines.iter().all(|line| told.contains(line)), "{told}");
+    server.sh("cp /usr/share/putexd/permissions/nats-account.conf /etc/nats/ && systemctl reload nats-server");
+    wait_until(SOON, "the bucket is made", || init(&rig).status.success());
 }
 
 #[test]

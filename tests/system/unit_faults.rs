@@ -39,6 +39,9 @@ fn a_failed_check_hands_over(store: Lockstore) {
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "failed check");
     assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
     wait_for_line(host, &["db: releasing (was active)", "the active check fails"]);
+    let shown = "journalctl -u putex-check-db-active.service";
+    wait_for_line(host, &["the health check has failed", &format!("\"{shown}\"")]);
+    assert!(host.sh(shown).contains("Health check of db as active"), "{}", host.sh(shown));
 
     // The host fails its standby check too: it does not contend, even when there is no other host.
     let next = fixture.host_of(&second);

@@ -201,7 +201,9 @@ fn check_file(
     };
     let shown = path.display();
     match root.join(below).metadata() {
-        Err(error) => report.error(&span, format!("{shown} cannot be used: {error}; make it, or mend the path")),
+        Err(error) => {
+            report.error(&span, format!("put the file there, or mend the path: {shown} cannot be used: {error}"));
+        }
         Ok(found) if !found.is_file() => report.error(&span, format!("{shown} is not a file")),
         Ok(found) => {
             if let Some(why) = objection(path, (&found).into(), identity::user()) {

@@ -266,9 +266,10 @@ impl Cluster {
     pub(super) fn status(&self) -> ClusterStatus {
         let own = lock(&self.0.own).clone();
         let clock = &self.0.site.clock;
-        let (mut hosts, is_cut) = {
+        let (mut hosts, is_cut, unsealed) = {
             let view = lock(&self.0.view);
-            (view.hosts(&self.0.site.node, clock.boot(), clock.wall()), view.is_cut())
+            let unsealed: Vec<String> = view.unsealed(clock.boot()).into_iter().map(NodeId::to_string).collect();
+            (view.hosts(&self.0.site.node, clock.boot(), clock.wall()), view.is_cut(), unsealed.join(", "))
         };
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));
@@ -287,6 +288,13 @@ impl Cluster {
                 "look who may write to the store: the hosts' reports are too large together, and not all is shown"
                     .to_owned(),
             );
+        }
+        if !unsealed.is_empty() {
+            trouble.push(format!(
+                "compare the file of seal-key with that of {}, and look who else may write to the store: a report in that name has no \
+                 seal by the key of this host, and is not believed",
+                shortened(&unsealed, ERROR_LIMIT)
+            ));
         }
         ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
     }

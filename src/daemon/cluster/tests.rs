@@ -609,3 +609,35 @@ async fn what_was_forged_is_put_right_soon_after() {
     sleep(Duration::from_secs(20)).await;
     assert!(one.sees("h2").report.alarms.is_empty(), "another host of the same name is told of for a minute");
 }
+
+/// A host with another seal-key writes over the list of hosts, and its report cannot be opened.
+#[tokio::test(start_paused = true)]
+async fn a_host_with_another_seal_key_is_told_of() {
+    let store = MemoryStore::new(LIMIT);
+    let one = Member::new(&store, "h1", "m1", 1, 1);
+    let two = Member::new(&store, "h2", "m2", 1, 2);
+    sleep(SEEN * 2).await;
+    let trouble = || one.cluster.status().trouble;
+    assert_eq!(trouble(), "");
+    drop(two);
+    let other_key = |name: &str| {
+        let node = NodeId::new(name).expect("a name");
+        let list = wire::HostList { hosts: vec![wire::Listed { node: name.to_owned(), at: NOW + 60 }] };
+        let report = HostReport { node: name.to_owned(), boot: "b".to_owned(), ..HostReport::default() };
+        store.put(&Key::of_hosts(None), wire::encode(&list).marked_unsealed());
+        store.put(&Key::of_host(None, &node, 0), wire::encode(&report).marked_unsealed());
+    };
+    // One that was known before, and one that has never reported otherwise.
+    for name in ["h2", "h3"] {
+        for _ in 0..8 {
+            sleep(SEEN / 2).await;
+            other_key(name);
+        }
+        sleep(SEEN).await;
+        let told = trouble();
+        assert!(told.contains(&format!("compare the file of seal-key with that of {name},")), "{told}");
+    }
+    let _two = Member::new(&store, "h2", "m2", 1, 3);
+    sleep(SEEN * 6).await;
+    assert_eq!(trouble(), "");
+}

@@ -16,7 +16,7 @@ use crate::cluster::wire::{self, HOSTS_LIMIT};
 use crate::daemon::hints::{Bell, rung};
 use crate::task::lock;
 use crate::types::span::milliseconds;
-use crate::types::{Incarnation, Key, NodeId, Revision};
+use crate::types::{Incarnation, Key, NodeId, Revision, Value};
 
 /// Time between two looks at a report. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);
@@ -40,6 +40,9 @@ const BYTES_LIMIT: usize = SERVICES_LIMIT * 256;
 /// who knows nothing of the host, which then puts itself there again.
 const UNLISTED: Duration = SILENT;
 
+/// How long it is told that a host reports without a valid seal. Hosts with two keys write the list of hosts in turn.
+const UNSEALED: Duration = Duration::from_secs(60);
+
 /// A host may report so long before it dies, after its last renewal; and the report of a host that dies may be read so late.
 const LAST_WORD: Duration = Duration::from_secs(3);
 
@@ -54,6 +57,8 @@ pub(super) struct View {
     answered: Option<Duration>,
     /// Whether it has failed since.
     is_away: bool,
+    /// The hosts whose word was found without a valid seal, and when, by `CLOCK_BOOTTIME`. Somebody else may have written it.
+    unsealed: BTreeMap<NodeId, Duration>,
 }
 
 /// A page of a report as it was read last.
@@ -189,6 +194,23 @@ impl View {
 
     pub(super) fn is_empty(&self) -> bool {
         self.hosts.is_empty()
+    }
+
+    /// Notes that what `node` has written, or somebody in its name, has no valid seal.
+    fn see_unsealed(&mut self, node: NodeId, now: Duration) {
+        if self.unsealed.len() < HOSTS_LIMIT || self.unsealed.contains_key(&node) {
+            self.unsealed.insert(node, now);
+        }
+    }
+
+    /// The hosts that seem to report without a valid seal, and do not report otherwise.
+    pub(super) fn unsealed(&self, now: Duration) -> Vec<&NodeId> {
+        let is_recent = |at: Duration| now.saturating_sub(at) <= UNSEALED;
+        let reports = |node| {
+            let changed = self.hosts.get(node).and_then(|seen: &Seen| seen.changed.filter(|_| seen.report.is_some()));
+            changed.is_some_and(|changed| now.saturating_sub(changed) <= SILENT)
+        };
+        self.unsealed.iter().filter(|(node, at)| is_recent(**at) && !reports(node)).map(|(node, _)| node).collect()
     }
 
     /// Whether the reports of the hosts are larger together than what is kept of them.
@@ -344,15 +366,18 @@ impl Viewer {
     async fn look_at_list(&mut self) -> Result<(), Trouble> {
         let site = &self.cluster.0.site;
         let snapshot = site.notes.read(&site.list(), None).await?;
-        let value = snapshot.entry.and_then(|entry| entry.value);
-        let mut listed: Vec<NodeId> =
-            value.map(|value| wire::listed(&value)).unwrap_or_default().into_iter().map(|(node, _)| node).collect();
+        let value = snapshot.entry.and_then(|entry| entry.value).unwrap_or_default();
+        let names = |value: &Value| wire::listed(value).into_iter().map(|(node, _)| node).collect::<Vec<_>>();
+        let mut listed = names(&value);
+        let unsealed = if value.is_unsealed() { names(&value.without_mark()) } else { Vec::new() };
         if !listed.contains(&site.node) {
             self.cluster.0.unlisted.notify_one();
         }
         listed.retain(|node| *node != site.node);
         let (boot, now) = (site.clock.boot(), Instant::now());
         let mut view = lock(&self.cluster.0.view);
+        view.unsealed.retain(|_, at| boot.saturating_sub(*at) <= UNSEALED);
+        unsealed.into_iter().filter(|node| *node != site.node).for_each(|node| view.see_unsealed(node, boot));
         let room = LOOKED_AT_LIMIT.saturating_sub(listed.len());
         let unlisted =
             view.hosts.iter().filter(|(node, seen)| !listed.contains(node) && View::reports_unlisted(seen, boot));
@@ -388,10 +413,14 @@ impl Viewer {
         let site = &self.cluster.0.site;
         let snapshot = site.notes.read(&site.page(node, 0), None).await?;
         let found = position(&snapshot);
-        let report = snapshot.entry.and_then(|entry| entry.value).and_then(|value| wire::report(&value, node));
+        let value = snapshot.entry.and_then(|entry| entry.value).unwrap_or_default();
+        let report = wire::report(&value, node);
         let mut pages = Vec::new();
         {
             let mut view = lock(&self.cluster.0.view);
+            if value.is_unsealed() {
+                view.see_unsealed(node.clone(), site.clock.boot());
+            }
             let Some(seen) = view.hosts.get_mut(node) else { return Ok(()) };
             if seen.position.as_ref() == Some(&found) && is_complete(seen) {
                 return Ok(());

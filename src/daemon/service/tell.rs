@@ -124,7 +124,13 @@ impl Service {
                 self.alarms.end(journal::Alarm::CheckFailed);
                 self.raise(journal::Alarm::CheckRecovered, &format!("the {role} check passes"));
             }
-            Err(reason) => self.raise(journal::Alarm::CheckFailed, reason),
+            Err(reason) => {
+                let unit =
+                    self.settings.health.as_ref().and_then(|health| health.probe.unit(&self.settings.name, role));
+                let printed =
+                    unit.map_or_else(String::new, |unit| format!("; \"journalctl -u {unit}\" has what it says"));
+                self.raise(journal::Alarm::CheckFailed, &format!("{reason}{printed}"));
+            }
         }
     }
 

@@ -130,8 +130,9 @@ impl Service {
         Ok(told)
     }
 
-    /// `Err`: it is not stopped, or the word cannot be taken back from this host.
-    pub(super) fn told_to_start(&self, by: &str) -> Result<String, Unmet> {
+    /// `kept_by`: other hosts that keep the service stopped by a word that the store has lost. `Err`: it is not stopped, or the word
+    /// cannot be taken back from this host.
+    pub(super) fn told_to_start(&self, by: &str, kept_by: &[String]) -> Result<String, Unmet> {
         let now = self.host.machine.now();
         let name = &self.settings.name;
         let is_blind = self.election.state() == State::NoStore;
@@ -153,6 +154,13 @@ impl Service {
                 (_, "") => "a host that may run it takes it; \"putexctl status\" says what each waits for".to_owned(),
                 (_, holder) => format!("{holder} has its lock"),
             };
+            if !kept_by.is_empty() {
+                return Err(Unmet::Refused(format!(
+                    "run \"putexctl start {name}\" on {}: an operator's stop that the store has lost is known there and not on this host, \
+                     and keeps it stopped there ({where_it_is})",
+                    kept_by.join(" and on ")
+                )));
+            }
             return Err(Unmet::Needless(format!(
                 "nothing was to be done, because no operator keeps it stopped: {where_it_is}"
             )));

@@ -12,6 +12,7 @@ use crate::cluster::eligibility::is_held_in;
 use crate::cluster::history::Happened;
 use crate::cluster::report;
 use crate::cluster::request::{Unmet, Verb};
+use crate::cluster::view::{HostStatus, Life};
 use crate::config::ServiceSettings;
 use crate::daemon::diary::Teller;
 use crate::daemon::notify;
@@ -55,7 +56,10 @@ impl Supervisor {
                     let word = Word::new(&by, &reason, self.host.machine.wall().as_secs(), until);
                     self.order(&service, answer, |answer| Order::Stop(word, answer));
                 }
-                Verb::Start { service } => self.order(&service, answer, |answer| Order::Start(by, answer)),
+                Verb::Start { service } => {
+                    let kept_by = self.kept_by_others(&service);
+                    self.order(&service, answer, |answer| Order::Start { by, kept_by, answer });
+                }
                 Verb::Pause { service, reason, seconds } => {
                     let at = self.host.machine.wall().as_secs();
                     let word = Word::new(&by, &reason, at, Some(at.saturating_add(seconds)));
@@ -89,6 +93,18 @@ impl Supervisor {
         if let Some(answer) = untaken.and_then(Order::into_answer) {
             let _ = answer.send(Err(format!("the election of {service} does not answer").into()));
         }
+    }
+
+    /// The other hosts that keep a service stopped because of a word that the store has lost, as they report.
+    fn kept_by_others(&self, service: &ServiceName) -> Vec<String> {
+        let cluster = self.cluster.status();
+        let (lost, own) = (journal::Alarm::StopLost.kind(), self.host.node.as_str());
+        let of_service = |host: &HostStatus| {
+            let told = host.services.iter().find(|told| told.service == service.as_str());
+            told.is_some_and(|told| told.alarms.iter().any(|alarm| alarm.kind == lost))
+        };
+        let keeps = |host: &&HostStatus| host.report.node != own && host.life() == Life::Reports && of_service(host);
+        cluster.hosts.iter().filter(keeps).map(|host| host.report.node.clone()).collect()
     }
 
     /// Takes an operator's word that a host is off, and ends the wait for its fencing.

@@ -170,11 +170,11 @@ impl Shell<'_> {
                 } else {
                     "none is begun, and what is started again under one may be refused"
                 };
-                let trouble = format!(
-                    "{}: the guard cannot keep {}: {error}; leases go on, {refused}",
-                    remedy(&error),
-                    self.paths.state.display()
-                );
+                let what = format!("the guard cannot keep {}", self.paths.state.display());
+                let trouble = match told::shortage(&error) {
+                    Some(shortage) => format!("{shortage}; {what} meanwhile; leases go on, {refused}"),
+                    None => format!("{}: {what}: {error}; leases go on, {refused}", remedy(&error)),
+                };
                 if self.room.trouble.replace(trouble.clone()).is_none() {
                     told::alarm(Level::Alert, GuardAlarm::NoRoom, &trouble);
                 }
