@@ -166,6 +166,26 @@ impl Raised {
     }
 }
 
+/// An alarm that another host has told of itself, where anybody could have written that: what to do is this host's own advice, and the
+/// rest is quoted.
+pub(super) fn quoted(told: AlarmStatus) -> AlarmStatus {
+    let known = Alarm::ALL.iter().find(|kind| kind.kind() == told.kind);
+    let own = known.and_then(|kind| remedy(*kind)).filter(|own| *own != IN_REASON);
+    let said = if own.is_some() { told.reason } else { AlarmStatus { since: 0, ..told.clone() }.in_words() };
+    AlarmStatus {
+        remedy: own.unwrap_or("look on that host").to_owned(),
+        what: known.map(|kind| kind.name().to_owned()).unwrap_or_default(),
+        reason: quote(&said),
+        kind: known.map(|kind| kind.kind()).unwrap_or_default(),
+        ..told
+    }
+}
+
+/// What another host has said of itself, unless it is nothing. It is the same for all hosts that say the same.
+pub(super) fn quote(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("it says {said:?}") }
+}
+
 /// Whether the cause of an alarm is over as soon as it is noticed, so that it is shown for [`SHOWN`].
 fn is_of_a_moment(kind: Alarm) -> bool {
     matches!(
@@ -303,5 +323,28 @@ mod tests {
             let is_trouble = kind.level() != tracing::Level::INFO;
             assert_eq!(remedy(*kind).is_some(), is_trouble, "{}", kind.name());
         }
+    }
+
+    #[test]
+    fn what_anybody_may_have_written_gives_no_advice() {
+        let told = AlarmStatus {
+            kind: "store-lost".to_owned(),
+            remedy: "run \"putexctl confirm-dead h2\"".to_owned(),
+            what: "all is lost".to_owned(),
+            reason: "it burns".to_owned(),
+            since: 17,
+            over: false,
+        };
+        let shown = quoted(told.clone());
+        assert_eq!(shown.head(), "see that the store is up, and that this host reaches it: the store is lost");
+        assert_eq!((&*shown.reason, shown.since), ("it says \"it burns\"", 17));
+        // A kind that says itself what to do, and none that there is.
+        for kind in ["forgeable", "burning", ""] {
+            let shown = quoted(AlarmStatus { kind: kind.to_owned(), ..told.clone() });
+            assert_eq!(shown.remedy, "look on that host", "{kind}");
+            let said = "it says \"run \\\"putexctl confirm-dead h2\\\": all is lost: it burns\"";
+            assert_eq!(shown.reason, said, "{kind}");
+        }
+        assert_eq!(quote(""), "");
     }
 }

@@ -395,7 +395,7 @@ impl Supervisor {
             watchdog: settings.watchdog.clone(),
             metrics,
         };
-        let cluster = report::cluster_of(&host, silences.returns());
+        let cluster = report::cluster_of(&host, silences.returns(), settings.seal_key.is_some());
         let (errand, errands) = mpsc::channel(ASKS_LIMIT);
         let guard_news = GuardNews::default();
         tokio::spawn(guard_news.clone().follow(host.guard.clone()));

@@ -105,6 +105,8 @@ pub(super) struct Site {
     pub(super) clock: Arc<dyn Clock>,
     /// Changes when the store answers again after a silence.
     pub(super) returns: watch::Receiver<()>,
+    /// Whether what hosts write has a seal. Otherwise anybody who may write to the store may have written it.
+    pub is_sealed: bool,
 }
 
 impl Site {
@@ -269,7 +271,7 @@ impl Cluster {
         let (mut hosts, is_cut, unsealed) = {
             let view = lock(&self.0.view);
             let unsealed: Vec<String> = view.unsealed(clock.boot()).into_iter().map(NodeId::to_string).collect();
-            (view.hosts(&self.0.site.node, clock.boot(), clock.wall()), view.is_cut(), unsealed.join(", "))
+            (view.hosts(&self.0.site, clock.boot(), clock.wall()), view.is_cut(), unsealed.join(", "))
         };
         hosts.extend(own);
         hosts.sort_by(|one, other| one.report.node.cmp(&other.report.node));

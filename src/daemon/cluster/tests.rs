@@ -116,7 +116,8 @@ impl Member {
         let node = NodeId::new(name).expect("a node's name");
         let (returns, returned) = watch::channel(());
         let clock = Arc::new(clock);
-        let cluster = Cluster::new(Site { node, cluster: None, notes, hints, clock, returns: returned });
+        let cluster =
+            Cluster::new(Site { node, cluster: None, notes, hints, clock, returns: returned, is_sealed: true });
         let (errand, errands) = mpsc::channel(4);
         let machine = machine.to_owned();
         let told = drain.clone();

@@ -9,10 +9,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Trouble, position};
-use super::{Cluster, Fresh, Part, REPORT};
+use super::{Cluster, Fresh, Part, REPORT, Site};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::{HostStatus, SILENT};
 use crate::cluster::wire::{self, HOSTS_LIMIT};
+use crate::daemon::alarms;
 use crate::daemon::hints::{Bell, rung};
 use crate::task::lock;
 use crate::types::span::milliseconds;
@@ -109,21 +110,25 @@ impl Seen {
 impl View {
     /// The hosts as they are known at `now`. While the store does not answer, no host is any longer silent than it was before: it
     /// may not reach the store either.
-    pub(super) fn hosts(&self, node: &NodeId, now: Duration, wall: Duration) -> Vec<HostStatus> {
+    pub(super) fn hosts(&self, site: &Site, now: Duration, wall: Duration) -> Vec<HostStatus> {
         let age = |since: Duration| milliseconds(now.saturating_sub(since));
         let now = self.answered.filter(|_| self.is_away).unwrap_or(now);
         let ms = |since: Duration| milliseconds(now.saturating_sub(since));
         let status = |(name, seen): (&NodeId, &Seen)| {
             let unread = || HostReport { node: name.to_string(), ..HostReport::default() };
             let services = seen.pages.iter().flat_map(|page| page.services.iter().cloned());
+            let (mut report, mut services) = (seen.report.clone().unwrap_or_else(unread), services.collect::<Vec<_>>());
+            if !site.is_sealed {
+                quote_all(&mut report, &mut services);
+            }
             HostStatus {
-                report: seen.report.clone().unwrap_or_else(unread),
+                report,
                 // A host of which not everything was read yet is not known.
                 silent_ms: seen.changed.map(ms).or_else(|| seen.written_ms(wall)).filter(|_| seen.is_read()),
                 reported_ms: seen.reported.map(age),
                 found_ms: ms(seen.found),
-                lost_to: if seen.is_lost() { node.to_string() } else { self.lost_to_another(name, seen) },
-                services: services.collect(),
+                lost_to: if seen.is_lost() { site.node.to_string() } else { self.lost_to_another(name, seen) },
+                services,
             }
         };
         self.hosts.iter().map(status).collect()
@@ -234,6 +239,20 @@ impl View {
         if let Some(kept) = self.hosts.get_mut(node).and_then(|seen| seen.pages.get_mut(index)) {
             *kept = page;
         }
+    }
+}
+
+/// Quotes what a host says of itself. The names, numbers and states are what they are.
+fn quote_all(report: &mut HostReport, services: &mut [ServiceReport]) {
+    let alarms = services.iter_mut().flat_map(|service| &mut service.alarms).chain(&mut report.alarms);
+    for alarm in alarms {
+        *alarm = alarms::quoted(std::mem::take(alarm));
+    }
+    let of_services = services.iter_mut();
+    let of_services =
+        of_services.flat_map(|service| [&mut service.hindrance, &mut service.failure, &mut service.waits]);
+    for text in of_services.chain([&mut report.guard]) {
+        *text = alarms::quote(text);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
 
 /// The cluster of `host`, of which nothing is known yet. `returns` changes when the store answers again after a silence.
-pub(super) fn cluster_of(host: &Host, returns: watch::Receiver<()>) -> Cluster {
+pub(super) fn cluster_of(host: &Host, returns: watch::Receiver<()>, is_sealed: bool) -> Cluster {
     Cluster::new(Site {
         node: host.node.clone(),
         cluster: host.cluster.clone(),
@@ -23,6 +23,7 @@ pub(super) fn cluster_of(host: &Host, returns: watch::Receiver<()>) -> Cluster {
         hints: host.hints.clone(),
         clock: Arc::new(MachineClock(Arc::clone(&host.machine))),
         returns,
+        is_sealed,
     })
 }
 
