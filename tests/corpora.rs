@@ -74,6 +74,11 @@ fn postgres() {
 }
 
 #[test]
+fn process() {
+    run("process");
+}
+
+#[test]
 fn record() {
     run("record");
 }

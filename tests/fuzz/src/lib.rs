@@ -7,6 +7,7 @@
 mod configuration;
 mod frames;
 mod journal;
+mod process;
 mod record;
 mod stores;
 
@@ -24,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     ("nats", stores::nats),
     #[cfg(feature = "postgres")]
     ("postgres", stores::postgres),
+    ("process", process::process),
     ("record", record::record),
 ];
 

@@ -1,0 +1,71 @@
+//! What the process with the store's client sends to putexd.
+
+use std::time::Duration;
+
+use putexd::store::remote::RemoteStore;
+use putexd::store::{Administer as _, Store as _};
+use putexd::types::store::{EtcdSettings, StoreSettings, Tls};
+use putexd::types::{Key, is_printable};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+use super::record;
+
+/// How long calls wait for answers that do not come.
+const LIMIT: Duration = Duration::from_millis(20);
+
+/// Frames, each behind a byte with its length.
+pub fn process(input: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let ours = std::sync::Mutex::new(Some(ours));
+        let settings =
+            EtcdSettings { endpoints: Vec::new(), prefix: "/p".to_owned(), login: None, tls: Tls::default() };
+        let store = RemoteStore::new(StoreSettings::Etcd(settings), Duration::from_secs(60), move || {
+            let ours = ours.lock().expect("nobody panics").take();
+            async { ours.ok_or_else(|| std::io::Error::other("there is one process")) }
+        });
+        tokio::spawn(answer(theirs, input.to_vec()));
+        // The stream is there after the first turn.
+        tokio::task::yield_now().await;
+        let key = Key::new("db").expect("a key");
+        let read = tokio::time::timeout(LIMIT, store.read(&key, None));
+        let list = tokio::time::timeout(LIMIT, store.list());
+        let examine = tokio::time::timeout(LIMIT, store.examine());
+        let (read, list, examination) = tokio::join!(read, list, examine);
+        if let Ok(Ok(snapshot)) = read
+            && let Some(value) = snapshot.entry.and_then(|entry| entry.value)
+        {
+            assert!(!value.is_unsealed(), "a mark of putexd's own comes from outside");
+            record::check(&value);
+        }
+        let listed = list.ok().and_then(Result::ok).map(|listing| listing.keys).unwrap_or_default();
+        let found = examination.ok().and_then(Result::ok).unwrap_or_default();
+        let names = listed.into_iter().map(|key| key.name);
+        let texts = names.chain(found.warnings).chain(found.facts.into_iter().map(|(_, text)| text)).chain(found.fault);
+        for text in texts {
+            assert!(text.chars().all(is_printable), "{text:?} would be shown");
+        }
+    });
+}
+
+/// Answers as soon as the three calls are there.
+async fn answer(mut stream: UnixStream, input: Vec<u8>) {
+    for _ in 0..4 {
+        let Ok(length) = stream.read_u32().await else { return };
+        let mut frame = vec![0; length as usize];
+        if stream.read_exact(&mut frame).await.is_err() {
+            return;
+        }
+    }
+    let mut rest = &input[..];
+    while let Some((length, behind)) = rest.split_first() {
+        let (frame, after) = behind.split_at(behind.len().min(usize::from(*length)));
+        let head = u32::try_from(frame.len()).unwrap_or_default().to_be_bytes();
+        if stream.write_all(&[&head[..], frame].concat()).await.is_err() {
+            return;
+        }
+        rest = after;
+    }
+}
