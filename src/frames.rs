@@ -18,7 +18,6 @@ use tokio_util::bytes::Bytes;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use crate::task::OwnedTask;
-use crate::types::shortened;
 
 /// Where `putex-net.socket` listens. Whoever connects gets a process of its own.
 pub const SOCKET: &str = "/run/putex-net.sock";
@@ -29,13 +28,14 @@ pub const LIMIT: usize = 256 * 1024;
 /// How many frames wait to be written. Further ones wait in their senders.
 const QUEUE_LIMIT: usize = 256;
 
-/// The version of the program, which both ends have to have.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The number of the frames' form, which both ends have to have. putexd may be older or newer than a process that is started for it,
+/// between the installation of a package and the restart of putexd. postcard tells no field from another, so each change counts.
+const FORMAT: u32 = 1;
 
 /// The first frame of a connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
-    version: String,
+    format: u32,
     role: Role,
 }
 
@@ -51,11 +51,14 @@ pub enum Role {
 impl Hello {
     /// The role, if this process may be had by the program that asks.
     pub fn role(&self) -> io::Result<Role> {
-        if self.version == VERSION {
+        if self.format == FORMAT {
             return Ok(self.role);
         }
-        let theirs = shortened(&self.version, 32);
-        Err(invalid(format!("restart putexd: it is still version {theirs}, and putex-net is {VERSION}")))
+        let why = format!(
+            "restart putexd: it has frames of form {}, and the installed putex-net of form {FORMAT}",
+            self.format
+        );
+        Err(invalid(why))
     }
 }
 
@@ -78,7 +81,7 @@ pub async fn connect(socket: &Path, role: Role) -> io::Result<UnixStream> {
 /// Tells a process that is there already its role.
 pub async fn take(stream: UnixStream, role: Role) -> io::Result<UnixStream> {
     let mut first = FramedWrite::new(stream, codec());
-    first.send(encode(&Hello { version: VERSION.to_owned(), role })?).await?;
+    first.send(encode(&Hello { format: FORMAT, role })?).await?;
     Ok(first.into_inner())
 }
 

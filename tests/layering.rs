@@ -17,7 +17,7 @@ const PROGRAMS: Layers = &[
     ("samples", &[]),
     ("task", &[]),
     ("bus", &[]),
-    ("frames", &["types", "task"]),
+    ("frames", &["task"]),
     ("http", &["types", "task", "frames"]),
     ("host", &["types"]),
     ("config", &["types", "election", "host"]),
