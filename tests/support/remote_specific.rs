@@ -4,6 +4,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use putexd::frames::Role;
+use putexd::store::files::Files;
+use putexd::store::nats::NatsStore;
 use putexd::store::remote::RemoteStore;
 use putexd::store::{Link, Store, WriteOutcome};
 use putexd::types::store::StoreSettings;
@@ -79,4 +81,34 @@ async fn a_write_that_was_given_up_is_not_sent_when_the_process_goes_on() {
     assert_eq!(read(&store, &key()).await.entry, before.entry);
     won(&store, &key(), &attempt(&before, held_by("next"))).await;
     within(store.link().wait_for(|link| *link == Link::Up)).await.expect("it is connected");
+}
+
+/// What a call and the process cost: the median of a read by way of the process, less that of a read without, and its memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn measure_a_call() {
+    let server = NatsServer::start("");
+    let limit = Duration::from_secs(2);
+    let (remote, pids) = store(&server, limit);
+    let direct = NatsStore::new(server.settings(), limit, Files::of_this_host());
+    usable(&remote, &key()).await;
+    usable(&direct, &key()).await;
+    let mut spans: [Vec<Duration>; 2] = Default::default();
+    for _ in 0..200 {
+        // So many calls in a row would wait for each other, see `IDENTITIES_IN_A_CALL`.
+        tokio::time::sleep(limit / 40).await;
+        for (store, spans) in [&remote as &dyn Store, &direct].into_iter().zip(&mut spans) {
+            let began = Instant::now();
+            read(store, &key()).await;
+            spans.push(began.elapsed());
+        }
+    }
+    let [remote, direct] = spans.map(|mut spans| {
+        spans.sort();
+        spans[spans.len() / 2]
+    });
+    println!("a read: {remote:?} by way of the process, {direct:?} without");
+    let pid = pids.recv_timeout(PATIENCE).expect("it was started");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("it runs");
+    status.lines().filter(|line| line.starts_with("Rss")).for_each(|line| println!("{line}"));
 }
