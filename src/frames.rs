@@ -5,8 +5,8 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt as _};
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
@@ -24,6 +25,9 @@ pub const SOCKET: &str = "/run/putex-net.sock";
 
 /// The largest frame, in bytes.
 pub const LIMIT: usize = 256 * 1024;
+
+/// The least time that a ping may take.
+const PONG_MIN: Duration = Duration::from_millis(250);
 
 /// How many frames wait to be written. Further ones wait in their senders.
 const QUEUE_LIMIT: usize = 256;
@@ -62,20 +66,32 @@ impl Hello {
     }
 }
 
-/// Connects to the socket, for a process in this role.
-pub async fn connect(socket: &Path, role: Role) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(socket).await.map_err(|error| {
-        let of = |kind| error.kind() == kind;
-        if of(io::ErrorKind::NotFound) || of(io::ErrorKind::ConnectionRefused) {
-            let remedy = format!("run \"systemctl start putex-net.socket\": {} does not listen", socket.display());
-            return io::Error::new(error.kind(), remedy);
-        }
-        if of(io::ErrorKind::PermissionDenied) {
-            return io::Error::new(error.kind(), format!("run it as root: {} is root's alone", socket.display()));
-        }
-        error
-    })?;
-    take(stream, role).await
+/// The socket of the processes.
+#[derive(Clone)]
+pub struct Socket(Arc<dyn Fn() + Send + Sync>);
+
+impl Socket {
+    /// `start` has systemd start `putex-net.socket`. It is called where nobody listens: somebody has stopped it. It must not wait.
+    pub fn new(start: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(start))
+    }
+
+    /// Connects, for a process in this role.
+    pub async fn connect(self, role: Role) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(SOCKET).await.map_err(|error| {
+            let why = if [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind()) {
+                (self.0)();
+                let of_masked = "before that \"systemctl unmask putex-net.socket\" if it is masked";
+                format!("run \"systemctl start putex-net.socket\", and {of_masked}: {SOCKET} does not listen")
+            } else if error.kind() == io::ErrorKind::PermissionDenied {
+                format!("run it as root: {SOCKET} is root's alone")
+            } else {
+                return error;
+            };
+            io::Error::new(error.kind(), why)
+        })?;
+        take(stream, role).await
+    }
 }
 
 /// Tells a process that is there already its role.
@@ -114,6 +130,41 @@ impl<Out: Serialize, In: DeserializeOwned> Frames<Out, In> {
     pub fn of<NextOut, NextIn>(self) -> Frames<NextOut, NextIn> {
         let Sender { queue, writer, .. } = self.sender;
         Frames { sender: Sender { queue, writer, _out: PhantomData }, reader: self.reader, _in: PhantomData }
+    }
+}
+
+/// Notices that the process stands still, by pings.
+#[derive(Debug, Default)]
+pub struct Pulse(Option<Instant>);
+
+/// What [`Pulse::beat`] has to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beat {
+    /// Nothing.
+    Rest,
+    /// A ping is to be sent.
+    Ping,
+    /// The last ping was not answered in time.
+    Dead,
+}
+
+impl Pulse {
+    /// To be called now and then. `waits`: an answer to something else is due.
+    pub fn beat(&mut self, waits: bool, patience: Duration) -> Beat {
+        match self.0 {
+            // A process that does not answer for a moment need not stand still: it may wait for a processor.
+            Some(at) if at.elapsed() >= patience.max(PONG_MIN) => Beat::Dead,
+            None if waits => {
+                self.0 = Some(Instant::now());
+                Beat::Ping
+            }
+            Some(_) | None => Beat::Rest,
+        }
+    }
+
+    /// The ping was answered.
+    pub fn answered(&mut self) {
+        self.0 = None;
     }
 }
 

@@ -24,11 +24,12 @@ use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Odd, Record, Registration, Timings};
+use crate::frames::Socket;
 use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::{date, rounded};
 use crate::types::store::StoreSettings;
-use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
+use crate::types::{Key, NET_SOCKET, NodeId, ServiceName, UnitName, Value, printable_lines};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -547,10 +548,8 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     if let StoreSettings::Nats(nats) = &mut settings.store {
         nats.create_bucket = false;
     }
-    if !matches!(settings.store, StoreSettings::Directory(_)) {
-        let _ = timeout(CALL_LIMIT, start_socket()).await;
-    }
-    let store = store::open(&settings.store, CALL_LIMIT);
+    let socket = Socket::new(|| drop(tokio::spawn(start_socket())));
+    let store = store::open(&settings.store, CALL_LIMIT, socket);
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
@@ -586,7 +585,7 @@ async fn start_socket() -> zbus::Result<()> {
     let bus = crate::bus::system().await?;
     let (name, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
     let interface = "org.freedesktop.systemd1.Manager";
-    bus.call_method(Some(name), path, Some(interface), "StartUnit", &("putex-net.socket", "replace")).await.map(drop)
+    bus.call_method(Some(name), path, Some(interface), "StartUnit", &(NET_SOCKET, "replace")).await.map(drop)
 }
 
 /// Whether every server that was tried has refused the connection: nothing listens there, and the answer came at once. The

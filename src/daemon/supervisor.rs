@@ -47,6 +47,7 @@ use crate::command_line::exit;
 use crate::config::{Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask};
 use crate::election::{self, Hindrance, rounded};
+use crate::frames::Socket;
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::kept::Unguarded;
 use crate::guard_client::{GuardClient, Link as GuardLink};
@@ -59,7 +60,9 @@ use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, kept};
+use crate::types::{
+    DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, NET_SOCKET, STATE_DIR, ServiceName, Time, first_named, kept,
+};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -342,7 +345,15 @@ impl Supervisor {
         systemd.connected().await;
         notify::status("waiting for the guard");
         let leases = list_leases(&guard).await;
-        let store = store::open(&settings.store, call_limit);
+        let socket = Socket::new({
+            let (systemd, runtime) = (systemd.clone(), tokio::runtime::Handle::current());
+            move || {
+                let systemd = systemd.clone();
+                // An error is seen by the next attempt to connect.
+                runtime.spawn(async move { systemd.queue_start(NET_SOCKET).await });
+            }
+        });
+        let store = store::open(&settings.store, call_limit, socket.clone());
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
         let machine = ThisMachine::new(Path::new(STATE_DIR));
@@ -359,21 +370,24 @@ impl Supervisor {
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
         let drain = Drain::read(Path::new(STATE_DIR));
-        let http = Http::new(Answers::new(Sources {
-            node: settings.node.clone(),
-            leases: LEASES_DIR.into(),
-            metrics: metrics.clone(),
-            guard: guard.clone(),
-            store: Box::new({
-                let silences = silences.clone();
-                move || silences.facts()
+        let http = Http::new(
+            Answers::new(Sources {
+                node: settings.node.clone(),
+                leases: LEASES_DIR.into(),
+                metrics: metrics.clone(),
+                guard: guard.clone(),
+                store: Box::new({
+                    let silences = silences.clone();
+                    move || silences.facts()
+                }),
+                host: Box::new({
+                    let (drain, tidings) = (drain.clone(), tidings.clone());
+                    move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }
+                }),
+                started: clock::wall(),
             }),
-            host: Box::new({
-                let (drain, tidings) = (drain.clone(), tidings.clone());
-                move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }
-            }),
-            started: clock::wall(),
-        }));
+            socket,
+        );
         http.listen(settings.metrics);
         let host = Host {
             node: settings.node.clone(),

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -25,7 +24,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::frames::{self, Frames, Role, Sender};
+use crate::frames::{Beat, Frames, Pulse, Role, Sender, Socket};
 use crate::task::lock;
 use crate::types::shortened;
 
@@ -35,8 +34,11 @@ const REQUESTS_LIMIT: usize = 16;
 const CHECKS_LIMIT: usize = 256;
 /// How much later than its own limit a check may be answered.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to wait before another process is asked for.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How long to wait before another process is asked for: at first, and in the end.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often it is looked whether the process stands still, and how long a ping may take.
+const LOOK: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(300);
 /// How much of an answer is in one frame, in bytes.
 const CHUNK: usize = 128 * 1024;
 /// How many characters are shown of a reason.
@@ -160,22 +162,41 @@ enum Request {
         number: u64,
         text: String,
     },
+    /// Asks whether the process stands still.
+    Ping,
 }
 
 /// What the process sends.
 #[derive(Serialize, Deserialize)]
 enum Reply {
     Listening(Result<SocketAddr, Unlistened>),
-    Checked { number: u64, result: Result<(), CheckError> },
-    Asked { number: u64, asked: Asked },
+    Checked {
+        number: u64,
+        result: Result<(), CheckError>,
+    },
+    Asked {
+        number: u64,
+        asked: Asked,
+    },
+    /// The answer to [`Request::Ping`].
+    Pong,
+}
+
+/// What keeps a port from being had.
+#[derive(Serialize, Deserialize)]
+enum Why {
+    /// Somebody else listens there.
+    Taken,
+    /// It is a port that only root may have.
+    Privileged,
+    Other,
 }
 
 /// Why nobody can be listened to.
 #[derive(Serialize, Deserialize)]
 struct Unlistened {
     address: SocketAddr,
-    /// Somebody else listens there.
-    is_taken: bool,
+    why: Why,
     error: String,
 }
 
@@ -199,8 +220,8 @@ struct Check {
 impl Http {
     /// With the processes of `putex-net.socket`.
     #[must_use]
-    pub fn new(answers: impl Answers) -> Self {
-        Self::over(answers, || frames::connect(Path::new(frames::SOCKET), Role::Http))
+    pub fn new(answers: impl Answers, socket: Socket) -> Self {
+        Self::over(answers, move || socket.clone().connect(Role::Http))
     }
 
     /// Each stream that `connect` makes leads to a process of its own.
@@ -238,7 +259,7 @@ impl Http {
                 frames.next().await?;
                 serve::serve(frames).await
             });
-            frames::take(ours, Role::Http).await
+            crate::frames::take(ours, Role::Http).await
         })
     }
 
@@ -281,7 +302,7 @@ struct Driver {
 
 /// A check that was sent.
 struct Sent {
-    until: Instant,
+    since: Instant,
     result: oneshot::Sender<Result<(), CheckError>>,
 }
 
@@ -310,6 +331,7 @@ impl Driver {
 
     /// Has a process whenever one is needed.
     async fn keep(mut self) {
+        let mut pause = AGAIN.0;
         loop {
             let mut first = None;
             if self.wanted.borrow().is_none() {
@@ -324,6 +346,7 @@ impl Driver {
                     },
                 }
             }
+            let began = Instant::now();
             let end = match (self.connect)().await {
                 Ok(stream) => self.serve(stream, first).await,
                 Err(error) => End::Lost(error.to_string()),
@@ -339,7 +362,8 @@ impl Driver {
                     );
                 }
             }
-            sleep(AGAIN).await;
+            pause = if began.elapsed() > AGAIN.1 { AGAIN.0 } else { (pause * 2).min(AGAIN.1) };
+            sleep(pause).await;
         }
     }
 
@@ -351,14 +375,14 @@ impl Driver {
         let mut last = 0;
         let turns = Arc::new(Semaphore::new(REQUESTS_LIMIT));
         let mut listening = Listening::default();
-        let mut tick = interval(GRACE);
+        let (mut tick, mut pulse) = (interval(LOOK), Pulse::default());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next = first;
         self.wanted.mark_changed();
         loop {
             if let Some(Check { target, limit, result }) = next.take().filter(|check| !check.result.is_closed()) {
                 last += 1;
-                sent.insert(last, Sent { until: Instant::now() + limit + GRACE, result });
+                sent.insert(last, Sent { since: Instant::now(), result });
                 let check = Request::Check { number: last, target, limit };
                 // Where it cannot be sent, the stream has ended, which the next read says.
                 let _ = sender.send(&check).await;
@@ -389,6 +413,7 @@ impl Driver {
                         self.has_told = false;
                         listening.tell(result);
                     }
+                    Ok(Some(Reply::Pong)) => pulse.answered(),
                     Ok(None) => return End::Lost("the process for HTTP has ended".to_owned()),
                     Err(error) => return End::Lost(format!("the process for HTTP is not understood: {error}")),
                 },
@@ -405,8 +430,10 @@ impl Driver {
                 }
                 _ = tick.tick() => {
                     sent.retain(|_, sent| !sent.result.is_closed());
-                    if sent.values().any(|sent| sent.until <= Instant::now()) {
-                        return End::Lost("the process for HTTP stands still".to_owned());
+                    match pulse.beat(sent.values().any(|sent| sent.since.elapsed() >= LOOK), PATIENCE) {
+                        Beat::Dead => return End::Lost("the process for HTTP stands still".to_owned()),
+                        Beat::Ping => sender.try_send(&Request::Ping),
+                        Beat::Rest => {}
                     }
                 }
             }
@@ -444,12 +471,12 @@ impl Listening {
                 let error = shortened(&error, REASON_LIMIT);
                 tracing::debug!("failed to listen on {address}: {error}, trying again");
             }
-            Err(Unlistened { address, is_taken, error }) => {
+            Err(Unlistened { address, why, error }) => {
                 self.has_failed = true;
-                let remedy = if is_taken {
-                    "find who has it with \"ss -ltnp\", or set another port"
-                } else {
-                    "see with \"ip address\" whether this host has the address, or set another one"
+                let remedy = match why {
+                    Why::Taken => "find who has it with \"ss -ltnp\", or set another port",
+                    Why::Privileged => "set a port from 1024 on, which putex-net may have",
+                    Why::Other => "see with \"ip address\" whether this host has the address, or set another one",
                 };
                 let error = shortened(&error, REASON_LIMIT);
                 tracing::warn!(

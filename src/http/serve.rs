@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::{Asked, Media, Method, REQUESTS_LIMIT, Reply, Request, Status, Unlistened, probe};
+use super::{Asked, Media, Method, REQUESTS_LIMIT, Reply, Request, Status, Unlistened, Why, probe};
 use crate::frames::{Frames, Hello, Sender};
 use crate::task::{OwnedTask, lock};
 
@@ -56,6 +56,7 @@ pub async fn serve(stream: Frames<(), Hello>) -> io::Result<()> {
             }
             Request::Answer { number, status, media } => waiters.begins(number, status, media),
             Request::Body { number, text } => waiters.goes_on(number, &text),
+            Request::Ping => drop(frames.sender.send(&Reply::Pong).await),
         }
     }
     Ok(())
@@ -138,8 +139,14 @@ async fn listen(address: SocketAddr, waiters: Waiters) {
             Ok(listener) => break listener,
             Err(error) => error,
         };
-        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
-        let unlistened = Unlistened { address, is_taken, error: error.to_string() };
+        let why = if error.kind() == io::ErrorKind::AddrInUse {
+            Why::Taken
+        } else if error.kind() == io::ErrorKind::PermissionDenied && address.port() < 1024 {
+            Why::Privileged
+        } else {
+            Why::Other
+        };
+        let unlistened = Unlistened { address, why, error: error.to_string() };
         if waiters.sender.send(&Reply::Listening(Err(unlistened))).await.is_err() {
             return;
         }

@@ -27,7 +27,6 @@ mod shared_request;
 
 use std::borrow::Cow;
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::files::Files;
-use crate::frames::{self, Role};
+use crate::frames::{Role, Socket};
 use crate::types::store::StoreSettings;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
@@ -292,11 +291,11 @@ pub struct Examination {
 /// Who speaks to servers is another process, which is not root and has no rights on this host: see [`remote`]. A directory is the
 /// kernel's to reach.
 #[must_use]
-pub fn open(settings: &StoreSettings, call_limit: Duration) -> Arc<dyn Administer> {
+pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Administer> {
     match settings {
         StoreSettings::Directory(settings) => Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)),
         StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
-            let connect = || frames::connect(Path::new(frames::SOCKET), Role::Store);
+            let connect = move || socket.clone().connect(Role::Store);
             Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
         }
     }

@@ -28,7 +28,7 @@ use super::{
     Administer, Attempt, Creation, Examination, Forgeries, Hints, LISTED_LIMIT, Link, Listed, Listing, Snapshot, Store,
     StoreError, StoreFuture, WriteOutcome, attempted, hints, listing,
 };
-use crate::frames::{Frames, Sender};
+use crate::frames::{Beat, Frames, Pulse, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
 use crate::types::store::StoreSettings;
@@ -38,8 +38,6 @@ use crate::types::{Key, Revision};
 const HINTS_LIMIT: usize = 4096;
 /// How many files the process may ask for before it has got one of them.
 const FILES_LIMIT: usize = 8;
-/// A process that does not answer for this long need not stand still: it may wait for a processor.
-const PONG_MIN: Duration = Duration::from_millis(250);
 /// How long an administrator's call may wait to be begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -222,10 +220,9 @@ impl Shared {
 
     async fn listen(&self, line: &Line, frames: &mut Frames<Request, Reply>, files: &mpsc::Sender<PathBuf>) -> String {
         let eighth = (self.call_limit / 8).max(Duration::from_millis(1));
-        let patience = (eighth * 3).max(PONG_MIN);
         let mut tick = interval(eighth);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pinged: Option<Instant> = None;
+        let mut pulse = Pulse::default();
         loop {
             tokio::select! {
                 // What has come is read first: where putexd itself stood still, the process may have answered long ago.
@@ -240,19 +237,14 @@ impl Shared {
                     Ok(Some(Reply::File(path))) => if files.try_send(path).is_err() {
                         return "the process with the store's client asks for too many files".to_owned();
                     },
-                    Ok(Some(Reply::Pong)) => pinged = None,
+                    Ok(Some(Reply::Pong)) => pulse.answered(),
                     Ok(None) => return "the process with the store's client has ended".to_owned(),
                     Err(error) => return format!("the process with the store's client is not understood: {error}"),
                 },
-                _ = tick.tick() => match pinged {
-                    Some(at) if at.elapsed() >= patience => {
-                        return "the process with the store's client stands still".to_owned();
-                    }
-                    None if line.has_waited(eighth) => {
-                        pinged = Some(Instant::now());
-                        line.sender.try_send(&Request::Ping);
-                    }
-                    Some(_) | None => {}
+                _ = tick.tick() => match pulse.beat(line.has_waited(eighth), eighth * 3) {
+                    Beat::Dead => return "the process with the store's client stands still".to_owned(),
+                    Beat::Ping => line.sender.try_send(&Request::Ping),
+                    Beat::Rest => {}
                 },
             }
         }

@@ -1,17 +1,18 @@
 //! The other end of [`remote`](super::remote): the client of the store's servers, in a process of its own.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use futures_util::StreamExt as _;
 use tokio::sync::oneshot;
 
 use super::exchange::{Answer, Call, Reply, Request};
 use super::files::Files;
-use super::{Administer, StoreError};
+use super::{Administer, Link, StoreError};
 use crate::frames::{Frames, Hello, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
@@ -19,6 +20,9 @@ use crate::types::store::StoreSettings;
 
 /// How many keys are in a page of a listing. A page with the longest names is within the limit of a frame.
 const PAGE_KEYS: usize = 64;
+
+/// A younger process sees the resolver as it is.
+const RESOLVER_AGE: Duration = Duration::from_secs(5);
 
 /// How a store is made of its settings, its call limit and the means to read its files.
 pub type Opening = fn(StoreSettings, Duration, Files) -> Result<Arc<dyn Administer>, StoreError>;
@@ -30,9 +34,15 @@ pub async fn serve(stream: Frames<(), Hello>, opening: Opening) -> io::Result<()
     let sender = frames.sender.clone();
     let asked = Asked::default();
     let store = opening(settings, call_limit, asked.files(&sender)).map_err(io::Error::other)?;
-    let _following = OwnedTask::spawn(follow(Arc::clone(&store), sender.clone()));
+    let following = follow(Arc::clone(&store), sender.clone());
+    tokio::pin!(following);
     let mut watches = HashMap::new();
-    while let Some(request) = frames.next().await? {
+    loop {
+        let request = tokio::select! {
+            request = frames.next() => request?,
+            why = &mut following => return Err(io::Error::other(why)),
+        };
+        let Some(request) = request else { return Ok(()) };
         match request {
             // A caller that has given up hears nothing.
             Request::Call { latest, .. } if clock::now().boot > latest => {}
@@ -54,7 +64,6 @@ pub async fn serve(stream: Frames<(), Hello>, opening: Opening) -> io::Result<()
             Request::Open { .. } => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
-    Ok(())
 }
 
 async fn answer(store: &dyn Administer, call: Call, number: u64, sender: &Sender<Reply>) -> Answer {
@@ -96,20 +105,32 @@ async fn watch(store: Arc<dyn Administer>, sender: Sender<Reply>, of_call: u64, 
     let _ = sender.send(&Reply::HintsEnd(number)).await;
 }
 
-/// Tells of each change of the connection, and of forged answers before the end of the connection that they cause.
-async fn follow(store: Arc<dyn Administer>, sender: Sender<Reply>) {
-    let (mut forgeries, mut link) = (store.forgeries().changes(), store.link());
+/// Tells of each change of the connection, and of forged answers before the end of the connection that they cause. It ends, with the
+/// reason, when another process would do better.
+async fn follow(store: Arc<dyn Administer>, sender: Sender<Reply>) -> &'static str {
+    let (mut forgeries, mut link, began) = (store.forgeries().changes(), store.link(), Instant::now());
     loop {
         let reply = tokio::select! {
             biased;
             Ok(()) = forgeries.changed() => Reply::Forged,
             Ok(()) = link.changed() => Reply::Link(link.borrow_and_update().clone()),
-            else => return,
+            else => return "the store is closed",
         };
+        let is_down = matches!(reply, Reply::Link(Link::Down(_)));
         if sender.send(&reply).await.is_err() {
-            return;
+            return "putexd has gone";
+        }
+        if is_down && began.elapsed() >= RESOLVER_AGE && is_out_of_reach(Path::new("/etc/resolv.conf")) {
+            return "what /etc/resolv.conf leads to is not what it was: the next process looks names up by it";
         }
     }
+}
+
+/// Whether a link leads out of what this process can see, or into a folder that was removed. What is below /run was mounted for it
+/// when it was started, and a name service that was set up or restarted since has a folder of its own.
+fn is_out_of_reach(link: &Path) -> bool {
+    let folder = fs::canonicalize(link).and_then(|file| fs::metadata(file.parent().unwrap_or(Path::new("/"))));
+    fs::symlink_metadata(link).is_ok_and(|link| link.is_symlink()) && !folder.is_ok_and(|folder| folder.nlink() > 0)
 }
 
 /// The text of a file, or why it cannot be read.
@@ -146,5 +167,27 @@ impl Asked {
             // Whoever has asked may have given up.
             let _ = waiting.send(text.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_is_out_of_reach_when_its_folder_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (link, inner) = (folder.path().join("resolv.conf"), folder.path().join("run"));
+        assert!(!is_out_of_reach(&link), "there is none, and no process would have one");
+        fs::write(&link, "nameserver 192.0.2.1\n").expect("a file");
+        assert!(!is_out_of_reach(&link), "a file is where it is");
+        fs::remove_file(&link).expect("it is there");
+        symlink(inner.join("resolv.conf"), &link).expect("a link");
+        assert!(is_out_of_reach(&link));
+        fs::create_dir(&inner).expect("a folder");
+        fs::write(inner.join("resolv.conf"), "nameserver 192.0.2.1\n").expect("a file");
+        assert!(!is_out_of_reach(&link));
     }
 }

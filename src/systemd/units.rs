@@ -324,6 +324,11 @@ impl Systemd {
         self.state_by_name(unit.as_str()).await
     }
 
+    /// Has a unit started, and does not wait for that.
+    pub async fn queue_start(&self, unit: &str) -> Result<(), BusError> {
+        self.link().await?.start_unit(unit).await.map(drop)
+    }
+
     /// The state of a unit in short.
     pub async fn brief(&self, unit: &UnitName) -> Result<Brief, BusError> {
         let (_, _, _, active_state, sub_state, _, _, job, ..) = self.link().await?.row(unit.as_str()).await?;

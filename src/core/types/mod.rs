@@ -45,8 +45,12 @@ pub const STATE_DIR: &str = "/var/lib/putex";
 /// unit's job.
 pub const DAEMON_UNIT: &str = "putexd.service";
 
-/// The units that putexd consists of, without the lease targets.
-const PARTS: [&str; 4] = [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch.service", "putex-units.target"];
+/// The unit that starts a process with the network for whoever connects.
+pub const NET_SOCKET: &str = "putex-net.socket";
+
+/// The units that putexd consists of, without those that are made of templates.
+const PARTS: [&str; 5] =
+    [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch.service", "putex-units.target", NET_SOCKET];
 
 /// The name of the variable that has the fencing token, in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
@@ -266,7 +270,8 @@ impl UnitName {
     /// Whether the unit is one of putexd's own. These hold the leases, and must not wait for one.
     #[must_use]
     pub fn is_part_of_putexd(&self) -> bool {
-        PARTS.contains(&self.as_str()) || self.0.starts_with("putex-lease@")
+        PARTS.contains(&self.as_str())
+            || ["putex-lease@", "putex-net@"].iter().any(|template| self.0.starts_with(template))
     }
 
     /// Why a service must not contain this unit, with the remedy: nobody may have all of it killed, or keep it from being

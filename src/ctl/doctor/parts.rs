@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use super::Host;
 use crate::systemd::{BusError, Systemd, UnitFacts};
-use crate::types::{DAEMON_UNIT, UnitName};
+use crate::types::{DAEMON_UNIT, NET_SOCKET, UnitName};
 
 /// The units that have to run, each with what is missing without it.
-const PARTS: [(&str, &str); 3] = [
+const PARTS: [(&str, &str); 4] = [
     (DAEMON_UNIT, "this host takes part in nothing"),
     ("putex-guard.service", "no lease can be held on this host"),
     ("putex-guard-watch.service", "a guard that hangs is not restarted"),
+    (NET_SOCKET, "the store is not reached any more once the process that has it ends"),
 ];
 
 /// What the kernel adds to the path of a program whose file was replaced.
