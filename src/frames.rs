@@ -3,8 +3,10 @@
 //! Neither end can make the other hold more than a frame of [`LIMIT`] that is not read yet, and a few hundred that wait to be
 //! written. What cannot be decoded ends the stream.
 
+use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,21 +68,43 @@ impl Hello {
     }
 }
 
+/// What became of the process before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Previous {
+    /// There was none, or it has ended.
+    Ended,
+    /// It stood still, or was not understood: it may still be there.
+    GivenUp,
+}
+
+/// What is asked of systemd.
+pub trait Units: Send + Sync {
+    /// Starts `putex-net.socket`, which somebody has stopped. It does not wait for that.
+    fn start_socket(&self);
+
+    /// Kills all processes that were started for this program. It ends in bounded time.
+    fn kill_all(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
 /// The socket of the processes.
 #[derive(Clone)]
-pub struct Socket(Arc<dyn Fn() + Send + Sync>);
+pub struct Socket(Arc<dyn Units>);
 
 impl Socket {
-    /// `start` has systemd start `putex-net.socket`. It is called where nobody listens: somebody has stopped it. It must not wait.
-    pub fn new(start: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(start))
+    /// With these means.
+    pub fn new(units: impl Units + 'static) -> Self {
+        Self(Arc::new(units))
     }
 
-    /// Connects, for a process in this role.
-    pub async fn connect(self, role: Role) -> io::Result<UnixStream> {
+    /// Connects, for a process in this role. If the process before was given up, it is killed first, and with it the one of the other
+    /// role, which is replaced as well: no sign tells the two apart that they could not give themselves.
+    pub async fn connect(self, role: Role, previous: Previous) -> io::Result<UnixStream> {
+        if previous == Previous::GivenUp {
+            self.0.kill_all().await;
+        }
         let stream = UnixStream::connect(SOCKET).await.map_err(|error| {
             let why = if [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind()) {
-                (self.0)();
+                self.0.start_socket();
                 let of_masked = "before that \"systemctl unmask putex-net.socket\" if it is masked";
                 format!("run \"systemctl start putex-net.socket\", and {of_masked}: {SOCKET} does not listen")
             } else if error.kind() == io::ErrorKind::PermissionDenied {

@@ -49,7 +49,7 @@ fn unheard() -> Bench {
         host: Box::new(|| HostFacts { drained: true, alarms: bit(Alarm::ClockJump) }),
         started: Duration::from_secs(1_700_000_000),
     });
-    let server = Http::over(answers, || net_process::start(env!("CARGO_BIN_EXE_putex-net"), Role::Http));
+    let server = Http::over(answers, |_| net_process::start(env!("CARGO_BIN_EXE_putex-net"), Role::Http));
     Bench { server, address, metrics, leases }
 }
 
@@ -418,7 +418,7 @@ fn a_taken_port_is_tried_again_and_another_address_is_taken_at_once() {
 fn a_process_that_ends_or_is_killed_is_replaced_and_until_then_a_check_has_no_verdict() {
     let runtime = runtime();
     let (pids, started) = std::sync::mpsc::channel();
-    let http = Http::over((), move || {
+    let http = Http::over((), move |_| {
         let pids = pids.clone();
         async move {
             let program = env!("CARGO_BIN_EXE_putex-net");

@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Odd, Record, Registration, Timings};
-use crate::frames::Socket;
+use crate::frames::{Socket, Units};
 use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::{date, rounded};
@@ -548,8 +549,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     if let StoreSettings::Nats(nats) = &mut settings.store {
         nats.create_bucket = false;
     }
-    let socket = Socket::new(|| drop(tokio::spawn(start_socket())));
-    let store = store::open(&settings.store, CALL_LIMIT, socket);
+    let store = store::open(&settings.store, CALL_LIMIT, Socket::new(NetUnits));
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
@@ -577,6 +577,19 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
         rounded(CONNECT_LIMIT),
         if reason.is_empty() { String::new() } else { format!(": {reason}") }
     )))
+}
+
+/// The units of the processes that have the network. A command ends soon, and leaves the watchdog to end what stands still.
+struct NetUnits;
+
+impl Units for NetUnits {
+    fn start_socket(&self) {
+        drop(tokio::spawn(start_socket()));
+    }
+
+    fn kill_all(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {})
+    }
 }
 
 /// Starts the socket of the processes that have the network. Where putexd runs, it is there already, and where systemd does not

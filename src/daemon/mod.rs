@@ -33,6 +33,7 @@
 //! | [`registration`] | whether a unit may be run under the key that this host has for it (N1 to N4) |
 //! | [`silence`] | the times in which the store gave no answer |
 //! | [`tidings`] | journal entries that concern many services and are written once |
+//! | [`net_units`] | what systemd is asked to do with the processes that have the network |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -70,6 +71,7 @@ mod host;
 mod inbox;
 mod kept_alarms;
 pub mod machine;
+mod net_units;
 mod notify;
 mod observation;
 mod observer;

@@ -653,7 +653,7 @@ mod tests {
                 tidings: Tidings::default(),
                 watchdog: None,
                 metrics: crate::metrics::Metrics::default(),
-                http: crate::http::Http::over((), || async { Err(std::io::Error::other("a test has none")) }),
+                http: crate::http::Http::over((), |_| async { Err(std::io::Error::other("a test has none")) }),
             };
             Self { store, host, settings: settings(), _folder: folder }
         }

@@ -456,7 +456,7 @@ impl Service {
             // A forged answer ends the connection, so this is looked at in time.
             let forgeries = self.host.store.forgeries().count();
             if forgeries > std::mem::replace(&mut self.forgeries, forgeries) {
-                self.raise(journal::Alarm::ForgedAnswer, "two different answers came to one write of this host");
+                self.raise(journal::Alarm::ForgedAnswer, "two different answers came to one request of this host");
                 self.handle(Event::Forged);
             }
             self.handle(if is_up { Event::StoreUp } else { Event::StoreDown });

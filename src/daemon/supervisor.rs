@@ -36,6 +36,7 @@ use super::grounds::Grounds;
 use super::guard_news::GuardNews;
 use super::history::History;
 use super::machine::ThisMachine;
+use super::net_units::NetUnits;
 use super::notify;
 use super::observer::{self, Observers};
 use super::service::{self, Handle, Host, InheritedLease};
@@ -60,9 +61,7 @@ use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{
-    DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, NET_SOCKET, STATE_DIR, ServiceName, Time, first_named, kept,
-};
+use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -345,14 +344,7 @@ impl Supervisor {
         systemd.connected().await;
         notify::status("waiting for the guard");
         let leases = list_leases(&guard).await;
-        let socket = Socket::new({
-            let (systemd, runtime) = (systemd.clone(), tokio::runtime::Handle::current());
-            move || {
-                let systemd = systemd.clone();
-                // An error is seen by the next attempt to connect.
-                runtime.spawn(async move { systemd.queue_start(NET_SOCKET).await });
-            }
-        });
+        let socket = Socket::new(NetUnits::new(systemd.clone()));
         let store = store::open(&settings.store, call_limit, socket.clone());
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;

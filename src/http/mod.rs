@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::frames::{Beat, Frames, Pulse, Role, Sender, Socket};
+use crate::frames::{Beat, Frames, Previous, Pulse, Role, Sender, Socket};
 use crate::task::lock;
 use crate::types::shortened;
 
@@ -221,11 +221,11 @@ impl Http {
     /// With the processes of `putex-net.socket`.
     #[must_use]
     pub fn new(answers: impl Answers, socket: Socket) -> Self {
-        Self::over(answers, move || socket.clone().connect(Role::Http))
+        Self::over(answers, move |previous| socket.clone().connect(Role::Http, previous))
     }
 
     /// Each stream that `connect` makes leads to a process of its own.
-    pub fn over<F>(answers: impl Answers, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub fn over<F>(answers: impl Answers, connect: impl Fn(Previous) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = io::Result<UnixStream>> + Send + 'static,
     {
@@ -234,7 +234,7 @@ impl Http {
         let driver = Driver {
             checks: receiver,
             wanted: wanted.subscribe(),
-            connect: Box::new(move || Box::pin(connect())),
+            connect: Box::new(move |previous| Box::pin(connect(previous))),
             answers: Arc::new(answers),
             has_told: false,
         };
@@ -252,7 +252,7 @@ impl Http {
     /// For tests: the process's end is a task, and nobody is answered.
     #[cfg(test)]
     pub(crate) fn within_this_process() -> Self {
-        Self::over((), || async {
+        Self::over((), |_| async {
             let (ours, theirs) = UnixStream::pair()?;
             tokio::spawn(async move {
                 let mut frames = Frames::new(theirs);
@@ -294,7 +294,7 @@ impl Http {
 struct Driver {
     checks: mpsc::Receiver<Check>,
     wanted: watch::Receiver<Option<SocketAddr>>,
-    connect: Box<dyn Fn() -> Connecting + Send + Sync>,
+    connect: Box<dyn Fn(Previous) -> Connecting + Send + Sync>,
     answers: Arc<dyn Answers>,
     /// Whether the log has the reason for which nobody is answered.
     has_told: bool,
@@ -310,7 +310,10 @@ struct Sent {
 enum End {
     /// putexd ends.
     Unwanted,
-    Lost(String),
+    /// There is no process any more.
+    Ended(String),
+    /// The process may still be there.
+    GivenUp(String),
 }
 
 impl Driver {
@@ -331,7 +334,7 @@ impl Driver {
 
     /// Has a process whenever one is needed.
     async fn keep(mut self) {
-        let mut pause = AGAIN.0;
+        let (mut pause, mut previous) = (AGAIN.0, Previous::Ended);
         loop {
             let mut first = None;
             if self.wanted.borrow().is_none() {
@@ -347,14 +350,17 @@ impl Driver {
                 }
             }
             let began = Instant::now();
-            let end = match (self.connect)().await {
+            let end = match (self.connect)(previous).await {
                 Ok(stream) => self.serve(stream, first).await,
-                Err(error) => End::Lost(error.to_string()),
+                Err(error) => End::Ended(error.to_string()),
             };
+            previous = if matches!(end, End::GivenUp(_)) { Previous::GivenUp } else { Previous::Ended };
             match end {
                 End::Unwanted => return,
-                End::Lost(reason) if self.has_told => tracing::debug!("{reason}; another process is asked for"),
-                End::Lost(reason) => {
+                End::Ended(reason) | End::GivenUp(reason) if self.has_told => {
+                    tracing::debug!("{reason}; another process is asked for");
+                }
+                End::Ended(reason) | End::GivenUp(reason) => {
                     self.has_told = true;
                     tracing::warn!(
                         "{reason}; another process is asked for each second, and until then no metrics are served, and checks by \
@@ -399,7 +405,7 @@ impl Driver {
                     }
                     Ok(Some(Reply::Asked { number, asked })) => {
                         let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
-                            return End::Lost("the process for HTTP has more requests than it may".to_owned());
+                            return End::GivenUp("the process for HTTP has more requests than it may".to_owned());
                         };
                         let (answers, sender) = (Arc::clone(&self.answers), sender.clone());
                         tokio::spawn(async move {
@@ -414,8 +420,8 @@ impl Driver {
                         listening.tell(result);
                     }
                     Ok(Some(Reply::Pong)) => pulse.answered(),
-                    Ok(None) => return End::Lost("the process for HTTP has ended".to_owned()),
-                    Err(error) => return End::Lost(format!("the process for HTTP is not understood: {error}")),
+                    Ok(None) => return End::Ended("the process for HTTP has ended".to_owned()),
+                    Err(error) => return End::GivenUp(format!("the process for HTTP is not understood: {error}")),
                 },
                 check = self.checks.recv() => match check {
                     Some(check) => next = Some(check),
@@ -431,7 +437,7 @@ impl Driver {
                 _ = tick.tick() => {
                     sent.retain(|_, sent| !sent.result.is_closed());
                     match pulse.beat(sent.values().any(|sent| sent.since.elapsed() >= LOOK), PATIENCE) {
-                        Beat::Dead => return End::Lost("the process for HTTP stands still".to_owned()),
+                        Beat::Dead => return End::GivenUp("the process for HTTP stands still".to_owned()),
                         Beat::Ping => sender.try_send(&Request::Ping),
                         Beat::Rest => {}
                     }

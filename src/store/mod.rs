@@ -295,7 +295,7 @@ pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> A
     match settings {
         StoreSettings::Directory(settings) => Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)),
         StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
-            let connect = move || socket.clone().connect(Role::Store);
+            let connect = move |previous| socket.clone().connect(Role::Store, previous);
             Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
         }
     }

@@ -28,7 +28,7 @@ use super::{
     Administer, Attempt, Creation, Examination, Forgeries, Hints, LISTED_LIMIT, Link, Listed, Listing, Snapshot, Store,
     StoreError, StoreFuture, WriteOutcome, attempted, hints, listing,
 };
-use crate::frames::{Beat, Frames, Pulse, Sender};
+use crate::frames::{Beat, Frames, Previous, Pulse, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
 use crate::types::store::StoreSettings;
@@ -38,6 +38,8 @@ use crate::types::{Key, Revision};
 const HINTS_LIMIT: usize = 4096;
 /// How many files the process may ask for before it has got one of them.
 const FILES_LIMIT: usize = 8;
+/// What is said of a process that is there no more.
+const ENDED: &str = "the process with the store's client has ended";
 /// How long an administrator's call may wait to be begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -97,7 +99,7 @@ impl RemoteStore {
     pub fn new<F>(
         settings: StoreSettings,
         call_limit: Duration,
-        connect: impl Fn() -> F + Send + Sync + 'static,
+        connect: impl Fn(Previous) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = io::Result<UnixStream>> + Send + 'static,
@@ -110,7 +112,7 @@ impl RemoteStore {
             line: Mutex::new(Err(reason)),
             forgeries: Forgeries::default(),
         });
-        let connecting = move || -> Connecting { Box::pin(connect()) };
+        let connecting = move |previous| -> Connecting { Box::pin(connect(previous)) };
         let task = OwnedTask::spawn(Arc::clone(&shared).keep(connecting));
         Self { shared, _task: task }
     }
@@ -128,7 +130,7 @@ impl RemoteStore {
 
 impl Line {
     async fn call(&self, call: Call, patience: Duration) -> Result<(Answer, Vec<Listed>), StoreError> {
-        let ended = || StoreError::Unreachable("the process with the store's client has ended".to_owned());
+        let ended = || StoreError::Unreachable(ENDED.to_owned());
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut waiting = lock(&self.waiting);
@@ -176,13 +178,14 @@ impl Line {
 
 impl Shared {
     /// Has a process as long as this task lives.
-    async fn keep(self: Arc<Self>, connect: impl Fn() -> Connecting + Send + Sync) {
-        let mut failures = 0;
+    async fn keep(self: Arc<Self>, connect: impl Fn(Previous) -> Connecting + Send + Sync) {
+        let (mut failures, mut previous) = (0, Previous::Ended);
         loop {
-            let reason = match connect().await {
+            let reason = match connect(previous).await {
                 Ok(stream) => {
                     let since = Instant::now();
-                    let reason = self.serve(stream).await;
+                    let reason;
+                    (reason, previous) = self.serve(stream).await;
                     if since.elapsed() >= self.call_limit {
                         failures = 0;
                     }
@@ -199,26 +202,31 @@ impl Shared {
     }
 
     /// Makes calls over this stream until it ends, and returns the reason.
-    async fn serve(&self, stream: UnixStream) -> String {
+    async fn serve(&self, stream: UnixStream) -> (String, Previous) {
         let mut frames: Frames<Request, Reply> = Frames::new(stream);
         let line = Line { sender: frames.sender.clone(), waiting: Arc::default() };
         let open = Request::Open { settings: self.settings.clone(), call_limit: self.call_limit };
         if let Err(error) = line.sender.send(&open).await {
-            return error.to_string();
+            return (error.to_string(), Previous::Ended);
         }
         *lock(&self.line) = Ok(line.clone());
         let (asked, files) = mpsc::channel(FILES_LIMIT);
         let reading = OwnedTask::spawn(give_files(files, line.sender.clone(), self.settings.files()));
-        let reason = self.listen(&line, &mut frames, &asked).await;
+        let (reason, previous) = self.listen(&line, &mut frames, &asked).await;
         drop(reading);
         *lock(&self.line) = Err(reason.clone());
         let mut waiting = lock(&line.waiting);
         waiting.calls.clear();
         waiting.watches.clear();
-        reason
+        (reason, previous)
     }
 
-    async fn listen(&self, line: &Line, frames: &mut Frames<Request, Reply>, files: &mpsc::Sender<PathBuf>) -> String {
+    async fn listen(
+        &self,
+        line: &Line,
+        frames: &mut Frames<Request, Reply>,
+        files: &mpsc::Sender<PathBuf>,
+    ) -> (String, Previous) {
         let eighth = (self.call_limit / 8).max(Duration::from_millis(1));
         let mut tick = interval(eighth);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -235,14 +243,17 @@ impl Shared {
                     Ok(Some(Reply::Link(of_store))) => drop(self.link.send_replace(believed_link(of_store))),
                     Ok(Some(Reply::Forged)) => self.forgeries.add(),
                     Ok(Some(Reply::File(path))) => if files.try_send(path).is_err() {
-                        return "the process with the store's client asks for too many files".to_owned();
+                        return ("the process with the store's client asks for too many files".to_owned(), Previous::GivenUp);
                     },
                     Ok(Some(Reply::Pong)) => pulse.answered(),
-                    Ok(None) => return "the process with the store's client has ended".to_owned(),
-                    Err(error) => return format!("the process with the store's client is not understood: {error}"),
+                    Ok(None) => return (ENDED.to_owned(), Previous::Ended),
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                        return (format!("{ENDED}, see \"journalctl --unit 'putex-net@*'\""), Previous::Ended);
+                    }
+                    Err(error) => return (format!("the process with the store's client is not understood: {error}"), Previous::GivenUp),
                 },
                 _ = tick.tick() => match pulse.beat(line.has_waited(eighth), eighth * 3) {
-                    Beat::Dead => return "the process with the store's client stands still".to_owned(),
+                    Beat::Dead => return ("the process with the store's client stands still".to_owned(), Previous::GivenUp),
                     Beat::Ping => line.sender.try_send(&Request::Ping),
                     Beat::Rest => {}
                 },
@@ -378,7 +389,7 @@ mod tests {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        RemoteStore::new(settings("/etc/hostname"), Duration::from_millis(500), move || {
+        RemoteStore::new(settings("/etc/hostname"), Duration::from_millis(500), move |_| {
             let pair = UnixStream::pair();
             let ours = pair.map(|(ours, theirs)| {
                 tokio::spawn(process(theirs));

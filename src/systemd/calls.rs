@@ -73,6 +73,13 @@ impl Link {
         self.call(async move { manager.list_units_by_names(&units).await }).await
     }
 
+    /// The names of the units that are loaded and fit a pattern.
+    pub(super) async fn names_like(&self, pattern: &str) -> Result<Vec<String>, BusError> {
+        let (manager, pattern) = (self.manager.clone(), pattern.to_owned());
+        let rows = self.call(async move { manager.list_units_by_patterns(&[], &[&pattern]).await }).await?;
+        Ok(rows.into_iter().map(|(name, ..)| name).collect())
+    }
+
     /// The line of one unit.
     pub(super) async fn row(&self, unit: &str) -> Result<Row, BusError> {
         let rows = self.rows(&[unit]).await?;

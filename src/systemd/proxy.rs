@@ -47,6 +47,7 @@ pub(super) type Setting = (&'static str, Variant<'static>);
 pub(super) trait Manager {
     /// Loads the units that are not loaded, and does not fail for a name that is well formed: LoadState says what was found.
     fn list_units_by_names(&self, names: &[String]) -> zbus::Result<Vec<Row>>;
+    fn list_units_by_patterns(&self, states: &[&str], patterns: &[&str]) -> zbus::Result<Vec<Row>>;
     fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn thaw_unit(&self, name: &str) -> zbus::Result<()>;

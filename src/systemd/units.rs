@@ -324,6 +324,15 @@ impl Systemd {
         self.state_by_name(unit.as_str()).await
     }
 
+    /// Sends SIGKILL to all processes of the units that fit a pattern.
+    pub async fn kill_like(&self, pattern: &str) -> Result<(), BusError> {
+        let link = self.link().await?;
+        for unit in link.names_like(pattern).await? {
+            link.kill_unit(&unit, SIGKILL).await?;
+        }
+        Ok(())
+    }
+
     /// Has a unit started, and does not wait for that.
     pub async fn queue_start(&self, unit: &str) -> Result<(), BusError> {
         self.link().await?.start_unit(unit).await.map(drop)

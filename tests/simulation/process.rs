@@ -299,7 +299,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         guard: guard.clone(),
         watchdog: None,
         metrics: putexd::metrics::Metrics::default(),
-        http: putexd::http::Http::over((), || async { Err(std::io::Error::other("a simulated host has none")) }),
+        http: putexd::http::Http::over((), |_| async { Err(std::io::Error::other("a simulated host has none")) }),
     };
     loop {
         while sim.lock().hosts[h].retired {

@@ -19,7 +19,7 @@ use super::{attempt, held_by, key, read, up, usable, within, won};
 /// The store of this server, and the processes that it has one after another.
 fn store(server: &NatsServer, call_limit: Duration) -> (RemoteStore, Receiver<Pid>) {
     let (tell, pids) = mpsc::channel();
-    let store = RemoteStore::new(StoreSettings::Nats(server.settings()), call_limit, move || {
+    let store = RemoteStore::new(StoreSettings::Nats(server.settings()), call_limit, move |_| {
         let tell = tell.clone();
         start_and_tell(env!("CARGO_BIN_EXE_putex-net"), Role::Store, move |pid| {
             let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("a process id");

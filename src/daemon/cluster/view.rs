@@ -17,7 +17,7 @@ use crate::daemon::alarms;
 use crate::daemon::hints::{Bell, rung};
 use crate::task::lock;
 use crate::types::span::milliseconds;
-use crate::types::{Incarnation, Key, NodeId, Revision, Value};
+use crate::types::{Incarnation, Key, NodeId, Revision, Value, is_device_path};
 
 /// Time between two looks at a report. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);
@@ -253,6 +253,18 @@ fn quote_all(report: &mut HostReport, services: &mut [ServiceReport]) {
         of_services.flat_map(|service| [&mut service.hindrance, &mut service.failure, &mut service.waits]);
     for text in of_services.chain([&mut report.guard]) {
         *text = alarms::quote(text);
+    }
+    if !is_device_path(&report.watchdog) {
+        report.watchdog = alarms::quote(&report.watchdog);
+    }
+    let is_word =
+        |text: &str| text.chars().all(|character| character.is_ascii_alphanumeric() || "@._+-".contains(character));
+    if let Some(word) = report.drained.as_mut().filter(|word| !word.is_removal()) {
+        word.reason = alarms::quote(&word.reason);
+    }
+    let by = report.drained.as_mut().map(|word| &mut word.by);
+    for name in [&mut report.version].into_iter().chain(by).filter(|name| !is_word(name)) {
+        "?".clone_into(name);
     }
 }
 

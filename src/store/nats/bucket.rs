@@ -462,7 +462,8 @@ impl Bucket {
             max_bytes: -1,
             max_consumers: -1,
             discard: DiscardPolicy::New,
-            allow_rollup: true,
+            // By a message with such a header a login that may only write keys removes all others.
+            allow_rollup: false,
             deny_delete: true,
             allow_direct: true,
             storage: StorageType::File,

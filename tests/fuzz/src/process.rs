@@ -22,7 +22,7 @@ pub fn process(input: &[u8]) {
         let ours = std::sync::Mutex::new(Some(ours));
         let settings =
             EtcdSettings { endpoints: Vec::new(), prefix: "/p".to_owned(), login: None, tls: Tls::default() };
-        let store = RemoteStore::new(StoreSettings::Etcd(settings), Duration::from_secs(60), move || {
+        let store = RemoteStore::new(StoreSettings::Etcd(settings), Duration::from_secs(60), move |_| {
             let ours = ours.lock().expect("nobody panics").take();
             async { ours.ok_or_else(|| std::io::Error::other("there is one process")) }
         });
