@@ -688,7 +688,7 @@ mod tests {
     fn listed(table: &mut Table) -> Vec<ListedLease> {
         match table.handle(at(0), Command::List).0 {
             Outcome::Leases { leases, watchdog: None, trouble: None, version: None } => leases,
-            other @ (Outcome::Done | Outcome::Refused { .. } | Outcome::Leases { .. }) => {
+            other @ (Outcome::Done | Outcome::Refused { .. } | Outcome::Leases { .. } | Outcome::Source(_)) => {
                 panic!("not a list: {other:?}")
             }
         }
