@@ -39,6 +39,8 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// How often it is looked whether the process stands still, and how long a ping may take.
 const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(300);
+/// What is said of a process that does not go on.
+const STANDS_STILL: &str = "the process for HTTP stands still";
 /// How much of an answer is in one frame, in bytes.
 const CHUNK: usize = 128 * 1024;
 /// How many characters are shown of a reason.
@@ -390,8 +392,9 @@ impl Driver {
                 last += 1;
                 sent.insert(last, Sent { since: Instant::now(), result });
                 let check = Request::Check { number: last, target, limit };
-                // Where it cannot be sent, the stream has ended, which the next read says.
-                let _ = sender.send(&check).await;
+                if let Err(end) = put(&sender, &check).await {
+                    return end;
+                }
             }
             tokio::select! {
                 biased;
@@ -432,7 +435,9 @@ impl Driver {
                         return End::Unwanted;
                     }
                     let address = *self.wanted.borrow_and_update();
-                    let _ = sender.send(&Request::Listen(address)).await;
+                    if let Err(end) = put(&sender, &Request::Listen(address)).await {
+                        return end;
+                    }
                 }
                 _ = tick.tick() => {
                     sent.retain(|_, sent| !sent.result.is_closed());
@@ -445,6 +450,12 @@ impl Driver {
             }
         }
     }
+}
+
+/// Sends a request. A process that reads nothing stands still; where the stream has ended, the next read says so.
+async fn put(sender: &Sender<Request>, request: &Request) -> Result<(), End> {
+    let sent = timeout(PATIENCE, sender.send(request)).await;
+    sent.map(drop).map_err(|_| End::GivenUp(STANDS_STILL.to_owned()))
 }
 
 /// Sends an answer in parts.
