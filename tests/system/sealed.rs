@@ -54,7 +54,7 @@ fn a_stop_that_the_store_has_lost_is_kept(store: Lockstore) {
     other.exec(&["sh", "-c", "systemctl stop putexd && rm /var/lib/putex/db.json && systemctl start putexd"]);
     let second = fixture.wait_for_one_active(TAKE_OVER);
     assert_eq!(second.host, other.name);
-    wait_for_words(other, "putexctl status db", &["would not take it: stopped everywhere"]);
+    wait_for_words(other, "putexctl status db", &["would not take it: it says", "stopped everywhere"]);
     let remedy = format!("run \"putexctl start db\" on {}", holder.name);
     wait_for_words(other, "putexctl start db 2>&1", &[&remedy, "this host runs it"]);
     holder.exec(&["putexctl", "start", "db"]);
