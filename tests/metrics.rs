@@ -3,10 +3,12 @@
 #[path = "support/net_process.rs"]
 mod net_process;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use putexd::election::{STOP_KINDS, State};
@@ -37,8 +39,15 @@ fn serve() -> Bench {
 }
 
 fn unheard() -> Bench {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let address = free.local_addr().expect("its address");
+    // No other test of this process may take the port before the server has it.
+    static TAKEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+    let address = loop {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = free.local_addr().expect("its address");
+        if TAKEN.lock().expect("nobody panics").insert(address) {
+            break address;
+        }
+    };
     let (metrics, leases) = (Metrics::default(), tempfile::tempdir().expect("a folder"));
     let answers = Answers::new(Sources {
         node: NodeId::new("h1").expect("a node's name"),

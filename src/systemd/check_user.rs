@@ -245,7 +245,12 @@ mod tests {
             "{error}"
         );
         drop(other);
-        assert!(host.take("web").is_ok());
+        // A process that another test is about to execute has the lock as well, for a moment.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while host.take("web").is_err() {
+            assert!(std::time::Instant::now() < end, "the user is given up");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

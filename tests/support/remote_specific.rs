@@ -59,16 +59,19 @@ async fn a_process_that_dies_or_stands_still_is_a_store_that_does_not_answer_for
 
 #[tokio::test]
 async fn a_write_that_was_given_up_is_not_sent_when_the_process_goes_on() {
+    const LIMIT: Duration = Duration::from_millis(400);
     let server = NatsServer::start("");
-    let (store, pids) = store(&server, Duration::from_millis(400));
+    let (store, pids) = store(&server, LIMIT);
     usable(&store, &key()).await;
     let before = read(&store, &key()).await;
     let pid = pids.recv_timeout(PATIENCE).expect("it was started");
     kill_process(pid, Signal::STOP).expect("it is there");
     let late = attempt(&before, held_by("late"));
+    let until = tokio::time::Instant::now() + 2 * LIMIT;
     let outcome = within(store.compare_and_set(&key(), &late)).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
-    // It reads what was sent to it, and then that putexd has gone.
+    // It reads what was sent to it, when that is too late, and then that putexd has gone.
+    tokio::time::sleep_until(until).await;
     kill_process(pid, Signal::CONT).expect("it is there");
     let gone = Instant::now();
     while std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
