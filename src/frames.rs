@@ -3,11 +3,12 @@
 //! Neither end can make the other hold more than a frame of [`LIMIT`] that is not read yet, and a few hundred that wait to be
 //! written. What cannot be decoded ends the stream.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt as _};
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
-use crate::task::OwnedTask;
+use crate::task::{OwnedTask, lock};
 
 /// Where `putex-net.socket` listens. Whoever connects gets a process of its own.
 pub const SOCKET: &str = "/run/putex-net.sock";
@@ -144,6 +145,8 @@ impl<Out: Serialize, In: DeserializeOwned> Frames<Out, In> {
     /// The next frame; `None` where the other end has closed the stream. It can be dropped and called again.
     pub async fn next(&mut self) -> io::Result<Option<In>> {
         match self.reader.next().await {
+            // The other end has gone before it has read everything.
+            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
             Some(frame) => decode(&frame?).map(Some),
             None => Ok(None),
         }
@@ -154,6 +157,84 @@ impl<Out: Serialize, In: DeserializeOwned> Frames<Out, In> {
     pub fn of<NextOut, NextIn>(self) -> Frames<NextOut, NextIn> {
         let Sender { queue, writer, .. } = self.sender;
         Frames { sender: Sender { queue, writer, _out: PhantomData }, reader: self.reader, _in: PhantomData }
+    }
+}
+
+/// Who waits for what the other end sends, by number. Clones share it.
+pub struct Pending<T>(Arc<Mutex<Numbered<T>>>);
+
+struct Numbered<T> {
+    last: u64,
+    waiting: HashMap<u64, T>,
+}
+
+/// One that waits. When it is dropped, nobody does any more.
+pub struct Waiter<T> {
+    pending: Pending<T>,
+    number: u64,
+}
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Numbered { last: 0, waiting: HashMap::new() })))
+    }
+}
+
+impl<T> Clone for Pending<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Pending<T> {
+    /// Gives a number to `waits`, under which it waits until it is taken.
+    pub fn add(&self, waits: T) -> u64 {
+        let mut numbered = lock(&self.0);
+        numbered.last += 1;
+        let number = numbered.last;
+        numbered.waiting.insert(number, waits);
+        number
+    }
+
+    /// The same, and no longer than the waiter lasts.
+    #[must_use]
+    pub fn wait(&self, waits: T) -> Waiter<T> {
+        Waiter { pending: self.clone(), number: self.add(waits) }
+    }
+
+    /// Takes what waits under this number, if anything does.
+    #[must_use]
+    pub fn take(&self, number: u64) -> Option<T> {
+        lock(&self.0).waiting.remove(&number)
+    }
+
+    /// Does something to what waits under this number, if anything does.
+    pub fn with<R>(&self, number: u64, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        lock(&self.0).waiting.get_mut(&number).map(work)
+    }
+
+    /// Whether any is so.
+    pub fn any(&self, is_so: impl Fn(&T) -> bool) -> bool {
+        lock(&self.0).waiting.values().any(is_so)
+    }
+
+    /// Lets go of those that are not so.
+    pub fn retain(&self, is_so: impl Fn(&T) -> bool) {
+        lock(&self.0).waiting.retain(|_, waits| is_so(waits));
+    }
+}
+
+impl<T> Waiter<T> {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl<T> Drop for Waiter<T> {
+    fn drop(&mut self) {
+        drop(self.pending.take(self.number));
     }
 }
 

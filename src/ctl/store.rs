@@ -21,6 +21,7 @@ use super::doctor;
 use super::output::{Screen, Style, Surface, print_json};
 use super::view::enumerated;
 use super::{Failure, abstains, print, running, store_status};
+use crate::audit;
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
@@ -584,21 +585,13 @@ struct NetUnits;
 
 impl Units for NetUnits {
     fn start_socket(&self) {
-        drop(tokio::spawn(start_socket()));
+        // Where putexd runs, it is there already, and where systemd does not answer, the store says what is missing.
+        tokio::spawn(async { audit::connect().await.ok()?.queue_start(NET_SOCKET).await.ok() });
     }
 
     fn kill_all(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {})
     }
-}
-
-/// Starts the socket of the processes that have the network. Where putexd runs, it is there already, and where systemd does not
-/// answer, the store says what is missing.
-async fn start_socket() -> zbus::Result<()> {
-    let bus = crate::bus::system().await?;
-    let (name, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
-    let interface = "org.freedesktop.systemd1.Manager";
-    bus.call_method(Some(name), path, Some(interface), "StartUnit", &(NET_SOCKET, "replace")).await.map(drop)
 }
 
 /// Whether every server that was tried has refused the connection: nothing listens there, and the answer came at once. The

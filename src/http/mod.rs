@@ -10,7 +10,6 @@
 mod probe;
 pub mod serve;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +23,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::frames::{Beat, Frames, Previous, Pulse, Role, Sender, Socket};
+use crate::frames::{Beat, Frames, Pending, Previous, Pulse, Role, Sender, Socket};
 use crate::task::lock;
 use crate::types::shortened;
 
@@ -379,8 +378,7 @@ impl Driver {
     async fn serve(&mut self, stream: UnixStream, first: Option<Check>) -> End {
         let mut frames: Frames<Request, Reply> = Frames::new(stream);
         let sender = frames.sender.clone();
-        let mut sent: HashMap<u64, Sent> = HashMap::new();
-        let mut last = 0;
+        let sent: Pending<Sent> = Pending::default();
         let turns = Arc::new(Semaphore::new(REQUESTS_LIMIT));
         let mut listening = Listening::default();
         let (mut tick, mut pulse) = (interval(LOOK), Pulse::default());
@@ -389,9 +387,8 @@ impl Driver {
         self.wanted.mark_changed();
         loop {
             if let Some(Check { target, limit, result }) = next.take().filter(|check| !check.result.is_closed()) {
-                last += 1;
-                sent.insert(last, Sent { since: Instant::now(), result });
-                let check = Request::Check { number: last, target, limit };
+                let number = sent.add(Sent { since: Instant::now(), result });
+                let check = Request::Check { number, target, limit };
                 if let Err(end) = put(&sender, &check).await {
                     return end;
                 }
@@ -401,7 +398,7 @@ impl Driver {
                 frame = frames.next() => match frame {
                     Ok(Some(Reply::Checked { number, result })) => {
                         self.has_told = false;
-                        if let Some(sent) = sent.remove(&number) {
+                        if let Some(sent) = sent.take(number) {
                             // Whoever has asked may have given up.
                             let _ = sent.result.send(result);
                         }
@@ -440,8 +437,8 @@ impl Driver {
                     }
                 }
                 _ = tick.tick() => {
-                    sent.retain(|_, sent| !sent.result.is_closed());
-                    match pulse.beat(sent.values().any(|sent| sent.since.elapsed() >= LOOK), PATIENCE) {
+                    sent.retain(|sent| !sent.result.is_closed());
+                    match pulse.beat(sent.any(|sent| sent.since.elapsed() >= LOOK), PATIENCE) {
                         Beat::Dead => return End::GivenUp("the process for HTTP stands still".to_owned()),
                         Beat::Ping => sender.try_send(&Request::Ping),
                         Beat::Rest => {}

@@ -1,10 +1,9 @@
 //! The process's end: the checks, and the listener with its limits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
@@ -18,8 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::{Asked, Media, Method, REQUESTS_LIMIT, Reply, Request, Status, Unlistened, Why, probe};
-use crate::frames::{Frames, Hello, Sender};
-use crate::task::{OwnedTask, lock};
+use crate::frames::{Frames, Hello, Pending, Sender};
+use crate::task::OwnedTask;
 
 /// How long a connection lasts at most, from its acceptance to the last byte of the answer.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
@@ -37,7 +36,7 @@ pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
 /// Carries out what comes over this stream, until it ends.
 pub async fn serve(stream: Frames<(), Hello>) -> io::Result<()> {
     let mut frames: Frames<Reply, Request> = stream.of();
-    let waiters = Waiters { sender: frames.sender.clone(), waiting: Arc::default() };
+    let waiters = Waiters { sender: frames.sender.clone(), requests: Pending::default() };
     let mut listening = Vec::new();
     while let Some(request) = frames.next().await? {
         match request {
@@ -66,13 +65,7 @@ pub async fn serve(stream: Frames<(), Hello>) -> io::Result<()> {
 #[derive(Clone)]
 struct Waiters {
     sender: Sender<Reply>,
-    waiting: Arc<Mutex<Waiting>>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    last: u64,
-    requests: HashMap<u64, Answering>,
+    requests: Pending<Answering>,
 }
 
 struct Answering {
@@ -86,47 +79,23 @@ struct Answer {
     body: String,
 }
 
-/// A request that waits. When it is dropped, its client has gone.
-struct Waiter<'a> {
-    waiters: &'a Waiters,
-    number: u64,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        lock(&self.waiters.waiting).requests.remove(&self.number);
-    }
-}
-
 impl Waiters {
     async fn ask(&self, asked: Asked) -> Option<Answer> {
         let (whole, answered) = oneshot::channel();
         let answer = Answer { status: Status::Unavailable, media: Media::Plain, body: String::new() };
-        let number = {
-            let mut waiting = lock(&self.waiting);
-            waiting.last += 1;
-            let number = waiting.last;
-            waiting.requests.insert(number, Answering { answer, whole });
-            number
-        };
-        let _waiter = Waiter { waiters: self, number };
-        self.sender.send(&Reply::Asked { number, asked }).await.ok()?;
+        let waiter = self.requests.wait(Answering { answer, whole });
+        self.sender.send(&Reply::Asked { number: waiter.number(), asked }).await.ok()?;
         answered.await.ok()
     }
 
     fn begins(&self, number: u64, status: Status, media: Media) {
-        if let Some(Answering { answer, .. }) = lock(&self.waiting).requests.get_mut(&number) {
-            (answer.status, answer.media) = (status, media);
-        }
+        self.requests.with(number, |Answering { answer, .. }| (answer.status, answer.media) = (status, media));
     }
 
     fn goes_on(&self, number: u64, text: &str) {
-        let mut waiting = lock(&self.waiting);
         if !text.is_empty() {
-            if let Some(Answering { answer, .. }) = waiting.requests.get_mut(&number) {
-                answer.body.push_str(text);
-            }
-        } else if let Some(Answering { answer, whole }) = waiting.requests.remove(&number) {
+            self.requests.with(number, |Answering { answer, .. }| answer.body.push_str(text));
+        } else if let Some(Answering { answer, whole }) = self.requests.take(number) {
             let _ = whole.send(answer);
         }
     }

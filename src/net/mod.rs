@@ -31,8 +31,6 @@ pub fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
     match runtime.and_then(|runtime| runtime.block_on(run())) {
         Ok(()) => ExitCode::SUCCESS,
-        // putexd has gone before it has read everything.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::FAILURE

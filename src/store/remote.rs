@@ -6,7 +6,6 @@
 //! call has waited for an eighth of the call limit, and has to be answered within three eighths. So the next process is there before
 //! the limit of that call is over.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +27,7 @@ use super::{
     Administer, Attempt, Creation, Examination, Forgeries, Hints, LISTED_LIMIT, Link, Listed, Listing, Snapshot, Store,
     StoreError, StoreFuture, WriteOutcome, attempted, hints, listing,
 };
-use crate::frames::{Beat, Frames, Previous, Pulse, Sender};
+use crate::frames::{Beat, Frames, Pending, Previous, Pulse, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
 use crate::types::store::StoreSettings;
@@ -59,37 +58,19 @@ struct Shared {
     forgeries: Forgeries,
 }
 
-/// The stream to a process.
+/// The stream to a process, and who waits for what it sends.
 #[derive(Clone)]
 struct Line {
     sender: Sender<Request>,
-    waiting: Arc<Mutex<Waiting>>,
+    calls: Pending<Waits>,
+    watches: Pending<mpsc::Sender<Key>>,
 }
 
-/// Who waits for what the process sends.
-#[derive(Default)]
-struct Waiting {
-    last: u64,
-    calls: HashMap<u64, Waits>,
-    watches: HashMap<u64, mpsc::Sender<Key>>,
-}
-
+/// A call that waits.
 struct Waits {
     since: Instant,
     answer: oneshot::Sender<(Answer, Vec<Listed>)>,
     pages: Vec<Listed>,
-}
-
-/// A call that waits. When it is dropped, nobody does any more.
-struct Waiter<'a> {
-    line: &'a Line,
-    number: u64,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        lock(&self.line.waiting).calls.remove(&self.number);
-    }
 }
 
 impl RemoteStore {
@@ -132,45 +113,31 @@ impl Line {
     async fn call(&self, call: Call, patience: Duration) -> Result<(Answer, Vec<Listed>), StoreError> {
         let ended = || StoreError::Unreachable(ENDED.to_owned());
         let (answer, answered) = oneshot::channel();
-        let number = {
-            let mut waiting = lock(&self.waiting);
-            waiting.last += 1;
-            let number = waiting.last;
-            waiting.calls.insert(number, Waits { since: Instant::now(), answer, pages: Vec::new() });
-            number
-        };
-        let _waiter = Waiter { line: self, number };
-        let latest = clock::now().boot.saturating_add(patience);
+        let waiter = self.calls.wait(Waits { since: Instant::now(), answer, pages: Vec::new() });
+        let (number, latest) = (waiter.number(), clock::now().boot.saturating_add(patience));
         self.sender.send(&Request::Call { number, latest, call }).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())
     }
 
-    /// Whether a call has waited for so long.
-    fn has_waited(&self, long: Duration) -> bool {
-        lock(&self.waiting).calls.values().any(|call| call.since.elapsed() >= long)
-    }
-
     fn answered(&self, number: u64, answer: Answer) {
-        let waits = lock(&self.waiting).calls.remove(&number);
-        if let Some(Waits { answer: waiting, pages, .. }) = waits {
+        if let Some(Waits { answer: waiting, pages, .. }) = self.calls.take(number) {
             // The caller may have gone.
             let _ = waiting.send((answer, pages));
         }
     }
 
     fn page(&self, number: u64, keys: Vec<Listed>) {
-        if let Some(call) = lock(&self.waiting).calls.get_mut(&number) {
+        self.calls.with(number, |call| {
             let room = (LISTED_LIMIT + 1).saturating_sub(call.pages.len());
             call.pages.extend(keys.into_iter().take(room).map(|key| believed_key(&key)));
-        }
+        });
     }
 
     fn hint(&self, number: u64, key: Key) {
-        let mut waiting = lock(&self.waiting);
-        let Some(watch) = waiting.watches.get(&number) else { return };
-        if let Err(mpsc::error::TrySendError::Closed(_)) = watch.try_send(key) {
-            waiting.watches.remove(&number);
-            // Where there is no room for it, the next hint says it again.
+        let sent = self.watches.with(number, |watch| watch.try_send(key));
+        if let Some(Err(mpsc::error::TrySendError::Closed(_))) = sent {
+            drop(self.watches.take(number));
+            // Where there is no room for it, nobody reads what comes of it.
             self.sender.try_send(&Request::Unwatch(number));
         }
     }
@@ -191,7 +158,11 @@ impl Shared {
                     }
                     reason
                 }
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    // It was killed before the attempt.
+                    previous = Previous::Ended;
+                    error.to_string()
+                }
             };
             tracing::debug!("{reason}; another process is asked for");
             *lock(&self.line) = Err(reason.clone());
@@ -204,7 +175,7 @@ impl Shared {
     /// Makes calls over this stream until it ends, and returns the reason.
     async fn serve(&self, stream: UnixStream) -> (String, Previous) {
         let mut frames: Frames<Request, Reply> = Frames::new(stream);
-        let line = Line { sender: frames.sender.clone(), waiting: Arc::default() };
+        let line = Line { sender: frames.sender.clone(), calls: Pending::default(), watches: Pending::default() };
         let open = Request::Open { settings: self.settings.clone(), call_limit: self.call_limit };
         if let Err(error) = line.sender.send(&open).await {
             return (error.to_string(), Previous::Ended);
@@ -215,9 +186,8 @@ impl Shared {
         let (reason, previous) = self.listen(&line, &mut frames, &asked).await;
         drop(reading);
         *lock(&self.line) = Err(reason.clone());
-        let mut waiting = lock(&line.waiting);
-        waiting.calls.clear();
-        waiting.watches.clear();
+        line.calls.retain(|_| false);
+        line.watches.retain(|_| false);
         (reason, previous)
     }
 
@@ -239,20 +209,19 @@ impl Shared {
                     Ok(Some(Reply::Answer { number, answer })) => line.answered(number, answer),
                     Ok(Some(Reply::Page { number, keys })) => line.page(number, keys),
                     Ok(Some(Reply::Hint { number, key })) => line.hint(number, key),
-                    Ok(Some(Reply::HintsEnd(number))) => drop(lock(&line.waiting).watches.remove(&number)),
+                    Ok(Some(Reply::HintsEnd(number))) => drop(line.watches.take(number)),
                     Ok(Some(Reply::Link(of_store))) => drop(self.link.send_replace(believed_link(of_store))),
                     Ok(Some(Reply::Forged)) => self.forgeries.add(),
                     Ok(Some(Reply::File(path))) => if files.try_send(path).is_err() {
                         return ("the process with the store's client asks for too many files".to_owned(), Previous::GivenUp);
                     },
                     Ok(Some(Reply::Pong)) => pulse.answered(),
-                    Ok(None) => return (ENDED.to_owned(), Previous::Ended),
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    Ok(None) => {
                         return (format!("{ENDED}, see \"journalctl --unit 'putex-net@*'\""), Previous::Ended);
                     }
                     Err(error) => return (format!("the process with the store's client is not understood: {error}"), Previous::GivenUp),
                 },
-                _ = tick.tick() => match pulse.beat(line.has_waited(eighth), eighth * 3) {
+                _ = tick.tick() => match pulse.beat(line.calls.any(|call| call.since.elapsed() >= eighth), eighth * 3) {
                     Beat::Dead => return ("the process with the store's client stands still".to_owned(), Previous::GivenUp),
                     Beat::Ping => line.sender.try_send(&Request::Ping),
                     Beat::Rest => {}
@@ -303,14 +272,8 @@ impl Store for RemoteStore {
         Box::pin(async {
             let line = lock(&self.shared.line).clone().map_err(StoreError::Unreachable)?;
             let (sender, receiver) = mpsc::channel(HINTS_LIMIT);
-            // The number of the call is that of the watch, and its hints may come right behind the answer.
-            let number = {
-                let mut waiting = lock(&line.waiting);
-                waiting.last += 1;
-                let number = waiting.last;
-                waiting.watches.insert(number, sender);
-                number
-            };
+            // Its hints may come right behind the answer.
+            let number = line.watches.add(sender);
             let Answer::Watching(watching) = line.call(Call::Watch(number), self.shared.call_limit).await?.0 else {
                 return misplaced();
             };
