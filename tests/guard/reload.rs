@@ -1,6 +1,7 @@
 //! The guard's program is replaced in place.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Output;
@@ -170,12 +171,12 @@ async fn whoever_asks_and_says_nothing_good_changes_nothing() {
     extend(&client, 1, ms(90_000)).await.expect("extends");
     // It is gone, and another comes, before the guard looks at either.
     guard.signal(rustix::process::Signal::STOP);
-    drop(silent);
+    leave(silent);
     let next = UnixStream::connect(&socket).expect("connects");
     guard.signal(rustix::process::Signal::CONT);
     let mut offered = vec![0; 1];
     (&next).read_exact(&mut offered).expect("what would be handed over");
-    drop(next);
+    leave(next);
     let reloaded = guard.reload();
     assert!(reloaded.status.success(), "{}", text(&reloaded));
     assert_eq!(guard.inode(), before);
@@ -216,4 +217,9 @@ async fn the_watchdogs_device_is_never_closed() {
     .await
     .expect("keep-alives go on");
     assert!(!guard.keep_alives().contains('V'));
+}
+
+/// Closes a connection, also where a child of another test has it until it executes its program.
+fn leave(connection: UnixStream) {
+    connection.shutdown(Shutdown::Both).expect("is connected");
 }
