@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::bytes::Bytes;
@@ -130,7 +130,7 @@ pub async fn take(stream: UnixStream, role: Role) -> io::Result<UnixStream> {
 pub struct Frames<Out, In> {
     /// What is sent.
     pub sender: Sender<Out>,
-    reader: FramedRead<ReadHalf<UnixStream>, LengthDelimitedCodec>,
+    reader: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
     _in: PhantomData<In>,
 }
 
@@ -138,7 +138,7 @@ impl<Out: Serialize, In: DeserializeOwned> Frames<Out, In> {
     /// Reads from `stream` and writes to it, in a task of its own on the current tokio runtime.
     #[must_use]
     pub fn new(stream: UnixStream) -> Self {
-        let (read, write) = tokio::io::split(stream);
+        let (read, write) = stream.into_split();
         Self { sender: Sender::new(write), reader: FramedRead::new(read, codec()), _in: PhantomData }
     }
 
@@ -287,7 +287,7 @@ impl<Out> Clone for Sender<Out> {
 }
 
 impl<Out: Serialize> Sender<Out> {
-    fn new(write: WriteHalf<UnixStream>) -> Self {
+    fn new(write: OwnedWriteHalf) -> Self {
         let (queue, frames) = mpsc::channel(QUEUE_LIMIT);
         Self { queue, writer: Arc::new(OwnedTask::spawn(write_all(frames, write))), _out: PhantomData }
     }
@@ -307,7 +307,7 @@ impl<Out: Serialize> Sender<Out> {
 }
 
 /// Writes what waits in as few writes as it takes.
-async fn write_all(mut frames: mpsc::Receiver<Bytes>, write: WriteHalf<UnixStream>) {
+async fn write_all(mut frames: mpsc::Receiver<Bytes>, write: OwnedWriteHalf) {
     let mut sink = FramedWrite::new(write, codec());
     while let Some(frame) = frames.recv().await {
         let mut next = Some(frame);

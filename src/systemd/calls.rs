@@ -100,12 +100,23 @@ impl Link {
     /// Some of the properties that all units have, by their names. They are not read all together, because for some of
     /// them PID 1 would read every folder of unit files.
     pub(super) async fn common(&self, unit: &str, names: &'static [&'static str]) -> Result<Properties, BusError> {
+        self.completed(unit, Properties::default(), names).await
+    }
+
+    /// What is known of a unit already, and those of the properties that all units have which it lacks.
+    pub(super) async fn completed(
+        &self,
+        unit: &str,
+        known: Properties,
+        names: &'static [&'static str],
+    ) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
+        let names: Vec<&str> = names.iter().copied().filter(|name| !known.has(name)).collect();
         let all = async move {
             let values = try_join_all(names.iter().map(|name| properties.get(UNIT, name))).await?;
-            Ok(names.iter().copied().zip(values).collect())
+            Ok(names.into_iter().zip(values).collect())
         };
-        Ok(Properties::new(self.call(all).await?))
+        Ok(known.with(Properties::new(self.call(all).await?)))
     }
 
     /// The properties that only units of its type have, as far as they are used here, read at one moment.

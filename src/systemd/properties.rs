@@ -287,7 +287,7 @@ pub(super) type Row = (String, String, String, String, String, String, OwnedObje
 pub(super) type JobRow = (u32, String, String, String, OwnedObjectPath, OwnedObjectPath);
 
 /// The properties of a unit's object, of all its interfaces, that are in [`KEPT`], sorted by name.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Properties(Vec<(&'static str, OwnedVariant)>);
 
 impl Type for Properties {
@@ -547,6 +547,10 @@ impl Properties {
 
     fn get<'a, T: TryFrom<&'a Variant<'static>>>(&'a self, name: &str) -> Option<T> {
         T::try_from(self.value(name)?).ok()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.value(name).is_some()
     }
 
     fn value(&self, name: &str) -> Option<&Variant<'static>> {

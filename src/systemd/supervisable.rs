@@ -121,7 +121,7 @@ impl Systemd {
         let unprovable =
             |Trouble { trouble, remedy }| Unsupervisable::Unprovable { unit: unit.to_string(), trouble, remedy };
         check_own_name(&properties, unit).and_then(|()| check_has_file(&properties, unit)).map_err(unprovable)?;
-        let belongings = if around.may_end { None } else { Some(self.belongings(unit, around).await?) };
+        let belongings = if around.may_end { None } else { Some(self.belongings(unit, &properties, around).await?) };
         if let Some(belongings) = &belongings {
             // What only stands for others is told of as such, whatever else is wrong with it.
             belongings.check_umbrella(&properties, around).map_err(unprovable)?;

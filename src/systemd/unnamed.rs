@@ -85,15 +85,21 @@ impl Belongings {
 }
 
 impl Systemd {
-    /// What belongs to the service of the main unit `unit`.
-    pub(super) async fn belongings(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Belongings, BusError> {
+    /// What belongs to the service of the main unit `unit`. `main`: what was read of it.
+    pub(super) async fn belongings(
+        &self,
+        unit: &UnitName,
+        main: &Properties,
+        around: Surroundings<'_>,
+    ) -> Result<Belongings, BusError> {
         let lease = around.service.or(around.named_in).map(ServiceName::lease_target);
         let own = std::iter::once(unit).chain(around.bound.iter().filter(|other| *other != unit)).chain(&lease);
         let link = self.link().await?;
         let default = link.common("default.target", &["Id"]).await?;
         let mut walk = Walk::new(own.chain(around.contains), around.beside, default.text("Id").unwrap_or_default());
         while let Some(name) = walk.next() {
-            let links = Links::of(&name, &link.common(&name, &PROPERTIES).await?);
+            let known = if name == unit.as_str() { main.clone() } else { Properties::default() };
+            let links = Links::of(&name, &link.completed(&name, known, &PROPERTIES).await?);
             walk.read(&name, links);
         }
         let found = walk.found();

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS};
+use super::lookout::SHARE_OF_STRAYS;
 use super::{Admission, Host, Inbox, Refusal, Told, UnitControl};
 use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds, Uncontainable};
@@ -21,6 +21,9 @@ use crate::types::UnitName;
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
 /// How often that is asked until there is a first answer.
 const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
+/// The time between two questions about a unit that can be supervised is this for each unit of the host, where that is more: each
+/// question takes dozens of calls to PID 1, which tells by itself when it has read its files anew.
+const SHARE_OF_QUESTIONS: Duration = Duration::from_millis(500);
 /// Shortest time between two questions whether the files that must outlive guard and daemon can be written. The guard
 /// itself does not look more often. It is `SHARE_OF_ROOM` for each unit of the host where that is more.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +74,7 @@ impl Admits for Admitter {
             None => FIRST_ADMISSION_INTERVAL,
             // PID 1 gives no hint when a refusal ends that has another cause than a unit's files.
             Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_STRAYS)),
-            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_LOOKS)),
+            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_QUESTIONS)),
         }
     }
 
