@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use putexd::cluster::alarm::AlarmStatus;
-use putexd::cluster::history::pages::Page as HistoryPage;
-use putexd::cluster::history::{Happened, What};
+use putexd::cluster::history::{End, History, Known, Note, Run, Start, What};
 use putexd::cluster::report::{HostReport, ServiceReport, Word as HostWord};
 use putexd::cluster::request::{Mailbox, Outcome as Answer, Request as Asked, Verb};
 use putexd::cluster::wire;
@@ -271,7 +270,6 @@ fn host_report() -> HostReport {
         boot: "b".repeat(32),
         machine: "a".repeat(32),
         since: 1_767_225_600,
-        before: 1_767_220_000,
         at: 1_767_225_700,
         drained: Some(HostWord { by, reason, at: 1_767_225_650, until: Some(1_767_229_200) }),
         guard: "the guard does not answer".to_owned(),
@@ -343,33 +341,22 @@ fn requests_to_other_hosts() {
 
 #[test]
 fn histories() {
-    let started = Happened {
-        gap_ms: Some(5480),
-        gap_is_least: true,
-        former: "h2".to_owned(),
-        former_token: 1_767_225_000,
-        former_from_ms: Some(1_767_225_000_123),
-        ..Happened::new(1_767_225_600_123, "h1", What::Started, 1_767_225_600, "h2 is silent")
+    let run = Run {
+        end: Some(End { at_ms: 1_767_225_700_123, known: Known::Exactly }),
+        began: "h2 is silent".to_owned(),
+        ended: "stopped by root@h1".to_owned(),
+        stopped: true,
+        notes: vec![Note { at_ms: 1_767_225_650_123, what: What::Alarm, text: "store-lost".to_owned() }],
+        ..Run::new(1_767_225_600, "h1", Start::At(1_767_225_600_123))
     };
-    let stopped = Happened {
-        or_earlier: true,
-        stopping_ms: Some(1_767_225_690_000),
-        lease_until_ms: Some(1_767_225_700_000),
-        ..Happened::new(1_767_225_700_123, "h1", What::Stopped, 1_767_225_600, "the lease has lapsed")
+    let seen = Run {
+        end: Some(End { at_ms: 1_767_225_800_123, known: Known::AtLeast }),
+        ..Run::new(1_767_225_710, "h2", Start::Unseen)
     };
-    let mut page = HistoryPage::first();
-    for happened in [
-        started,
-        stopped,
-        Happened::new(1_767_225_800_123, "h1", What::Alarm, 0, "store-lost"),
-        Happened::new(1_767_225_900_123, "h1", What::Asked, 0, "stop everywhere"),
-    ] {
-        page.add(&happened);
-    }
-    samples::check("history", vec![("page", page.encode().body)], |_, content| {
+    let history = History { runs: vec![run, seen, Run::new(1_767_225_900, "h1", Start::Failed)] };
+    samples::check("history", vec![("history", history.encode().body)], |_, content| {
         let value = Value { body: content.to_vec(), ..Value::default() };
-        let page = HistoryPage::decode(0, &value).expect("a page");
-        json!({"number": page.number(), "events": page.happened()})
+        json!(History::decode(Some(&value), u64::MAX))
     });
 }
 

@@ -456,9 +456,8 @@ async fn keys_of_all_kinds_are_apart_and_listed<R: Rig>() {
         Key::of_host(None, &node, 0),
         Key::of_host(None, &node, 3),
         Key::of_requests(None, &node),
-        Key::of_history(&key, 0),
-        Key::of_history(&key, 4),
-        Key::of_history(&longest, 4),
+        Key::of_history(&key),
+        Key::of_history(&longest),
     ];
     let mut revisions = BTreeMap::new();
     for key in &keys {

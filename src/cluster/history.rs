@@ -1,171 +1,257 @@
-//! The history of a lock: who held it, from when to when, and why that changed.
+//! The history of a lock: its last tenures, as one value beside it.
 //!
-//! Hosts append events to [pages] in the store. What is read back is a list of events, of which
-//! [`holdings`](holdings::holdings) makes the periods in which somebody ran the unit.
+//! ```json
+//! {"runs":[{"token":1767225600,"host":"h1","start":{"at":1767225600123},"end":{"at_ms":1767225700456,"known":"exactly"},"ended":"…"}]}
+//! ```
 //!
-//! # What is known, and by whom
+//! | of a tenure | who writes it, and when |
+//! | --- | --- |
+//! | when its unit was started | its host, once the unit runs |
+//! | when that stopped, or that it was not started, and why | its host, once that is proven |
+//! | the same, where that host has not written it | the next holder, once its own unit runs: the time is when it had last heard of the former one, or had seen that lock free |
 //!
-//! | of a run | who knows it | what is told |
-//! | --- | --- | --- |
-//! | its begin | its host | [`What::Started`] |
-//! | its begin, where the host could not write that any more | who ran the unit next, and has followed the record | [`Happened::former`] |
-//! | its end, which is the begin of its stop | its host, with the proof or the release | [`Happened::stopping_ms`] |
-//! | its end while putexd was away or the host stood still | nobody exactly: the guard stopped the unit after the deadline | `Stopped` with [`Happened::or_earlier`] |
-//! | its end, where the host could not write that any more | who ran the unit next, and has seen the release: it was before that | [`Happened::former_reason`] |
-//! | its end, where the host is gone | who ran the unit next: when it had last heard of the holder | [`Happened::gap_ms`] |
-//! | the same, where that host had a gap itself | the former holder's last report, or else nobody | [`Happened::gap_is_least`] |
-//!
-//! Fencing tokens put the runs in order. The begin of the next run is the latest time at which the one before can have ended, so
-//! two runs overlap only where both hosts have told exact times that say so. The clocks of hosts differ by some seconds at most.
-//!
-//! A time is never shown as exact where it is a bound. A run goes on only if the lock's record names its host, and a time in
-//! which nobody ran the unit is a gap unless an operator had it stopped.
+//! Fencing tokens put the tenures in order. A time that is a bound is marked as one. The clocks of hosts differ by some seconds at most.
+
+use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::shortened;
+use crate::types::span::rounded;
+use crate::types::{NodeId, Value, shortened};
 
-pub mod holdings;
-pub mod pages;
-pub mod stored;
+/// How many tenures of each lock are kept at most.
+pub const KEPT: usize = 100;
+/// How many notes of one tenure are kept.
+pub const NOTES: usize = 16;
+/// The most characters of a text.
+const TEXT_LIMIT: usize = 160;
+/// What is further ahead of a reader's clock was forged, or its host's clock was wrong, and would be the latest for ever.
+const AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// How many events of each lock are kept at least.
-pub const KEPT: usize = 200;
+/// The tenures, in the order of their tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The latest is the last.
+    #[serde(default)]
+    pub runs: Vec<Run>,
+}
 
-/// An event that is further ahead of a reader's clock than this is not believed. Clocks differ by less, and one forged event of
-/// the far future would be shown as the latest one for ever.
-pub const AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
+/// One tenure. Times are those of the host that has written them, in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its fencing token.
+    pub token: u64,
+    /// The host.
+    pub host: String,
+    /// When its unit was started.
+    pub start: Start,
+    /// When it ended. `None`: nobody has written that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// Why this host took over.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub began: String,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ended: String,
+    /// Whether an operator had the service stopped everywhere: the time after it is no gap.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
+    /// Alarms and orders while it lasted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+}
 
-/// The most characters of the reason of an event.
-const REASON_LIMIT: usize = 160;
+/// When the unit was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// At this time.
+    At(u64),
+    /// Before whoever writes this has looked.
+    Unseen,
+    /// It was not: the start failed.
+    Failed,
+}
 
-/// How the reasons of the two orders begin that say whether a service is to run at all. The time between them is no gap.
-pub const ASKED_STOP: &str = "stop everywhere";
-/// What an event says of a pause that ends before its time, because the run ends that it belongs to.
-pub const PAUSE_ENDS: &str = "the pause ends, because the host that has the long lease stops the unit";
-/// See [`ASKED_STOP`].
-pub const ASKED_START: &str = "start again";
+/// When a tenure ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The time, which `known` says more about.
+    pub at_ms: u64,
+    /// What is known of it.
+    pub known: Known,
+}
 
-/// What is said of a release whose record does not say why.
-const RELEASED: &str = "its host has let the lock go";
+/// What is known of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known {
+    /// It was then or later: the host was last heard of then.
+    AtLeast,
+    /// It was then or before.
+    AtMost,
+    /// It was then.
+    Exactly,
+}
 
-/// How the reason of the alarm begins that says that a tenure has ended without a run.
-pub const NOT_STARTED: &str = "was not started";
+/// Something that has happened during a tenure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When.
+    pub at_ms: u64,
+    /// What.
+    pub what: What,
+    /// In words.
+    pub text: String,
+}
 
-/// What has happened.
+/// What a note is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// The unit was started on the host.
-    Started,
-    /// The unit has stopped on the host, and that is proven.
-    Stopped,
-    /// An alarm was raised on the host.
+    /// An alarm.
     Alarm,
-    /// An operator has asked for something that concerns the service.
-    Asked,
+    /// An order of an operator.
+    Order,
 }
 
-/// One event in the history of a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happened {
-    /// When, by the clock of the host, in milliseconds since 1970.
-    pub at_ms: u64,
-    /// The host that tells it.
-    pub host: String,
-    /// What has happened.
-    pub what: What,
-    /// The fencing token of the tenure; 0 = there was none.
-    #[serde(default)]
-    pub token: u64,
-    /// Why, or what exactly; one line.
-    #[serde(default)]
-    pub reason: String,
-    /// With [`What::Started`]: for how long nobody ran the unit before, in milliseconds, as far as the host knows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gap_ms: Option<u64>,
-    /// Whether the gap may have been longer: the host found the former holder's record, and nothing told it how old that was.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub gap_is_least: bool,
-    /// With [`What::Started`]: the host that ran the unit before, as this one has seen; empty = it has seen none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub former: String,
-    /// The fencing token of that host's tenure; 0 = not known.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub former_token: u64,
-    /// When that tenure was seen to run the unit first, by the clock of this host. `None`: it ran before this host looked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub former_from_ms: Option<u64>,
-    /// Why that host has let the lock go, as the lock's record said when this host saw it free; the unit had stopped before. Empty =
-    /// this host has seen no such record.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub former_reason: String,
-    /// With [`What::Stopped`]: the unit may have stopped earlier, because putexd was away or the host stood still.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub or_earlier: bool,
-    /// With [`What::Stopped`]: when the stop began, by the clock of the host, in milliseconds since 1970. From then on the unit does
-    /// not run any more as far as its users are concerned. `None`: nobody knows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopping_ms: Option<u64>,
-    /// With `or_earlier`: when the lease was over. Before that nobody but the unit itself had ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease_until_ms: Option<u64>,
+/// A length of time, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Length {
+    /// In milliseconds.
+    pub ms: u64,
+    /// What is known of it.
+    pub known: Known,
 }
 
-/// A reason with at most [`REASON_LIMIT`] characters, cut at the end of a part of the sentence if there is one in its second half.
-fn in_brief(reason: &str) -> String {
-    let short = shortened(reason, REASON_LIMIT);
-    let Some(cut) = short.strip_suffix('…').filter(|_| reason.chars().count() > REASON_LIMIT) else { return short };
-    match cut.rfind([';', ':', ',']).filter(|end| *end > cut.len() / 2) {
-        Some(end) => format!("{} …", &cut[..end]),
-        None => short,
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.known {
+            Known::AtLeast => "≥ ",
+            Known::AtMost => "≤ ",
+            Known::Exactly => "",
+        })?;
+        f.write_str(&rounded(Duration::from_millis(self.ms)))
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_false(truth: &bool) -> bool {
-    !*truth
-}
-
-impl Happened {
-    /// An event without a gap, whose reason becomes one line of at most 160 characters.
+impl Run {
+    /// A tenure of which nothing is known yet but this.
     #[must_use]
-    pub fn new(at_ms: u64, host: &str, what: What, token: u64, reason: &str) -> Self {
-        let (host, reason) = (host.to_owned(), in_brief(reason));
+    pub fn new(token: u64, host: &str, start: Start) -> Self {
         Self {
-            at_ms,
-            host,
-            what,
             token,
-            reason,
-            gap_ms: None,
-            gap_is_least: false,
-            former: String::new(),
-            former_token: 0,
-            former_from_ms: None,
-            former_reason: String::new(),
-            or_earlier: false,
-            stopping_ms: None,
-            lease_until_ms: None,
+            host: host.to_owned(),
+            start,
+            end: None,
+            began: String::new(),
+            ended: String::new(),
+            stopped: false,
+            notes: Vec::new(),
         }
     }
 
-    /// A start by a host that has seen the lock let go for `reason`. Before that the unit of the former holder had stopped.
+    /// How long it lasted, or has lasted until now. `None`: that is not known, or the unit was not started.
     #[must_use]
-    pub fn after_release(self, reason: &str) -> Self {
-        let reason = if reason.is_empty() { RELEASED } else { reason };
-        Self { gap_is_least: true, former_reason: in_brief(reason), ..self }
+    pub fn length(&self, now_ms: u64) -> Option<Length> {
+        let (until, known) = self.end.map_or((now_ms, Known::Exactly), |end| (end.at_ms, end.known));
+        match self.start {
+            Start::At(at) => Some(Length { ms: until.saturating_sub(at), known }),
+            Start::Unseen | Start::Failed => None,
+        }
     }
 
-    /// Whether the unit's run on a host begins or ends with this event.
+    /// For how long nobody ran the unit before, where this tenure was before. `None`: that is not known, or an operator had it stopped.
     #[must_use]
-    pub fn is_of_a_run(&self) -> bool {
-        matches!(self.what, What::Started | What::Stopped)
+    pub fn gap_after(&self, before: &Self) -> Option<Length> {
+        let (Start::At(at), Some(end)) = (self.start, before.end.filter(|_| !before.stopped)) else { return None };
+        let known = match end.known {
+            Known::AtLeast => Known::AtMost,
+            Known::AtMost => Known::AtLeast,
+            Known::Exactly => Known::Exactly,
+        };
+        Some(Length { ms: at.saturating_sub(end.at_ms), known })
+    }
+
+    /// The time by which it has its place on a screen.
+    #[must_use]
+    pub fn at_ms(&self) -> u64 {
+        match (self.start, self.end) {
+            (Start::At(at), _) => at,
+            (Start::Unseen | Start::Failed, end) => end.map_or(self.token.saturating_mul(1000), |end| end.at_ms),
+        }
+    }
+
+    /// Takes what another host, or the same one later, has written of the same tenure. What is known better counts.
+    fn merge(&mut self, other: Self) {
+        if matches!(self.start, Start::Unseen) || matches!(other.start, Start::Failed) {
+            self.start = other.start;
+        }
+        if self.began.is_empty() {
+            self.began = other.began;
+        }
+        if other.end.map(|end| end.known) >= self.end.map(|end| end.known) && other.end.is_some() {
+            (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
+        }
+        for note in other.notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
+    /// Has texts of other hosts as short as this host's own. `false`: it is not believed.
+    fn is_sound(&mut self, now_ms: u64) -> bool {
+        let texts = self.notes.iter_mut().map(|note| &mut note.text);
+        for text in texts.chain([&mut self.began, &mut self.ended]) {
+            *text = shortened(text, TEXT_LIMIT);
+        }
+        self.notes.truncate(NOTES);
+        NodeId::new(&self.host).is_ok() && self.at_ms() <= now_ms.saturating_add(AHEAD_MS)
+    }
+}
+
+impl History {
+    /// Reads what is under the key of a history, at `now_ms` since 1970. What is none counts as empty.
+    #[must_use]
+    pub fn decode(value: Option<&Value>, now_ms: u64) -> Self {
+        let value = value.filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
+        let mut history: Self = value.and_then(|value| serde_json::from_slice(&value.body).ok()).unwrap_or_default();
+        history.runs.retain_mut(|run| run.is_sound(now_ms));
+        history.runs.sort_by_key(|run| run.token);
+        history.shorten();
+        history
+    }
+
+    /// The value to write, with as many tenures as have room in it.
+    #[must_use]
+    pub fn encode(mut self) -> Value {
+        loop {
+            // A structure of numbers and texts always becomes JSON.
+            let value = Value { body: serde_json::to_vec(&self).unwrap_or_default(), ..Value::default() };
+            if value.size() <= Value::LIMIT_BYTES || self.runs.is_empty() {
+                return value;
+            }
+            self.runs.remove(0);
+        }
+    }
+
+    /// Adds what is known of a tenure. The same may be added again.
+    pub fn add(&mut self, mut run: Run) {
+        run.is_sound(u64::MAX);
+        if let Some(known) = self.runs.iter_mut().find(|known| (known.token, &known.host) == (run.token, &run.host)) {
+            known.merge(run);
+        } else {
+            let place = self.runs.partition_point(|known| known.token <= run.token);
+            self.runs.insert(place, run);
+        }
+        self.shorten();
+    }
+
+    fn shorten(&mut self) {
+        self.runs.drain(..self.runs.len().saturating_sub(KEPT));
     }
 }
 
@@ -173,14 +259,100 @@ impl Happened {
 mod tests {
     use super::*;
 
+    fn run(token: u64, host: &str, from: u64, end: Option<(u64, Known)>) -> Run {
+        let end = end.map(|(at_ms, known)| End { at_ms, known });
+        Run { end, ..Run::new(token, host, Start::At(from)) }
+    }
+
     #[test]
-    fn a_long_reason_is_cut_where_a_part_of_it_ends() {
-        let event = |reason: &str| Happened::new(1, "h1", What::Started, 1, reason).reason;
-        assert_eq!(event("it was asked for"), "it was asked for");
-        let parts = format!("{}: the former holder; {}", "a".repeat(100), "b ".repeat(50));
-        assert_eq!(event(&parts), format!("{}: the former holder …", "a".repeat(100)));
-        let one = "b".repeat(200);
-        assert_eq!(event(&one).chars().count(), REASON_LIMIT);
-        assert!(event(&one).ends_with("b…"));
+    fn tenures_are_in_the_order_of_their_tokens_and_the_oldest_go() {
+        let mut history = History::default();
+        for token in [3, 1, 2] {
+            history.add(run(token, "h1", token * 10, None));
+        }
+        assert_eq!(history.runs.iter().map(|run| run.token).collect::<Vec<_>>(), [1, 2, 3]);
+        for token in 4..200 {
+            history.add(run(token, "h1", token * 10, None));
+        }
+        assert_eq!((history.runs.len(), history.runs[0].token), (KEPT, 100));
+    }
+
+    #[test]
+    fn what_is_known_better_counts_whoever_writes_last() {
+        let seen = Run { ended: "last heard of".to_owned(), ..run(1, "h1", 1000, Some((4000, Known::AtLeast))) };
+        let own = Run { ended: "drained".to_owned(), ..run(1, "h1", 1000, Some((5000, Known::Exactly))) };
+        for both in [[seen.clone(), own.clone()], [own.clone(), seen.clone()]] {
+            let mut history = History::default();
+            for run in both {
+                history.add(run);
+            }
+            assert_eq!(history.runs, std::slice::from_ref(&own));
+        }
+        // A host that was restarted has not seen its own unit's start.
+        let mut history = History::default();
+        history.add(Run { began: "h2 is silent".to_owned(), ..run(1, "h1", 1000, None) });
+        history.add(Run { start: Start::Unseen, ..own.clone() });
+        assert_eq!(history.runs, [Run { began: "h2 is silent".to_owned(), ..own.clone() }]);
+        // systemd had counted it as started.
+        history.add(Run { start: Start::Failed, ended: "exit status 203".to_owned(), ..own });
+        assert_eq!((history.runs[0].start, &*history.runs[0].ended), (Start::Failed, "exit status 203"));
+    }
+
+    /// The size of a full history with usual reasons, for putexd-scale(7).
+    #[test]
+    fn what_a_history_takes() {
+        let mut history = History::default();
+        for token in 1..200 {
+            let (began, ended) =
+                ("h2 has not renewed the lock for 9.0s", "root@h1: \"kernel update\"; handed over to h2");
+            let times = (1_767_225_600_123, Some((1_767_225_600_456, Known::Exactly)));
+            let run = run(1_767_225_600 + token, "database-1.example.org", times.0, times.1);
+            history.add(Run { began: began.to_owned(), ended: ended.to_owned(), ..run });
+        }
+        let value = history.encode();
+        println!("{} bytes", value.size());
+        assert_eq!(History::decode(Some(&value), u64::MAX).runs.len(), KEPT, "usual ones have room");
+    }
+
+    #[test]
+    fn a_gap_is_as_well_known_as_the_end_before_it() {
+        let next = run(2, "h2", 9000, None);
+        let gap = |known| next.gap_after(&run(1, "h1", 1000, Some((5000, known)))).map(|gap| gap.to_string());
+        assert_eq!(gap(Known::Exactly).as_deref(), Some("4.0s"));
+        assert_eq!(gap(Known::AtLeast).as_deref(), Some("≤ 4.0s"));
+        assert_eq!(gap(Known::AtMost).as_deref(), Some("≥ 4.0s"));
+        assert_eq!(next.gap_after(&run(1, "h1", 1000, None)), None);
+        let stopped = Run { stopped: true, ..run(1, "h1", 1000, Some((5000, Known::Exactly))) };
+        assert_eq!(next.gap_after(&stopped), None);
+        let length = run(1, "h1", 1000, Some((5000, Known::AtLeast))).length(0).map(|length| length.to_string());
+        assert_eq!(length.as_deref(), Some("≥ 4.0s"));
+    }
+
+    #[test]
+    fn values_of_others_are_bounded_and_what_is_no_history_is_empty() {
+        let mut history = History::default();
+        for token in 0..u64::try_from(KEPT).expect("few") {
+            let text = "\u{1b}\u{0}x".repeat(999);
+            let note = Note { at_ms: 1, what: What::Alarm, text: text.clone() };
+            let long = Run { began: text.clone(), ended: text, notes: vec![note; 99], ..run(token, "h1", 1, None) };
+            history.runs.push(long);
+        }
+        let mut sound = history.clone();
+        sound.runs.truncate(1);
+        assert!(sound.runs[0].is_sound(0) && sound.runs[0].notes.len() == NOTES);
+        history.runs.iter_mut().for_each(|run| assert!(run.is_sound(0)));
+        let value = history.encode();
+        assert!(value.size() <= Value::LIMIT_BYTES);
+        let read = History::decode(Some(&value), 0);
+        assert!(!read.runs.is_empty() && read.runs.iter().all(|run| !run.began.contains('\u{1b}')));
+        let ahead = run(7, "h1", AHEAD_MS + 2, None);
+        let bad = History { runs: vec![ahead, run(8, "no host", 1, None), run(9, "h1", 1, None)] };
+        assert_eq!(History::decode(Some(&bad.clone().encode()), 1).runs, [run(9, "h1", 1, None)]);
+        assert_eq!(History::decode(Some(&bad.encode().marked_unsealed()), 1), History::default());
+        for text in ["", "[]", "{\"runs\":7}"] {
+            let value = Value { body: text.as_bytes().to_vec(), ..Value::default() };
+            assert_eq!(History::decode(Some(&value), 1), History::default(), "{text}");
+        }
+        assert_eq!(History::decode(None, 1), History::default());
     }
 }

@@ -53,8 +53,6 @@ pub struct HostReport {
     pub machine: String,
     /// When putexd was started there, in seconds since 1970.
     pub since: u64,
-    /// When the host has last reported before its present boot, in seconds since 1970; 0 = not known.
-    pub before: u64,
     /// When this report was written, by the host's own clock, in seconds since 1970. Another host's clock may differ.
     pub at: u64,
     /// The operator's word that drains the host.

@@ -11,7 +11,7 @@ use zbus::{Connection, MatchRule, MessageStream, Proxy, fdo};
 use super::output::Failure;
 use super::view::enumerated;
 use crate::bus;
-use crate::cluster::history::Happened;
+use crate::cluster::history::Run;
 use crate::command_line::exit;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{self, Begun, ClusterStatus, ServiceStatus, StoreStatus};
@@ -106,10 +106,10 @@ impl Bus {
         read(self.look("DescribeCluster", &()).await?)
     }
 
-    /// The history of a service's lock, the latest event last.
-    pub(super) async fn history(&self, service: &str) -> Result<Vec<Happened>, Failure> {
-        let events: Vec<Dictionary> = self.look("DescribeHistory", &(service, Dictionary::new())).await?;
-        events.into_iter().map(read).collect()
+    /// The history of a service's lock, the latest tenure last.
+    pub(super) async fn history(&self, service: &str) -> Result<Vec<Run>, Failure> {
+        let runs: Vec<Dictionary> = self.look("DescribeHistory", &(service, Dictionary::new())).await?;
+        runs.into_iter().map(read).collect()
     }
 
     /// Whether this user may have putexd do something, as far as that is known before it is asked.

@@ -73,7 +73,7 @@ async fn rights(store: &dyn Administer, settings: &Settings) -> Vec<(&'static st
         (Key::of_host(cluster, &settings.node, 0), "this host's report"),
         (Key::of_requests(cluster, &settings.node), "requests to this host"),
     ];
-    let histories = settings.services.iter().map(|service| (Key::of_history(&service.key, 0), "a lock's history"));
+    let histories = settings.services.iter().map(|service| (Key::of_history(&service.key), "a lock's history"));
     // One of them shows the rights to all.
     keys.extend(histories.take(1));
     let mut lines = Vec::new();
@@ -131,7 +131,7 @@ fn count(listing: &Listing) -> String {
     let parts = [
         shown("entries of units", Key::OF_UNITS),
         shown("pages of hosts' reports", Key::OF_HOSTS_REPORTS),
-        shown("pages of histories, up to 5 for each lock", Key::OF_HISTORIES),
+        shown("histories", Key::OF_HISTORIES),
     ];
     let keys = if listing.keys.len() == 1 { "key" } else { "keys" };
     format!("the store has {all}{more} {keys}; locks: {}; {}", locks.count(), parts.join("; "))
@@ -171,14 +171,12 @@ mod tests {
         let listed = |name: &str, size| Listed { name: name.to_owned(), revision: Revision(1), age: None, size };
         let keys = vec![
             listed("db", Some(300)),
-            listed("putex-history/db=/0", Some(3000)),
-            listed("putex-history/db=/1", Some(2000)),
+            listed("putex-history/db", Some(3000)),
             listed("putex-unit/db.service", None),
         ];
         assert_eq!(
             count(&Listing { keys, is_cut: false }),
-            "the store has 4 keys; locks: 1; entries of units: 1; pages of hosts' reports: 0; pages of histories, up to 5 for each \
-             lock: 2 with 5 KiB"
+            "the store has 3 keys; locks: 1; entries of units: 1; pages of hosts' reports: 0; histories: 1 with 3 KiB"
         );
     }
 

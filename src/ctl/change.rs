@@ -9,13 +9,13 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::ask::Bus;
-use super::holdings::{Holding, holdings};
 use super::names::hint;
 use super::outcome::{Goal, Verdict};
 use super::output::{Failure, Progress, print, print_json, tell};
+use super::runs::{Past, Shown};
 use super::status::picture;
 use super::view::{ServiceView, View, in_words};
-use crate::cluster::history::{PAUSE_ENDS, What};
+use crate::cluster::history::Length;
 use crate::cluster::request::{LONGEST, Verb};
 use crate::command_line::exit;
 use crate::config;
@@ -250,24 +250,21 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let took = milliseconds(took);
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
-    let last = match (&verdict, goal.handed_over()) {
-        (Verdict::Done(_), Some(service)) => run_of(&bus, service, &holder, began_ms).await,
+    let gap = match (&verdict, goal.handed_over()) {
+        (Verdict::Done(_), Some(service)) => gap_before(&bus, service, &holder, began_ms).await,
         _ => None,
     };
-    let gap_ms = last.as_ref().and_then(|last| last.gap_ms);
+    let gap_ms = gap.map(|gap| gap.ms);
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
-        Verdict::Failed(text) | Verdict::Stuck(text) => {
-            let asked = last_asked(&bus, &change).await.map_or_else(String::new, |asked| format!("; {asked}"));
-            ("otherwise", Some(exit::REFUSED), format!("{text}{asked}"))
-        }
+        Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
         Verdict::Unseen(text) => ("going-on", Some(exit::GOING_ON), format!("{text}; {}", goes_on(&change))),
         Verdict::Going(text) => {
             let text = format!("still going on after {}: {text}; {}", rounded(limit), goes_on(&change));
             ("going-on", Some(exit::GOING_ON), text)
         }
     };
-    if let Some(gap) = last.and_then(|last| last.gap_in_prose()) {
+    if let Some(gap) = gap {
         text = format!("{text}; nobody ran it for {gap}");
     }
     if waiting.json {
@@ -353,14 +350,6 @@ fn not_begun(failure: &Failure) -> Failure {
 /// What is told of something that has no outcome yet.
 fn goes_on(change: &Change) -> String {
     format!("it is neither given up nor undone, and \"{}\" shows how it goes on", status_of(change))
-}
-
-/// What operators have last asked for, as the history of the service tells.
-async fn last_asked(bus: &Bus, change: &Change) -> Option<String> {
-    let past = bus.history(change.subject()?).await.ok()?;
-    let asked =
-        past.into_iter().rev().find(|event| event.what == What::Asked && !event.reason.starts_with(PAUSE_ENDS))?;
-    Some(format!("what was asked for last: {}", asked.reason))
 }
 
 /// The command that shows how it goes on.
@@ -530,18 +519,17 @@ fn seen_by_all(service: &str, before: &View) -> Duration {
     }
 }
 
-/// The run of the present holder since `began_ms`, with the time before it in which nobody ran the service, as the history tells it. The
-/// hosts write it a moment after the hand-over.
-async fn run_of(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<Holding> {
+/// The time before the run of the present holder since `began_ms` in which nobody ran the service, as the history tells it. The hosts
+/// write it a moment after the hand-over.
+async fn gap_before(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<Length> {
     let end = Instant::now() + NOTED;
     loop {
-        // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is
-        // told with another host.
-        let mut past = holdings(&bus.history(service).await.ok()?);
-        let last = past.pop().filter(|last| last.host == holder && last.from_ms.saturating_add(5000) >= began_ms);
-        let last = last.filter(|last| last.gap_ms.is_some());
-        if last.is_some() || Instant::now() >= end {
-            return last;
+        let past = Past::new(service, bus.history(service).await.ok()?, None, began_ms);
+        // The clocks of two hosts may differ by some seconds.
+        let is_of = |last: &Shown| last.run.host == holder && last.run.at_ms().saturating_add(5000) >= began_ms;
+        let gap = past.runs.last().filter(|last| is_of(last)).and_then(|last| last.gap);
+        if gap.is_some() || Instant::now() >= end {
+            return gap;
         }
         sleep(INTERVAL).await;
     }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::view::View;
-use crate::cluster::history::{Happened, What};
+use crate::cluster::history::{End, Known, Run, Start};
 use crate::dbus::{
     AlarmStatus, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
 };
@@ -164,9 +164,12 @@ pub(super) fn troubled() -> Told {
     told
 }
 
-/// An event of a history, so many seconds after [`NOW`].
-pub(super) fn event(at_s: i64, host: &str, what: What, token: u64, reason: &str) -> Happened {
-    Happened::new((NOW * 1000).saturating_add_signed(at_s * 1000), host, what, token, reason)
+/// A tenure of a history, whose times are so many seconds after [`NOW`].
+pub(super) fn run(from_s: i64, host: &str, token: u64, end: Option<(i64, Known)>, ended: &str) -> Run {
+    let at_ms = |at_s: i64| (NOW * 1000).saturating_add_signed(at_s * 1000);
+    let end = end.map(|(at_s, known)| End { at_ms: at_ms(at_s), known });
+    let began = "the lock was free".to_owned();
+    Run { end, began, ended: ended.to_owned(), ..Run::new(token, host, Start::At(at_ms(from_s))) }
 }
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.

@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
-use futures_util::{StreamExt as _, stream};
-use serde::Serialize;
-
 use super::ask::Bus;
 use super::change::time;
-use super::holdings::{End, Holding, bound_of_rest, holdings, nobody_since, settle};
 use super::output::{Cell, Failure, Progress, Screen, Style, Surface, print, print_json};
+use super::picture::{self, Range};
+use super::runs::{Past, Shown, lasted, why};
 use super::status::{self, is_named, unknown_is_refused};
-use super::svg::{self, Mark, Range, Row};
-use super::view::View;
-use crate::cluster::history::{Happened, What};
+use crate::cluster::history::{Run, What};
 use crate::command_line::exit;
 use crate::host::clock;
 use crate::types::span::{date, milliseconds, rounded};
+use clap::Args;
+use futures_util::{StreamExt as _, stream};
 
 /// What `putexctl history` is called with.
 #[derive(Debug, Args)]
@@ -72,24 +69,8 @@ impl Since {
     }
 }
 
-/// The past of one service, as `--json` prints it.
-#[derive(Debug, Clone, Serialize)]
-struct Past {
-    /// The service.
-    service: String,
-    /// Who ran it.
-    holdings: Vec<Holding>,
-    /// Since when nobody has run it although no operator has it stopped. `None`: somebody runs it, or nobody knows.
-    nobody_since_ms: Option<u64>,
-    /// Everything as the hosts have noted it, alarms and orders included.
-    events: Vec<Happened>,
-}
-
-/// How many histories are read at once. putexd reads four at once, for all who ask, and refuses more.
+/// How many histories are read at once.
 const AT_ONCE: usize = 2;
-
-/// A picture of more services than these has only those to which something has happened.
-const MANY: usize = 40;
 
 /// Shows it.
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -99,16 +80,20 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
     let now_ms = milliseconds(clock::wall());
-    let from_ms = arguments.since.map(|since| since.in_ms(now_ms));
+    let from_ms = arguments.since.map_or(0, |since| since.in_ms(now_ms));
     let read = read(&bus, &wanted).await?;
     // Looked at after the histories, so that a run which they do not show as ended is one that has begun before.
     let view = status::picture(&bus, services).await?;
-    let mut pasts: Vec<Past> =
-        read.into_iter().map(|(service, events)| past(&service, events, from_ms, &view, now_ms)).collect();
+    let past = |(name, runs): (String, Vec<Run>)| {
+        let mut past = Past::new(&name, runs, view.services.iter().find(|service| service.service == name), now_ms);
+        // The run that began before goes on into the time that is asked for.
+        past.runs.retain(|shown| shown.run.end.is_none_or(|end| end.at_ms >= from_ms));
+        past
+    };
+    let mut pasts: Vec<Past> = read.into_iter().map(past).collect();
     if let Some(limit) = arguments.limit.filter(|_| arguments.json || arguments.svg.is_some()) {
         for past in &mut pasts {
-            past.holdings.drain(..past.holdings.len().saturating_sub(limit));
-            past.events.drain(..past.events.len().saturating_sub(limit));
+            past.runs.drain(..past.runs.len().saturating_sub(limit));
         }
     }
     if let Some(path) = &arguments.svg {
@@ -120,8 +105,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     screen(&pasts, arguments.limit, now_ms, Surface::of_output()).show(!arguments.no_pager)
 }
 
-/// The events of each service. One history that cannot be read, as that of a service whose file is broken, hides none of the others.
-async fn read(bus: &Bus, wanted: &[String]) -> Result<Vec<(String, Vec<Happened>)>, Failure> {
+/// The history of each service. One that cannot be read, as that of a service whose file is broken, hides none of the others.
+async fn read(bus: &Bus, wanted: &[String]) -> Result<Vec<(String, Vec<Run>)>, Failure> {
     let (mut found, mut failures) = (Vec::new(), Vec::new());
     let mut progress = Progress::new();
     let ask = |service: String| {
@@ -129,12 +114,12 @@ async fn read(bus: &Bus, wanted: &[String]) -> Result<Vec<(String, Vec<Happened>
         async move { (bus.history(&service).await, service) }
     };
     let mut answers = stream::iter(wanted.to_vec()).map(ask).buffered(AT_ONCE);
-    while let Some((events, service)) = answers.next().await {
+    while let Some((runs, service)) = answers.next().await {
         if wanted.len() > 20 {
             progress.show("reading the histories", &format!(": {} of {}", found.len() + failures.len(), wanted.len()));
         }
-        match events {
-            Ok(events) => found.push((service, events)),
+        match runs {
+            Ok(runs) => found.push((service, runs)),
             Err(failure) => failures.push(failure),
         }
     }
@@ -146,349 +131,135 @@ async fn read(bus: &Bus, wanted: &[String]) -> Result<Vec<(String, Vec<Happened>
     Ok(found)
 }
 
-fn past(service: &str, events: Vec<Happened>, from_ms: Option<u64>, view: &View, now_ms: u64) -> Past {
-    let from = from_ms.unwrap_or(0);
-    let mut all = holdings(&events);
-    let mut nobody_since_ms = None;
-    if let Some(service) = view.services.iter().find(|known| known.service == service) {
-        settle(&mut all, service, now_ms);
-        nobody_since_ms = nobody_since(&all, &events, service, now_ms);
-    }
-    // The holding that began before goes on into the time that is asked for.
-    all.retain(|holding| holding.until_ms.is_none_or(|until| until >= from));
-    let mut events: Vec<Happened> = events.into_iter().filter(|event| event.at_ms >= from).collect();
-    for event in &mut events {
-        agree(event, &all);
-    }
-    Past { service: service.to_owned(), holdings: all, nobody_since_ms, events }
-}
-
-/// Gives a start the gap that its holding has: of the end of the run before, the events together tell more than the host of the start
-/// had seen.
-fn agree(event: &mut Happened, all: &[Holding]) {
-    let is_of = |held: &&Holding| (held.token, &held.host) == (event.token, &event.host);
-    if event.what == What::Started
-        && event.gap_ms.is_some()
-        && let Some(held) = all.iter().find(is_of)
-    {
-        (event.gap_ms, event.gap_is_least) = (held.gap_ms, held.gap_is_least);
-    }
-}
-
-fn write_picture(path: &Path, pasts: &[Past], from_ms: Option<u64>, now_ms: u64) -> Result<(), Failure> {
-    let (drawn, left_out) = worth_drawing(pasts, from_ms.unwrap_or(0));
-    let Some((rows, range)) = picture(&drawn, from_ms, now_ms) else {
-        return Err(Failure::new(exit::REFUSED, "there is nothing to draw: no host has noted a start or a stop"));
+fn write_picture(path: &Path, pasts: &[Past], from_ms: u64, now_ms: u64) -> Result<(), Failure> {
+    let Some(range) = range(pasts, from_ms, now_ms) else {
+        return Err(Failure::new(exit::REFUSED, "there is nothing to draw: no host has written a start or a stop"));
     };
-    let note = if left_out == 0 {
-        String::new()
-    } else {
-        format!("{left_out} of {} services are left out: name them to have them drawn", pasts.len())
-    };
-    let picture = svg::draw(&rows, range, &note);
-    std::fs::write(path, picture)
+    std::fs::write(path, picture::draw(pasts, range))
         .map_err(|error| Failure::new(exit::OS, format!("failed to write {}: {error}", path.display())))?;
-    let services = if rows.len() == 1 { "1 service".to_owned() } else { format!("{} services", rows.len()) };
-    let note = if note.is_empty() { note } else { format!("; {note}") };
-    print(&format!("wrote {}: {services} from {} on{note}\n", path.display(), date(range.from_ms / 1000)))
+    print(&format!(
+        "wrote {}: {} from {} on\n",
+        path.display(),
+        if pasts.len() == 1 { "1 service".to_owned() } else { format!("{} services", pasts.len()) },
+        date(range.from_ms / 1000)
+    ))
 }
 
-/// Of many services, those that have a gap, an alarm, an order, or an end that nobody knows, and how many others there are. If there
-/// is none of these, the first ones.
-fn worth_drawing(pasts: &[Past], from_ms: u64) -> (Vec<&Past>, usize) {
-    if pasts.len() <= MANY {
-        return (pasts.iter().collect(), 0);
-    }
-    let is_eventful = |past: &&Past| {
-        let is_odd = |held: &Holding| {
-            let has_gap = held.gap_ms > Some(0) && held.from_ms >= from_ms;
-            has_gap || matches!(held.end, End::NotKnown | End::LastHeard)
-        };
-        let is_mark = |event: &Happened| matches!(event.what, What::Alarm | What::Asked);
-        past.nobody_since_ms.is_some() || past.holdings.iter().any(is_odd) || past.events.iter().any(is_mark)
-    };
-    let mut drawn: Vec<&Past> = pasts.iter().filter(is_eventful).collect();
-    if drawn.is_empty() {
-        drawn.extend(pasts.iter().take(MANY));
-    }
-    let left_out = pasts.len() - drawn.len();
-    (drawn, left_out)
-}
-
-/// What is drawn, from the time that is asked for, or else from the first event on.
-fn picture(pasts: &[&Past], from_ms: Option<u64>, now_ms: u64) -> Option<(Vec<Row>, Range)> {
-    let runs = pasts.iter().flat_map(|past| past.holdings.iter().map(|holding| holding.from_ms));
-    let first = runs.chain(pasts.iter().filter_map(|past| past.nobody_since_ms)).min()?;
+/// From the time that is asked for, or a little before the first start, on.
+fn range(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<Range> {
+    let first = pasts.iter().flat_map(|past| &past.runs).map(|shown| shown.run.at_ms()).min()?;
     let until_ms = now_ms.max(first.saturating_add(1000));
-    // A little room before the first event, so that its bar is seen to begin.
-    let range = Range { from_ms: from_ms.unwrap_or(first.saturating_sub((until_ms - first) / 40)), until_ms };
-    let mark = |event: &Happened| {
-        let is_alarm = event.what == What::Alarm;
-        let is_mark = is_alarm || event.what == What::Asked;
-        is_mark.then(|| Mark { at_ms: event.at_ms, is_alarm, host: event.host.clone(), text: event.reason.clone() })
-    };
-    let row = |past: &&Past| Row {
-        service: past.service.clone(),
-        holdings: past.holdings.clone(),
-        nobody_since_ms: past.nobody_since_ms,
-        marks: past.events.iter().filter_map(mark).collect(),
-    };
-    Some((pasts.iter().map(row).collect(), range))
-}
-
-/// On a terminal with so many columns the reasons have room in a column of their own.
-const WIDE: usize = 130;
-
-/// One line of the table.
-struct Line {
-    at_ms: u64,
-    cells: Vec<Cell>,
+    Some(Range { from_ms: from_ms.max(first.saturating_sub((until_ms - first) / 40)), until_ms })
 }
 
 fn screen(pasts: &[Past], limit: Option<usize>, now_ms: u64, surface: Surface) -> Screen {
-    let mut lines: Vec<Line> = pasts.iter().flat_map(|past| lines(past, now_ms)).collect();
-    lines.sort_by_key(|line| line.at_ms);
+    let all = pasts.iter().flat_map(|past| past.runs.iter().map(move |shown| (past, shown)));
+    let mut lines: Vec<(&Past, &Shown)> = all.collect();
+    lines.sort_by_key(|(_, shown)| shown.run.at_ms());
     if let Some(limit) = limit {
         lines.drain(..lines.len().saturating_sub(limit));
     }
     let mut screen = Screen::new(surface);
     if lines.is_empty() {
-        screen.line("No host has noted anything of these services in this time.");
-        return screen;
+        screen.line("No host has run any of these services in this time.");
+    } else {
+        let rows: Vec<Vec<Cell>> = lines.iter().map(|(past, shown)| row(past, shown, now_ms)).collect();
+        screen.table_with(&["WHEN", "SERVICE", "HOST", "FOR", "GAP", "TOKEN"], &rows, 1, |screen, place| {
+            let Some((_, Shown { run, .. })) = lines.get(place) else { return };
+            screen.sentence("    ", &why(run), Style::Faint);
+            for note in &run.notes {
+                let what = if note.what == What::Alarm { "alarm" } else { "order" };
+                screen.sentence(&format!("    {} {what}: ", date(note.at_ms / 1000)), &note.text, Style::Faint);
+            }
+        });
     }
-    let mut rows: Vec<Vec<Cell>> = lines.into_iter().map(|line| line.cells).collect();
-    let header = ["WHEN", "SERVICE", "HOST", "WHAT", "LASTED", "GAP", "TOKEN", "WHY"];
-    let (why, others) = (header.len() - 1, &header[..header.len() - 1]);
-    if surface.width.is_none_or(|width| width >= WIDE) {
-        screen.table(&header, &rows, 0);
-        return screen;
-    }
-    // On a narrow terminal the reason has lines of its own.
-    let reasons: Vec<Cell> = rows.iter_mut().filter_map(|row| (row.len() > why).then(|| row.remove(why))).collect();
-    screen.table_with(others, &rows, 1, |screen, place| {
-        if let Some(reason) = reasons.get(place).filter(|reason| !reason.is_none()) {
-            screen.sentence("    ", reason.text(), Style::Faint);
+    for past in pasts {
+        if let Some(since) = past.down_since_ms {
+            let down = rounded(Duration::from_millis(now_ms.saturating_sub(since)));
+            let text = format!("down for {down}; see \"putexctl status {}\"", past.service);
+            screen.sentence(&format!("{}: ", past.service), &text, Style::Bad);
         }
-    });
+    }
     screen
 }
 
-fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
-    let mut found = Vec::new();
-    for holding in &past.holdings {
-        let at_ms = holding.from_ms;
-        let (what, style) = match holding.end {
-            End::GoesOn => ("runs", Style::Good),
-            _ if holding.may_run => ("may run", Style::Notable),
-            End::Told | End::LastHeard | End::NotKnown => ("ran", Style::Plain),
-        };
-        let lasted = holding.length_in_words(now_ms);
-        let why: Vec<String> = [("began", &holding.began), ("ended", &holding.ended)]
-            .into_iter()
-            .filter(|(_, text)| !text.is_empty())
-            .map(|(word, text)| format!("{word}: {text}"))
-            .collect();
-        let token = if holding.token == 0 { String::new() } else { holding.token.to_string() };
-        let cells = vec![
-            Cell::new(date(at_ms / 1000)),
-            Cell::new(past.service.clone()),
-            Cell::new(holding.host.clone()),
-            Cell::styled(what, style),
-            Cell::new(lasted),
-            Cell::styled(holding.gap_in_words(), if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain }),
-            Cell::new(token),
-            Cell::new(why.join("; ")),
-        ];
-        found.push(Line { at_ms, cells });
-    }
-    if let Some(since) = past.nobody_since_ms {
-        let mut cells = vec![Cell::new(date(since / 1000)), Cell::new(past.service.clone()), Cell::new("")];
-        cells.push(Cell::styled("nobody", Style::Bad));
-        let length = rounded(Duration::from_millis(now_ms.saturating_sub(since)));
-        cells.push(Cell::new(format!("{}{length}", bound_of_rest(&past.holdings))));
-        let why = format!("nobody has run it since then; \"putexctl status {}\" tells why", past.service);
-        cells.extend([Cell::new(""), Cell::new(""), Cell::new(why)]);
-        found.push(Line { at_ms: since, cells });
-    }
-    for event in &past.events {
-        let (what, style) = match event.what {
-            What::Alarm => ("alarm", Style::Bad),
-            What::Asked => ("asked", Style::Notable),
-            What::Started | What::Stopped => continue,
-        };
-        let mut cells =
-            vec![Cell::new(date(event.at_ms / 1000)), Cell::new(past.service.clone()), Cell::new(event.host.clone())];
-        cells.push(Cell::styled(what, style));
-        cells.extend([Cell::new(""), Cell::new(""), Cell::new(""), Cell::new(event.reason.clone())]);
-        found.push(Line { at_ms: event.at_ms, cells });
-    }
-    found
+fn row(past: &Past, Shown { run, gap, goes_on }: &Shown, now_ms: u64) -> Vec<Cell> {
+    vec![
+        Cell::new(date(run.at_ms() / 1000)),
+        Cell::new(past.service.clone()),
+        Cell::new(run.host.clone()),
+        lasted(run, *goes_on, now_ms),
+        gap.map_or_else(|| Cell::new(""), |gap| Cell::styled(gap.to_string(), Style::Notable)),
+        Cell::new(run.token.to_string()),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, assert_described, cluster, event};
+    use super::super::fixture::{NOW, assert_described, run as one, small};
     use super::*;
+    use crate::cluster::history::{Known, Note, Start};
 
-    /// A bad day: a hand-over, a power loss, an alarm, and an order.
-    fn day() -> Vec<Past> {
-        let mut taken = event(-20_000, "h2", What::Started, 8, "h1 fell silent");
-        taken.gap_ms = Some(23_600);
-        let mut handed = event(-9000, "h3", What::Started, 9, "h2 released the lock");
-        handed.gap_ms = Some(700);
-        // All hosts had no power for a while.
-        let mut dark = event(-2000, "h2", What::Started, 5, "its holder h1 was silent");
-        (dark.gap_ms, dark.gap_is_least) = (Some(5200), true);
-        let db = vec![
-            event(-40_000, "h1", What::Started, 7, "the lock was free"),
-            taken,
-            event(-12_000, "h2", What::Alarm, 8, "the stop was not proven within stop-limit"),
-            event(-9010, "h2", What::Asked, 8, "root@h2 moves it to h3: <b>\"new\" & disks</b>\u{1b}[31m"),
-            event(-9001, "h2", What::Stopped, 8, "an operator asked for it"),
-            handed,
-        ];
-        let web = vec![
-            event(-39_000, "h3", What::Started, 3, "the lock was free"),
-            event(-15_000, "h3", What::Stopped, 3, "its health check failed"),
-            event(-12_500, "h1", What::Started, 4, "h3 released the lock"),
-            event(-7000, "h1", What::Alarm, 4, "the store is lost"),
-            dark,
-        ];
-        vec![of("db", db), of("web", web)]
-    }
+    const NOW_MS: u64 = NOW * 1000;
 
-    /// The past of a service of which the cluster shows nothing.
-    fn of(service: &str, events: Vec<Happened>) -> Past {
-        past(service, events, None, &cluster(&[]).view(), NOW * 1000)
-    }
-
-    /// A worse day, with the sequences that were shown wrong before.
-    fn worse_day() -> Vec<Past> {
-        let after = |former: (&str, u64), gap_ms, from_ms: Option<i64>, start: Happened| Happened {
-            gap_ms: Some(gap_ms),
-            former: former.0.to_owned(),
-            former_token: former.1,
-            former_from_ms: from_ms.map(|at| event(at, "", What::Asked, 0, "").at_ms),
-            ..start
+    fn pasts() -> Vec<Past> {
+        let note = |at_s: u64, what, text: &str| Note { at_ms: NOW_MS - at_s * 1000, what, text: text.to_owned() };
+        let first = Run {
+            notes: vec![
+                note(8000, What::Order, "paused until 06:00"),
+                note(7600, What::Alarm, "store-lost: <b>\u{1b}[2J"),
+            ],
+            ..one(-9000, "h3", 1, Some((-7520, Known::Exactly)), "root@h3: \"maintenance\"")
         };
-        // putexd on h2 stood still, and the guard stopped the unit there. Then h1 lost its power, and h3 could write nothing of its
-        // run before it lost its own. Now h2 has the lock, and starts nothing.
-        let stop = Happened {
-            or_earlier: true,
-            lease_until_ms: Some(NOW * 1000 - 3_601_000),
-            ..event(-3595, "h2", What::Stopped, 8, "the lease ended while putexd was away")
-        };
-        let db = vec![
-            event(-7200, "h2", What::Started, 8, "the lock was free"),
-            after(("h2", 8), 3000, Some(-7200), event(-3599, "h1", What::Started, 9, "h2 has not renewed for 3.0s")),
-            stop,
-            after(
-                ("h3", 10),
-                12_000,
-                Some(-2400),
-                event(-1800, "h2", What::Started, 11, "h3 has not renewed for 9.0s"),
-            ),
-            event(-1320, "h2", What::Stopped, 11, "its file is broken"),
+        let runs = vec![
+            first,
+            Run {
+                began: String::new(),
+                start: Start::Failed,
+                ..one(-7510, "h2", 2, Some((-7510, Known::Exactly)), "exit status 1")
+            },
+            one(-7500, "h1", 3, Some((-7000, Known::AtLeast)), ""),
+            one(-6900, "h2", 4, Some((-6000, Known::AtMost)), "drained by root@h2"),
+            one(-5900, "h1", 5, None, ""),
         ];
-        // An operator had web stopped for a while. Its holder has been silent for 12 s.
-        let web = vec![
-            event(-7000, "h3", What::Started, 3, "the lock was free"),
-            event(-5001, "h2", What::Asked, 0, "stop everywhere: new schema; asked for by root@h2"),
-            event(-5000, "h3", What::Stopped, 3, "an operator keeps it stopped"),
-            event(-3001, "h2", What::Asked, 0, "start again; asked for by root@h2"),
-            event(-3000, "h3", What::Started, 4, "the lock was free"),
-        ];
-        let mut told = cluster(&["cache", "db", "web"]);
-        let down = told.service("db");
-        (down.holder, down.held_since) = ("h2".to_owned(), Some(NOW - 1320));
-        (told.report("h2", "db").state, told.report("h2", "db").since) = ("fencing".to_owned(), NOW - 1320);
-        told.service("web").silent_ms = Some(12_100);
-        let view = told.view();
-        let past = |name: &str, events| past(name, events, None, &view, NOW * 1000);
-        vec![past("db", db), past("web", web)]
-    }
-
-    #[test]
-    fn the_history_of_a_worse_day() {
-        insta::assert_snapshot!(screen(&worse_day(), None, NOW * 1000, Surface::PIPE).as_text());
-        assert_described("history", &worse_day());
-    }
-
-    #[test]
-    fn the_picture_of_a_worse_day() {
-        let day = worse_day();
-        let (rows, range) = picture(&day.iter().collect::<Vec<_>>(), None, NOW * 1000).expect("something to draw");
-        let drawn = svg::draw(&rows, range, "");
-        if let Some(path) = std::env::var_os("PUTEX_DRAW_WORSE") {
-            std::fs::write(path, &drawn).expect("a file");
-        }
-        insta::assert_snapshot!(drawn);
-    }
-
-    #[test]
-    fn a_picture_of_many_services_has_those_to_which_something_happened_and_a_legend_above_them() {
-        let quiet = |number: usize| {
-            let name = format!("job{number:03}");
-            of(&name, vec![event(-9000, "h1", What::Started, 7, "the lock was free")])
-        };
-        let mut pasts: Vec<Past> = (0..203).map(quiet).collect();
-        let all: Vec<&Past> = pasts.iter().collect();
-        assert_eq!((worth_drawing(&pasts, 0).0.len(), worth_drawing(&pasts, 0).1), (MANY, 163));
-        let (rows, range) = picture(&all, None, NOW * 1000).expect("something to draw");
-        let drawn = svg::draw(&rows, range, "4 of 207 services are left out");
-        assert!(drawn.matches(">nobody ran it</text>").count() == 2 && drawn.contains("4 of 207"), "{drawn}");
-        if let Some(path) = std::env::var_os("PUTEX_DRAW_MANY") {
-            std::fs::write(path, &drawn).expect("a file");
-        }
-        pasts[77].nobody_since_ms = Some(NOW * 1000 - 9000);
-        pasts[100].events.push(event(-10, "h1", What::Alarm, 7, "it fails"));
-        let (drawn, left_out) = worth_drawing(&pasts, 0);
-        assert_eq!(drawn.iter().map(|past| &*past.service).collect::<Vec<_>>(), ["job077", "job100"]);
-        assert_eq!(left_out, 201);
-    }
-
-    #[test]
-    fn an_event_has_the_gap_that_its_run_has() {
-        let mut taken = event(-100, "h2", What::Started, 8, "h1 released the lock");
-        taken.gap_ms = Some(704);
-        let stop = Happened { at_ms: taken.at_ms - 120, ..event(-101, "h1", What::Stopped, 7, "a move") };
-        let past = of("db", vec![event(-900, "h1", What::Started, 7, "the lock was free"), stop, taken]);
-        assert_eq!((past.holdings[1].gap_ms, past.events[2].gap_ms), (Some(120), Some(120)));
-    }
-
-    #[test]
-    fn a_limit_of_nothing_is_refused() {
-        assert_eq!((count("1"), count("0").is_err(), count("-1").is_err()), (Ok(1), true, true));
+        let mut view = small().view();
+        let db = view.services.iter_mut().find(|service| service.service == "db").expect("it is there");
+        (db.state, db.holder, db.token) = ("held".to_owned(), "h1".to_owned(), 5);
+        vec![Past::new("db", runs, Some(db), NOW_MS)]
     }
 
     #[test]
     fn the_history_of_a_bad_day() {
-        insta::assert_snapshot!(screen(&day(), None, NOW * 1000, Surface::PIPE).as_text());
-        assert_described("history", &day());
-        let narrow = Surface { width: Some(80), ..Surface::PIPE };
-        let narrow = screen(&day(), None, NOW * 1000, narrow);
-        assert!(narrow.as_text().lines().all(|line| line.chars().count() <= 80), "{}", narrow.as_text());
-        let last = screen(&day(), Some(1), NOW * 1000, Surface::PIPE);
-        assert_eq!(last.as_text().lines().count(), 2);
+        let pasts = pasts();
+        assert_described("history", &pasts);
+        let shown = |width| {
+            let surface = Surface { colours: false, width: Some(width), height: None };
+            screen(&pasts, None, NOW_MS, surface).as_text().to_owned()
+        };
+        insta::assert_snapshot!(shown(80));
+        let none = screen(&[], None, NOW_MS, Surface { colours: false, width: None, height: None });
+        assert!(none.as_text().contains("No host has run"));
     }
 
     #[test]
-    fn the_picture_of_a_bad_day_is_the_same_each_time_and_escapes_what_is_hostile() {
-        let day = day();
-        let (rows, range) = picture(&day.iter().collect::<Vec<_>>(), None, NOW * 1000).expect("something to draw");
-        let drawn = svg::draw(&rows, range, "");
-        assert_eq!(drawn, svg::draw(&rows, range, ""));
-        assert!(!drawn.contains("<b>") && !drawn.contains('\u{1b}'), "{drawn}");
-        if let Some(path) = std::env::var_os("PUTEX_DRAW") {
-            std::fs::write(path, &drawn).expect("a file");
+    fn the_picture_is_the_same_each_time_and_escapes_what_is_hostile() {
+        let pasts = pasts();
+        let range = range(&pasts, 0, NOW_MS).expect("there are runs");
+        let picture = picture::draw(&pasts, range);
+        assert_eq!(picture, picture::draw(&pasts, range));
+        assert!(!picture.contains("<b>") && !picture.contains('\u{1b}'), "{picture}");
+        for expected in ["#56b4e9", "#d00000", "stroke-dasharray", "nobody ran it for ≤ 100s"] {
+            assert!(picture.contains(expected), "{expected}: {picture}");
         }
-        insta::assert_snapshot!(drawn);
+        assert!(super::range(&[], 0, NOW_MS).is_none());
     }
 
     #[test]
-    fn a_time_is_given_as_it_is_or_as_how_long_ago() {
-        assert_eq!(since("2h").map(|since| since.in_ms(NOW * 1000)), Ok((NOW - 7200) * 1000));
-        assert_eq!(since("2026-11-18T11:06:40Z"), Ok(Since::At(NOW * 1000)));
-        assert!(since("yesterday").is_err());
+    fn times_are_given_in_two_ways() {
+        assert_eq!(since("12h"), Ok(Since::Ago(Duration::from_secs(12 * 3600))));
+        assert_eq!(since("1970-01-01T00:00:01Z"), Ok(Since::At(1000)));
+        assert!(since("1969-01-01T00:00:01Z").is_err() && since("yesterday").is_err());
+        assert_eq!(Since::Ago(Duration::from_secs(1)).in_ms(5000), 4000);
+        assert!(count("0").is_err() && count("x").is_err());
     }
 }

@@ -140,11 +140,6 @@ impl Cell {
         &self.text
     }
 
-    /// Whether there is nothing to show.
-    pub(super) fn is_none(&self) -> bool {
-        self.text == "-"
-    }
-
     fn width(&self) -> usize {
         self.text.chars().count()
     }

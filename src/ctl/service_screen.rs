@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use super::ask::Bus;
 use super::failover;
-use super::holdings::{End, Holding, bound_of_rest, holdings, nobody_since, settle};
 use super::output::{Failure, Screen, Style, Surface, print_json};
+use super::runs::{Past, Shown, lasted, why};
 use super::status_words::{ago, style_of};
 use super::view::{Candidate, Finding, HostView, ServiceView, Severity, View};
-use crate::cluster::history::Happened;
+use crate::cluster::history::Run;
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::host::clock;
 use crate::types::span::{date, milliseconds, rounded};
 
-/// How many of the last holdings are shown.
-const HOLDINGS: usize = 5;
+/// How many of the last tenures are shown.
+const RUNS: usize = 5;
 
 /// One service in full, as `putexctl status SERVICE --json` prints it.
 #[derive(Debug, Serialize)]
@@ -25,11 +25,11 @@ struct Detail<'a> {
     service: &'a ServiceView,
     /// What is wrong with it, or was asked for.
     findings: Vec<Finding>,
-    /// The last holdings, the latest one last.
-    holdings: Vec<Holding>,
+    /// The last tenures, the latest one last.
+    runs: Vec<Shown>,
     /// Since when nobody has run it although no operator has it stopped, in milliseconds since 1970. `None`: somebody runs it, or
     /// nobody knows.
-    nobody_since_ms: Option<u64>,
+    down_since_ms: Option<u64>,
     /// How long a failover would take now; empty = it is not known.
     failover: String,
     /// The store, as this host sees it.
@@ -44,24 +44,22 @@ pub(super) async fn show(
     json: bool,
     may_page: bool,
 ) -> Result<(), Failure> {
-    // Without the right to read them, or with an older putexd, the rest is shown all the same.
-    let events = bus.history(&service.service).await;
+    // Without the right to read it, the rest is shown all the same.
+    let runs = bus.history(&service.service).await.unwrap_or_default();
     let now = clock::wall();
-    let detail = detail(view, service, &events.unwrap_or_default(), milliseconds(now));
+    let detail = detail(view, service, runs, milliseconds(now));
     if json {
         return print_json(&detail);
     }
     screen(&detail, view, now.as_secs(), Surface::of_output()).show(may_page)
 }
 
-/// All that is shown, with the events of its history, at `now_ms`.
-fn detail<'a>(view: &'a View, service: &'a ServiceView, events: &[Happened], now_ms: u64) -> Detail<'a> {
-    let mut past = holdings(events);
-    settle(&mut past, service, now_ms);
-    let nobody_since_ms = nobody_since(&past, events, service, now_ms);
-    past.drain(..past.len().saturating_sub(HOLDINGS));
+/// All that is shown, with its history, at `now_ms`.
+fn detail<'a>(view: &'a View, service: &'a ServiceView, runs: Vec<Run>, now_ms: u64) -> Detail<'a> {
+    let Past { mut runs, down_since_ms, .. } = Past::new(&service.service, runs, Some(service), now_ms);
+    runs.drain(..runs.len().saturating_sub(RUNS));
     let (findings, failover) = (findings(service), failover::as_told(service));
-    Detail { service, findings, holdings: past, nobody_since_ms, failover, store: &view.store }
+    Detail { service, findings, runs, down_since_ms, failover, store: &view.store }
 }
 
 /// The findings of this service, in its own words.
@@ -178,46 +176,41 @@ fn candidates(screen: &mut Screen, service: &ServiceView) {
 }
 
 fn past(screen: &mut Screen, detail: &Detail<'_>, now: u64) {
-    let mut lines: Vec<String> =
-        detail.holdings.iter().map(|holding| holding_in_words(holding, now.saturating_mul(1000))).collect();
-    lines.extend(detail.nobody_since_ms.map(|since| {
-        let (since, length) = (since / 1000, Duration::from_millis(now.saturating_mul(1000).saturating_sub(since)));
-        let bound = bound_of_rest(&detail.holdings);
-        format!("nobody since {}, for {bound}{} so far", date(since), rounded(length))
+    let now_ms = now.saturating_mul(1000);
+    let mut lines: Vec<String> = detail.runs.iter().map(|shown| run_in_words(shown, now_ms)).collect();
+    lines.extend(detail.down_since_ms.map(|since| {
+        let length = Duration::from_millis(now_ms.saturating_sub(since));
+        format!("down since {}, for {}", date(since / 1000), rounded(length))
     }));
     for (place, line) in lines.iter().rev().enumerate() {
-        let style = if place == 0 && detail.nobody_since_ms.is_some() { Style::Bad } else { Style::Plain };
+        let style = if place == 0 && detail.down_since_ms.is_some() { Style::Bad } else { Style::Plain };
         screen.sentence(&format!("{:>14}", if place == 0 { "History: " } else { "" }), line, style);
     }
 }
 
-fn holding_in_words(holding: &Holding, now_ms: u64) -> String {
-    let began = date(holding.from_ms / 1000);
-    let at_latest = if holding.from_is_latest { " or earlier" } else { "" };
-    let so_far = if holding.end == End::GoesOn { " so far" } else { "" };
-    let length = holding.length_in_words(now_ms);
-    let gap = holding.gap_ms.map(|_| format!(", {} after the one before", holding.gap_in_words())).unwrap_or_default();
-    let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
-    let lasted =
-        if length == "not known" { ", nobody knows how long".to_owned() } else { format!(" for {length}{so_far}") };
-    format!("{} from {began}{at_latest}{lasted}{gap}{ended}", holding.host)
+fn run_in_words(Shown { run, gap, goes_on }: &Shown, now_ms: u64) -> String {
+    let gap = gap.map_or_else(String::new, |gap| format!("  gap {gap}"));
+    let lasted = lasted(run, *goes_on, now_ms);
+    format!("{} {}  {}{gap}  {}", run.host, date(run.at_ms() / 1000), lasted.text(), why(run))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, Told, assert_described, event, small, troubled};
+    use super::super::fixture::{NOW, Told, assert_described, run, small, troubled};
     use super::*;
-    use crate::cluster::history::What;
+    use crate::cluster::history::Known;
 
     fn shown(told: &Told, name: &str) -> String {
         let view = told.view();
         let service = view.services.iter().find(|service| service.service == name).expect("a service");
-        let events = [
-            event(-9000, "h3", What::Started, 1_794_990_990, "the lock was free"),
-            event(-7520, "h3", What::Stopped, 1_794_990_990, "an operator asked for it"),
-            event(-7500, "h1", What::Started, 1_794_992_500, "h3 released it"),
+        let runs = vec![
+            Run {
+                began: "the lock was free".to_owned(),
+                ..run(-9000, "h3", 1_794_990_990, Some((-7520, Known::Exactly)), "an operator asked for it")
+            },
+            Run { began: "h3 released it".to_owned(), ..run(-7500, "h1", 1_794_992_500, None, "") },
         ];
-        let detail = detail(&view, service, &events, NOW * 1000);
+        let detail = detail(&view, service, runs, NOW * 1000);
         assert_described("status SERVICE", &detail);
         let surface = Surface { colours: false, width: Some(80), height: None };
         screen(&detail, &view, NOW, surface).as_text().to_owned()

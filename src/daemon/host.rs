@@ -6,7 +6,7 @@ use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
-use super::history::History;
+use super::history::Histories;
 use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
@@ -32,7 +32,7 @@ pub struct Host {
     /// call at a time: see [`Aside`](super::aside::Aside).
     pub notes: Arc<dyn Store>,
     /// Takes what happens to a service, for the history of its lock.
-    pub history: History,
+    pub history: Histories,
     /// The address of the store.
     pub store_address: StoreAddress,
     /// The name that tells this host's cluster from others in the same store.

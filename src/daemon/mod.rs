@@ -7,7 +7,6 @@
 //! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
 //! | [`answers`] | whether others than the store can answer this host |
-//! | [`aside`] | the way to the store for all that is no lock |
 //! | [`alarms`] | the alarms that stand, until they are over |
 //! | [`kept_alarms`] | those of them that outlive the daemon |
 //! | [`beyond`] | processes that units run outside of their control groups |
@@ -16,7 +15,6 @@
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
 //! | [`devices`] | has the guard look at block devices |
-//! | [`diary`] | what a service tells the history of its lock |
 //! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
@@ -24,16 +22,18 @@
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`observer`] | services that are only observed |
-//! | [`history`] | what services tell of themselves, and the task that writes it |
+//! | [`history`] | writes the histories of locks into the store |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
 //! | [`timers`] | one timer of the kernel for all services |
 //! | [`texts`] | the text of the settings in force, for the next putexd |
+//! | [`run_tracker`] | what a host knows of the tenures of a service |
 //! | [`registration`] | whether a unit may be run under the key that this host has for it (N1 to N4) |
 //! | [`silence`] | the times in which the store gave no answer |
 //! | [`tidings`] | journal entries that concern many services and are written once |
 //! | [`net_units`] | what systemd is asked to do with the processes that have the network |
+//! | [`notes`] | the way to the store for what is no lock |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -44,7 +44,6 @@
 
 mod alarms;
 pub mod answers;
-mod aside;
 mod beyond;
 mod bonds;
 mod boot_copy;
@@ -54,7 +53,6 @@ mod cluster;
 #[cfg(test)]
 mod compat;
 mod devices;
-mod diary;
 mod disk;
 pub mod drain;
 #[cfg(test)]
@@ -72,11 +70,13 @@ mod inbox;
 mod kept_alarms;
 pub mod machine;
 mod net_units;
+mod notes;
 mod notify;
 mod observation;
 mod observer;
 mod registration;
 mod restarts;
+mod run_tracker;
 pub mod service;
 mod silence;
 mod supervisor;

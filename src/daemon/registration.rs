@@ -599,7 +599,7 @@ mod tests {
     use crate::daemon::fence::Fencings;
     use crate::daemon::grounds::Grounds;
     use crate::daemon::hints::Hints;
-    use crate::daemon::history::History;
+    use crate::daemon::history::histories;
     use crate::daemon::machine::ThisMachine;
     use crate::daemon::tidings::Tidings;
     use crate::election::{Details, OperatorNote, Standing, Timings};
@@ -640,7 +640,7 @@ mod tests {
                 machine_id: MachineId(1),
                 store: Arc::new(store.clone()),
                 notes: Arc::new(store.clone()),
-                history: History::default(),
+                history: histories().0,
                 store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
                 cluster: None,
                 guard: GuardClient::new(&folder.path().join("no-guard"), limit),

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 
 use super::alarms::Alarms;
 use super::beyond::Outside;
-use super::diary::Diary;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
 use super::hints::{Bell, Ring};
@@ -21,6 +20,7 @@ pub use super::inbox::{Answer, Order, Orders};
 use super::machine::{Task, Timer};
 use super::registration::{self, Adoptions};
 use super::restarts::Restarts;
+use super::run_tracker::RunTracker;
 use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
 use crate::cluster::request::Unmet;
@@ -138,8 +138,8 @@ struct Service {
     last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
-    /// What the history of the lock is to be told.
-    diary: Diary,
+    /// What the history of the lock gets.
+    runs: RunTracker,
     /// When somebody was last known to run the unit.
     last_run: status::LastRun,
     /// Since when the unit runs under a lease of a former putexd, in seconds since 1970, as systemd says.
@@ -283,7 +283,7 @@ impl Service {
             resumed_by: String::new(),
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
-            diary: Diary::default(),
+            runs: RunTracker::default(),
             last_run: status::LastRun::default(),
             runs_since: None,
             again: None,
@@ -567,7 +567,7 @@ impl Service {
     fn handle(&mut self, event: Event) {
         if event == Event::Stopped {
             self.epoch.fetch_add(1, Ordering::AcqRel);
-            self.diary.note_death(self.host.machine.now());
+            self.runs.note_death(self.host.machine.now());
         }
         if let Event::Started { result, .. } = &event {
             self.failure = None;
@@ -680,7 +680,7 @@ impl Service {
         self.stopped_by_another =
             (observed.is_stopping && self.election.state() == State::Active).then(|| self.stop_of_another());
         if observed.is_not_run && self.election.state() == State::Active {
-            self.diary.note_no_run(self.settings.timings.lease(), self.host.machine.now());
+            self.runs.note_no_run(self.settings.timings.lease(), self.host.machine.now());
         }
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());

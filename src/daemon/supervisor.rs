@@ -25,7 +25,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use self::reader::Reader;
 use self::retire::Retiring;
 use super::answers;
-use super::aside::Aside;
 use super::bonds::Bonds;
 use super::boot_copy::BootCopy;
 use super::broken::Broken;
@@ -34,9 +33,10 @@ use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::guard_news::GuardNews;
-use super::history::History;
+use super::history::histories;
 use super::machine::ThisMachine;
 use super::net_units::NetUnits;
+use super::notes::{MachineClock, NotesStore};
 use super::notify;
 use super::observer::{self, Observers};
 use super::service::{self, Handle, Host, InheritedLease};
@@ -355,9 +355,9 @@ impl Supervisor {
         if settings.seal_key.is_some() {
             tokio::spawn(answers::judge(Arc::clone(&store), tidings.clone()));
         }
-        let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
-        let history = History::default();
-        tokio::spawn(history.clone().write(Arc::clone(&notes), settings.node.clone()));
+        let notes: Arc<dyn Store> = Arc::new(NotesStore::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
+        let (history, entries) = histories();
+        tokio::spawn(entries.write(Arc::clone(&notes), Arc::new(MachineClock(Arc::new(machine.clone())))));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -406,7 +406,6 @@ impl Supervisor {
         let guard_news = GuardNews::default();
         tokio::spawn(guard_news.clone().follow(host.guard.clone()));
         let cluster_tasks = cluster.run(report::describe(&host, guard_news), errand.clone());
-        report::witnesses(&host, &cluster);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));

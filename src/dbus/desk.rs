@@ -497,12 +497,12 @@ impl Desk {
     async fn history(&self, service: ServiceName, limit: Option<u64>) -> fdo::Result<Vec<Dictionary>> {
         let (answer, history) = oneshot::channel();
         self.asks.send(Ask::History { service, answer }).await.map_err(gone)?;
-        let events = history.await.map_err(gone)?.map_err(|unread| match unread {
+        let runs = history.await.map_err(gone)?.map_err(|unread| match unread {
             Unread::Unknown(reason) => fdo::Error::Failed(printable(&reason).into_owned()),
             Unread::Store(reason) => fdo::Error::IOError(printable(&reason).into_owned()),
         })?;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        Ok(events[events.len().saturating_sub(limit)..].iter().map(to_dictionary).collect())
+        Ok(runs[runs.len().saturating_sub(limit)..].iter().map(to_dictionary).collect())
     }
 
     async fn reply<T: Serialize + DynamicType>(&self, call: &Message, answer: fdo::Result<T>) {

@@ -52,7 +52,7 @@ pub(super) static OF_STATUS: Interface = Interface {
         look("DescribeService", &[("service", "s")], &[("service", "a{sv}")]),
         look("DescribeStore", &[], &[("store", "a{sv}")]),
         look("DescribeCluster", &[], &[("cluster", "a{sv}")]),
-        Method { name: "DescribeHistory", takes: NAMED, gives: &[("events", "aa{sv}")], options: &["limit"] },
+        Method { name: "DescribeHistory", takes: NAMED, gives: &[("runs", "aa{sv}")], options: &["limit"] },
     ],
     signals: &[],
     properties: &[],

@@ -14,7 +14,7 @@ use super::status::{
     AlarmStatus, Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
     TimingsStatus, Word,
 };
-use crate::cluster::history::{Happened, What};
+use crate::cluster::history::{End, Known, Note, Run, Start, What};
 
 fn page() -> String {
     let path =
@@ -122,17 +122,13 @@ fn the_page_names_every_key_of_every_dictionary() {
         ..HostStatus::default()
     };
     let cluster = ClusterStatus { hosts: vec![host.clone()], ..ClusterStatus::default() };
-    let event = Happened {
-        gap_ms: Some(1),
-        gap_is_least: true,
-        former: "a".to_owned(),
-        former_token: 1,
-        former_from_ms: Some(1),
-        former_reason: "a".to_owned(),
-        or_earlier: true,
-        stopping_ms: Some(1),
-        lease_until_ms: Some(1),
-        ..Happened::new(1, "", What::Started, 1, "")
+    let run = Run {
+        end: Some(End { at_ms: 1, known: Known::Exactly }),
+        began: "a".to_owned(),
+        ended: "a".to_owned(),
+        stopped: true,
+        notes: vec![Note { at_ms: 1, what: What::Alarm, text: "a".to_owned() }],
+        ..Run::new(1, "a", Start::At(1))
     };
     let dictionaries = [
         ("Options", keys(&options)),
@@ -144,7 +140,7 @@ fn the_page_names_every_key_of_every_dictionary() {
         ("The cluster", keys(&cluster)),
         ("A host", keys(&host)),
         ("A service of a host", keys(&report)),
-        ("An event", keys(&event)),
+        ("A tenure", keys(&run)),
         ("A transition", keys(&TransitionStatus::default())),
         ("An answer", keys(&Begun::default())),
     ];

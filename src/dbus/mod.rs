@@ -31,7 +31,7 @@ use self::desk::Desk;
 use self::dictionary::Dictionary;
 use self::teller::Teller;
 use crate::bus;
-use crate::cluster::history::Happened;
+use crate::cluster::history::Run;
 use crate::cluster::request::{Unmet, Verb};
 use crate::types::{NodeId, ServiceName};
 
@@ -100,12 +100,12 @@ pub enum Ask {
     },
     /// The cluster as this host knows it.
     Cluster(oneshot::Sender<ClusterStatus>),
-    /// The history of a service's lock, the latest event last.
+    /// The history of a service's lock, the latest tenure last.
     History {
         /// The service.
         service: ServiceName,
         /// Where to send it; `Err`: why it is not known.
-        answer: oneshot::Sender<Result<Vec<Happened>, Unread>>,
+        answer: oneshot::Sender<Result<Vec<Run>, Unread>>,
     },
     /// Do what an operator asks for.
     Do {
@@ -222,7 +222,7 @@ pub trait Status {
     fn describe_store(&self) -> fdo::Result<Dictionary>;
     /// The cluster as this host knows it.
     fn describe_cluster(&self) -> fdo::Result<Dictionary>;
-    /// The history of a service's lock, the latest event last.
+    /// The history of a service's lock, the latest tenure last.
     fn describe_history(&self, service: &str, options: Dictionary) -> fdo::Result<Vec<Dictionary>>;
 }
 

@@ -11,7 +11,7 @@ use putexd::daemon::drain::Drain;
 use putexd::daemon::fence::Fencings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
-use putexd::daemon::history::History;
+use putexd::daemon::history::histories;
 use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, InheritedLease, Order, Orders, Status};
 use putexd::daemon::tidings::Tidings;
@@ -285,7 +285,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         node: NodeId::new(&host_name(named_as)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
         notes: Arc::clone(&store),
-        history: History::default(),
+        history: histories().0,
         store,
         store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
         cluster: None,

@@ -14,7 +14,7 @@ const ROUNDS: usize = 5;
 
 fn notes() -> [Key; 4] {
     let node = NodeId::new("h1").expect("a node's name");
-    [Key::of_hosts(None), Key::of_host(None, &node, 0), Key::of_requests(None, &node), Key::of_history(&key(), 0)]
+    [Key::of_hosts(None), Key::of_host(None, &node, 0), Key::of_requests(None, &node), Key::of_history(&key())]
 }
 
 async fn notes_are_refused_and_locks_go_on(store: &dyn Store) {

@@ -44,10 +44,10 @@ fn hands_over(fixture: &Fixture, old: &Event, how: &str, ask: impl FnOnce(&Host)
 fn tells_of_the_end(fixture: &Fixture, old: &Event, last: Duration, how: &str) {
     let history = fixture.host_of(old).exec(&["putexctl", "history", "db", "--json"]);
     let history: Value = serde_json::from_str(&history).expect("JSON");
-    let runs = history[0]["holdings"].as_array().expect("a list of runs");
+    let runs = history[0]["runs"].as_array().expect("a list of runs");
     let run = runs.iter().find(|run| run["token"].as_u64() == old.token).expect("the run is told of");
-    assert_eq!(run["end"], "told", "{how}: {run:#}");
-    let ended = Duration::from_millis(run["until_ms"].as_u64().expect("a time"));
+    assert_eq!(run["end"]["known"], "exactly", "{how}: {run:#}");
+    let ended = Duration::from_millis(run["end"]["at_ms"].as_u64().expect("a time"));
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
     let last = wall.saturating_sub(since(last));
     assert!(ended.abs_diff(last) < WAIT / 4, "{how}: it ended at {last:?}, and the history says {ended:?}");

@@ -172,7 +172,7 @@ impl Many {
             let told = host.output(&["putexctl", "history", "--json"]).stdout;
             let all: Vec<Value> = serde_json::from_slice(&told).unwrap_or_default();
             let goes_on = |past: &&Value| {
-                past["holdings"].as_array().and_then(|all| all.last()).is_some_and(|last| last["end"] == "goes-on")
+                past["runs"].as_array().and_then(|all| all.last()).is_some_and(|last| last["goes_on"] == true)
             };
             let told = all.iter().filter(goes_on).count();
             if told == self.services {

@@ -178,8 +178,8 @@ fn second_opinion(host: &Host, verb: &[&str]) -> String {
 /// For how long nobody ran the database before it was started on `host`, in milliseconds.
 fn gap_before_last(host: &Host) -> Option<u64> {
     let told: Value = serde_json::from_slice(&host.output(&["putexctl", "history", "db", "--json"]).stdout).ok()?;
-    let last = told.get(0)?["holdings"].as_array()?.last()?.clone();
-    (last["host"] == host.name.as_str()).then(|| last["gap_ms"].as_u64()).flatten()
+    let last = told.get(0)?["runs"].as_array()?.last()?.clone();
+    (last["host"] == host.name.as_str()).then(|| last["gap"]["ms"].as_u64()).flatten()
 }
 
 /// The address alone: hosts without arping do not take it, and systemd-networkd leaves it alone as the sample says.

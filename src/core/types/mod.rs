@@ -403,10 +403,10 @@ impl Key {
         Self::below("putex-request/", cluster, node.as_str(), 0)
     }
 
-    /// The key of one page of the history of a lock. The lock's key tells clusters apart already.
+    /// The key of the history of a lock. The lock's key tells clusters apart already.
     #[must_use]
-    pub fn of_history(lock: &Self, page: u32) -> Self {
-        Self::below(Self::OF_HISTORIES, None, &lock.0, Self::PAGE_ROOM).page(page)
+    pub fn of_history(lock: &Self) -> Self {
+        Self::below(Self::OF_HISTORIES, None, &lock.0, 0)
     }
 
     /// A page beside this key. What `below` makes never ends in this way.
@@ -799,7 +799,7 @@ mod tests {
         let long = |last| node(&format!("{}{last}", "x".repeat(127)));
         assert_ne!(Key::of_host(None, &long("a"), 1), Key::of_host(None, &long("b"), 1));
         let lock = Key::new(&"y".repeat(128)).expect("a key");
-        for key in [Key::of_host(None, &long("a"), 999_999), Key::of_history(&lock, 999_999)] {
+        for key in [Key::of_host(None, &long("a"), 999_999), Key::of_history(&lock)] {
             assert!(Key::new(key.as_str()).is_ok(), "{key}");
             assert!(Key::RESERVED.iter().any(|prefix| key.as_str().starts_with(prefix)));
         }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::slot::{Trouble, update};
 use super::{Cluster, Part, REPORT, Site};
 use crate::cluster::request::{Mailbox, OPEN_LIMIT, Outcome, RESULTS_LIMIT, Request, Unmet, Verb};
 use crate::cluster::wire;
 use crate::daemon::hints::hint;
+use crate::daemon::notes::{Trouble, update};
 use crate::daemon::service::Answer;
 use crate::types::{Key, NodeId, Value, shortened};
 
@@ -77,7 +77,7 @@ pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String
         }
     }
     let mut last = None;
-    let withdrawn = update(site, &key, |value| {
+    let withdrawn = update(&*site.notes, &*site.clock, &key, |value| {
         let mut mailbox = opened(value);
         let was_open = mailbox.open.iter().any(|open| id_of(open) == request.id);
         mailbox.open.retain(|open| id_of(open) != request.id);
@@ -102,7 +102,7 @@ pub(super) async fn hand_over(site: &Site, node: &NodeId, verb: Verb, by: String
 async fn leave(site: &Site, node: &NodeId, key: &Key, request: &Request) -> Result<(), Unmet> {
     let encoded = serde_json::to_value(request).map_err(|error| error.to_string())?;
     let (mut is_full, mut is_tried) = (false, false);
-    let added = update(site, key, |value| {
+    let added = update(&*site.notes, &*site.clock, key, |value| {
         let mut mailbox = opened(value);
         let is_there = mailbox.open.iter().any(|open| id_of(open) == request.id)
             || mailbox.results.iter().any(|outcome| outcome.id == request.id);
@@ -193,7 +193,7 @@ impl Porter {
         }
         // They are taken out before any is carried out, so that a putexd that dies in between repeats none.
         let mut open = Vec::new();
-        update(site, key, |value| {
+        update(&*site.notes, &*site.clock, key, |value| {
             let mut mailbox = opened(value);
             let found = std::mem::take(&mut mailbox.open);
             if found.is_empty() {
@@ -233,7 +233,7 @@ impl Porter {
             };
             outcomes.push(Outcome { id, is_done: true, is_ok, is_open, is_needless, text });
         }
-        update(site, key, |value| {
+        update(&*site.notes, &*site.clock, key, |value| {
             let mut mailbox = opened(value);
             let is_there = |outcome: &Outcome| mailbox.results.contains(outcome);
             if outcomes.iter().all(is_there) {

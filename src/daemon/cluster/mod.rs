@@ -29,16 +29,14 @@ pub(super) use self::mail::Errand;
 use self::mail::Porter;
 use self::publish::Publisher;
 pub(super) use self::publish::hindrance;
-use self::slot::Trouble;
 use self::view::{View, Viewer};
 use super::hints::Hints;
-use super::machine::Machine;
 use super::service::{Answer, Status};
-use crate::cluster::eligibility::is_held_in;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::request::{Unmet, Verb};
 use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
 use crate::config::ServiceSettings;
+use crate::daemon::notes::{Clock, Trouble};
 use crate::store::{Link, Store};
 use crate::task::{OwnedTask, lock};
 use crate::types::{ClusterName, Key, NodeId, shortened};
@@ -67,33 +65,6 @@ type Fresh = oneshot::Sender<Result<BTreeSet<NodeId>, String>>;
 
 /// The most characters that are told of an error of the store.
 const ERROR_LIMIT: usize = 200;
-
-/// The clocks, and where random numbers come from. A test has its own.
-pub(super) trait Clock: Send + Sync {
-    /// `CLOCK_BOOTTIME`.
-    fn boot(&self) -> Duration;
-    /// `CLOCK_REALTIME`, since 1970.
-    fn wall(&self) -> Duration;
-    /// 128 random bits.
-    fn random(&self) -> u128;
-}
-
-/// The clocks of the host.
-pub(super) struct MachineClock(pub(super) Arc<dyn Machine>);
-
-impl Clock for MachineClock {
-    fn boot(&self) -> Duration {
-        self.0.now().boot
-    }
-
-    fn wall(&self) -> Duration {
-        self.0.wall()
-    }
-
-    fn random(&self) -> u128 {
-        self.0.random()
-    }
-}
 
 /// Where this host is, and its way to the store.
 #[derive(Clone)]
@@ -306,20 +277,6 @@ impl Cluster {
         let is_young = self.0.site.clock.boot().saturating_sub(self.0.began) < SILENT;
         let fails = lock(&self.0.troubles).contains_key(&Part::View);
         fails || (is_young && lock(&self.0.view).is_empty())
-    }
-
-    /// When `holder`, whose record of `lock` is there, was last heard of in the life in which it held that lock, in milliseconds
-    /// since 1970 by its own clock, as far as its reports tell.
-    pub(super) fn last_heard(&self, lock_key: &Key, holder: &str) -> Option<u64> {
-        let known = |seconds: u64| (seconds > 0).then(|| seconds.saturating_mul(1000));
-        if holder == self.0.site.node.as_str() {
-            return known(lock(&self.0.own).as_ref()?.report.before);
-        }
-        let view = lock(&self.0.view);
-        let (report, service) = view.of_lock(&NodeId::new(holder).ok()?, lock_key)?;
-        // A host that was started anew since holds nothing any more.
-        let holds = service.is_some_and(|service| is_held_in(&service.state));
-        known(if holds { report.at } else { report.before })
     }
 
     /// Has this host's report written as it is now. `Ok`: the store has it, so that whoever reads it from now on sees it.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::slot::{Replaced, Slot, Trouble, update};
+use super::slot::{Replaced, Slot};
 use super::{Asked, Cluster, PACE, Part, REPORT, Services, Watched};
 use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
 use crate::cluster::wire::{self, HOSTS_LIMIT, HostList, Listed};
+use crate::daemon::notes::{Trouble, update};
 use crate::daemon::service::Status;
 use crate::election::{Hindrance, State, Waiting};
 use crate::task::lock;
@@ -63,8 +64,6 @@ pub(super) struct Publisher {
     /// When a host that has this host's name has last written a report, and what is told of it.
     namesake: Option<(Instant, String)>,
     untaken: u32,
-    /// When this host has last reported before its present boot. `None`: not looked yet.
-    before: Option<u64>,
 }
 
 impl Publisher {
@@ -90,7 +89,6 @@ impl Publisher {
             list_at: Instant::now(),
             namesake: None,
             untaken: 0,
-            before: None,
             cluster,
         }
     }
@@ -162,12 +160,6 @@ impl Publisher {
     async fn publish(&mut self, at_once: bool) -> Result<(), Trouble> {
         let mut report = self.compose();
         self.show(&report);
-        if self.before.is_none() {
-            // It is read once, before the first report takes its place.
-            report.before = self.former().await?;
-            self.before = Some(report.before);
-            self.show(&report);
-        }
         if Instant::now() >= self.list_at {
             self.enlist().await?;
             self.check_pages().await?;
@@ -194,15 +186,6 @@ impl Publisher {
         }
         self.told = Some(report);
         Ok(())
-    }
-
-    /// When this host has last reported before its present boot, in seconds since 1970, as its last report tells; 0 = not known.
-    async fn former(&self) -> Result<u64, Trouble> {
-        let site = &self.cluster.0.site;
-        let found = site.notes.read(&site.page(&site.node, 0), None).await?;
-        let report = found.entry.and_then(|entry| entry.value).and_then(|value| wire::report(&value, &site.node));
-        let boot = (self.describe)().boot;
-        Ok(report.map_or(0, |report| if report.boot == boot { report.before } else { report.at }))
     }
 
     /// Reads the pages as the store has them, so that those are written again that somebody else has written over.
@@ -268,7 +251,7 @@ impl Publisher {
         let mut is_full = false;
         let cluster = self.cluster.clone();
         let key: Key = site.list();
-        update(&site, &key, |value| {
+        update(&*site.notes, &*site.clock, &key, |value| {
             let mut hosts = value.map(wire::listed).unwrap_or_default();
             let known = hosts.iter().find(|(node, _)| *node == site.node);
             if known.is_some_and(|(_, at)| now.abs_diff(*at) < LISTED_ANEW) {
@@ -326,7 +309,6 @@ impl Publisher {
         let mut report = (self.describe)();
         report.node = self.cluster.0.site.node.to_string();
         report.at = wall;
-        report.before = self.before.unwrap_or_default();
         report.lost = lock(&self.cluster.0.view).lost();
         self.namesake.take_if(|(met, _)| met.elapsed() >= NAMESAKE_SHOWN);
         report.alarms.extend(self.namesake.as_ref().map(|(_, words)| AlarmStatus::sentence(words.clone())));

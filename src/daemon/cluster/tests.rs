@@ -155,32 +155,6 @@ impl Member {
     }
 }
 
-/// A host that had no power tells when it was last heard of before, and a host that is gone has told it with its last report.
-#[tokio::test(start_paused = true)]
-async fn the_last_report_of_a_former_life_is_remembered() {
-    let store = MemoryStore::new(LIMIT);
-    let lock = settings().key;
-    let (h1, h2) = (Member::new(&store, "h1", "boot-1", 1, 1), Member::new(&store, "h2", "boot-2", 1, 2));
-    h1.enter(State::Active);
-    sleep(SEEN * 2).await;
-    let last = h2.sees("h1").report.at;
-    let near = |heard: Option<u64>| heard.is_some_and(|heard| heard.abs_diff(last * 1000) <= 11_000);
-    assert!(near(h2.cluster.last_heard(&lock, "h1")));
-    assert_eq!(h2.cluster.last_heard(&lock, "h2"), None, "it has no former life");
-    drop(h1);
-    sleep(Duration::from_secs(70)).await;
-    assert!(near(h2.cluster.last_heard(&lock, "h1")), "it is gone, and nothing else is known");
-    let h1 = Member::new(&store, "h1", "boot-3", 1, 3);
-    sleep(SEEN * 2).await;
-    assert!(near(h1.cluster.last_heard(&lock, "h1")), "by its own last report");
-    assert!(near(h2.cluster.last_heard(&lock, "h1")), "by what it says of its former life");
-    drop(h1);
-    // putexd alone is started anew.
-    let h1 = Member::new(&store, "h1", "boot-3", 1, 4);
-    sleep(SEEN).await;
-    assert!(near(h1.cluster.last_heard(&lock, "h1")));
-}
-
 pub(in crate::daemon) fn service_name(number: usize) -> ServiceName {
     format!("service-{number:03}").parse().expect("a name")
 }

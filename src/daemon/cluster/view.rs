@@ -8,16 +8,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::slot::{Trouble, position};
 use super::{Cluster, Fresh, Part, REPORT, Site};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::{HostStatus, SILENT};
 use crate::cluster::wire::{self, HOSTS_LIMIT};
 use crate::daemon::alarms;
 use crate::daemon::hints::{Bell, rung};
+use crate::daemon::notes::{Trouble, position};
 use crate::task::lock;
 use crate::types::span::milliseconds;
-use crate::types::{Incarnation, Key, NodeId, Revision, Value, is_device_path};
+use crate::types::{Incarnation, NodeId, Revision, Value, is_device_path};
 
 /// Time between two looks at a report. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);
@@ -191,12 +191,6 @@ impl View {
     }
 
     /// The report of a host, and what it has reported of the service whose lock has this key.
-    pub(super) fn of_lock(&self, node: &NodeId, lock: &Key) -> Option<(&HostReport, Option<&ServiceReport>)> {
-        let seen = self.hosts.get(node)?;
-        let services = seen.pages.iter().flat_map(|page| &page.services);
-        Some((seen.report.as_ref()?, find_lock(services, lock)))
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }
@@ -266,13 +260,6 @@ fn quote_all(report: &mut HostReport, services: &mut [ServiceReport]) {
     for name in [&mut report.version].into_iter().chain(by).filter(|name| !is_word(name)) {
         "?".clone_into(name);
     }
-}
-
-fn find_lock<'a>(mut services: impl Iterator<Item = &'a ServiceReport>, lock: &Key) -> Option<&'a ServiceReport> {
-    services.find(|service| {
-        let key = if service.key.is_empty() { &service.service } else { &service.key };
-        key == lock.as_str()
-    })
 }
 
 pub(super) struct Viewer {

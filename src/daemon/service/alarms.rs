@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Service, Standpoint};
 use crate::cluster::alarm::AlarmStatus;
+use crate::cluster::history::What;
 use crate::daemon::restarts::service_time;
 use crate::election::{Heard, Hindrance, Stage, State, Waiting};
 use crate::journal::{self, Alarm};
@@ -103,7 +104,7 @@ impl Service {
         self.alarms.raise(kind, reason, self.host.machine.now(), self.host.machine.wall());
         // The history has what was wrong, and not that it is over.
         if kind.level() != tracing::Level::INFO {
-            self.teller().alarm(kind, self.diary.token(), reason);
+            self.note(What::Alarm, format!("{}: {reason}", kind.name()));
         }
     }
 

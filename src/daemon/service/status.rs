@@ -232,8 +232,7 @@ impl Service {
         let is_over = self.election.is_stopped_by_age(now);
         let holder = if is_over { String::new() } else { self.election.holder().to_owned() };
         let waiting = self.election.waiting(now);
-        let place =
-            Place { state: self.election.state(), waiting: waiting.as_ref(), has_run: self.diary.token().0 > 0 };
+        let place = Place { state: self.election.state(), waiting: waiting.as_ref(), has_run: self.runs.has_run() };
         let (lease, fails) = (self.settings.timings.lease(), self.failing.is_counting());
         let ran = self.last_run.see(&place, (lease, fails), now).filter(|_| place.state != State::Active);
         let ran_until = ran.as_ref().map(|(_, ago)| self.host.machine.wall().saturating_sub(*ago).as_secs());
@@ -276,9 +275,9 @@ impl Service {
             let at = status.waiting.as_ref().and_then(|waiting| waiting.fails_at(self.settings.timings.stop_budget));
             status.goes_down = at.map(|at| wall.saturating_add(now.until_passed(at).as_secs()));
         }
-        self.diary.hear(status.waiting.as_ref(), self.election.holder_token(), &self.host.node, now);
+        self.runs.see_holder(status.waiting.as_ref(), self.election.holder_token(), &self.host.node, now);
         if let Some(release) = self.election.released() {
-            self.diary.hear_of_release(release, &self.host.node, now);
+            self.runs.see_release(release, &self.host.node, now);
         }
         let runs_since = self.runs_since.filter(|_| status.state == State::Active);
         let (mut is_told, mut is_signalled) = (false, false);

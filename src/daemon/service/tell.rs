@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Admission, Refusal, Service, Told, UnitControl, names};
+use super::{Admission, Host, Refusal, Service, Told, UnitControl, names};
+use crate::cluster::history::What;
 use crate::daemon::alarms::Alarms;
-use crate::daemon::diary::Teller;
 use crate::daemon::machine::Machine;
+use crate::daemon::run_tracker::{Notes, Place};
 use crate::daemon::tidings::{Change, NewHolder};
 use crate::dbus::TransitionStatus;
 use crate::election::{Alarm, FORMAT, ObservedUnit, State, Transition, Waiting, rounded};
@@ -172,9 +173,9 @@ impl Service {
         }
     }
 
-    /// What the history of the lock is told through.
-    pub(super) fn teller(&self) -> Teller {
-        Teller::of(&self.host, &self.settings.key)
+    /// Notes something of the tenure that goes on, for the history of the lock.
+    pub(super) fn note(&self, what: What, text: String) {
+        self.runs.notes().add(&*self.host.machine, what, text);
     }
 
     pub(super) fn report(&mut self, transition: &Transition) {
@@ -187,14 +188,17 @@ impl Service {
             self.ask_since();
         }
         let now = self.host.machine.now();
-        let teller = self.teller();
         if matches!(transition.to, State::Releasing | State::Lapsing)
             && let Some(word) = self.status.borrow().paused.as_ref().filter(|word| word.holds(self.host.machine.wall()))
         {
             // A long lease belongs to the tenure that ends here.
-            teller.pause_ends(&word.in_words("paused"));
+            let text = format!("the pause ends with the tenure that it belongs to: it was {}", word.in_words("paused"));
+            self.note(What::Order, text);
         }
-        self.diary.note(transition, self.election.lapse_bounds(), now, &teller);
+        let Host { history: histories, node, machine, .. } = &self.host;
+        let place = Place { histories, key: &self.settings.key, node, machine: &**machine };
+        let stopped = self.election.stop_word(now).is_some();
+        self.runs.follow(transition, stopped, self.election.lapse_bounds(), now, &place);
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         let mut told = transition.clone();
@@ -208,7 +212,6 @@ impl Service {
             // A lapse that is found when putexd starts is told then.
             if transition.from != State::NoStore {
                 journal::count(journal::Alarm::Lapsed);
-                teller.alarm(journal::Alarm::Lapsed, self.diary.token_of_lapse(), &transition.reason);
             }
         }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
@@ -409,8 +412,7 @@ impl Service {
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             token: self.election.token(),
-            run: self.diary.token(),
-            teller: self.teller(),
+            notes: self.runs.notes().clone(),
         }
     }
 }
@@ -477,9 +479,7 @@ pub(super) struct Placed {
     holder: String,
     revision: Revision,
     token: FencingToken,
-    /// The token under which the unit runs here; 0 if it does not.
-    run: FencingToken,
-    teller: Teller,
+    notes: Notes,
 }
 
 impl Placed {
@@ -492,7 +492,7 @@ impl Placed {
             token: Some(self.token),
         };
         journal::alarm(kind, &subject, reason);
-        self.teller.alarm(kind, self.run, reason);
+        self.notes.add(&*self.machine, What::Alarm, format!("{}: {reason}", kind.name()));
     }
 }
 

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use super::Supervisor;
 use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
-use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
+use crate::daemon::cluster::{Cluster, Services, Site, Watched};
 use crate::daemon::guard_news::GuardNews;
-use crate::daemon::history::Witness;
+use crate::daemon::notes::MachineClock;
 use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
@@ -25,12 +25,6 @@ pub(super) fn cluster_of(host: &Host, returns: watch::Receiver<()>, is_sealed: b
         returns,
         is_sealed,
     })
-}
-
-/// Has the history ask the reports of hosts when they were last heard of.
-pub(super) fn witnesses(host: &Host, cluster: &Cluster) {
-    let cluster = cluster.clone();
-    host.history.ask(Witness(Box::new(move |lock, holder| cluster.last_heard(lock, holder))));
 }
 
 /// What makes the host's part of its report.

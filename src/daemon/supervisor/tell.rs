@@ -8,13 +8,11 @@ use tokio::sync::oneshot;
 
 use super::retire::Retiring;
 use super::{Supervisor, share};
-use crate::cluster::eligibility::is_held_in;
-use crate::cluster::history::Happened;
+use crate::cluster::history::Run;
 use crate::cluster::report;
-use crate::cluster::request::{Unmet, Verb};
+use crate::cluster::request::Verb;
 use crate::cluster::view::{HostStatus, Life};
 use crate::config::ServiceSettings;
-use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus, Unread};
@@ -32,7 +30,7 @@ const RECOVERY: Duration = Duration::from_secs(3);
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
     pub(super) fn answer_here(&mut self, ask: Ask) {
-        match self.noted(ask) {
+        match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
             }
@@ -121,7 +119,6 @@ impl Supervisor {
         let reason = format!("keep {node} off until it was looked at: {reason}");
         self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
         for handle in services.iter().filter_map(|service| self.services.get(service)) {
-            Teller::of(&self.host, &handle.settings.key).asked(&Verb::ConfirmDead { node: node.clone() }, by);
             // A full channel would mean a loop that stands still, which the watchdog ends.
             let _ = handle.orders.give(Order::TryAgain);
         }
@@ -150,7 +147,7 @@ impl Supervisor {
     }
 
     /// Reads what the store has of the history of the service's lock, beside all else.
-    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, Unread>>) {
+    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Run>, Unread>>) {
         let run = self.services.get(service).map(|handle| handle.settings.key.clone());
         let Some(lock) = run.or_else(|| self.observers.key(service)) else {
             let why = format!("look at \"putexctl status {service}\": it has no file on this host, or a broken one");
@@ -161,39 +158,11 @@ impl Supervisor {
         let now = self.host.machine.wall();
         tokio::spawn(async move {
             let read = history.read(&*notes, &lock, now).await;
-            let _ = answer.send(read.map_err(|why| Unread::Store(format!("see that the store can be reached: {why}"))));
+            let _ = answer.send(
+                read.map(|history| history.runs)
+                    .map_err(|why| Unread::Store(format!("see that the store can be reached: {why}"))),
+            );
         });
-    }
-
-    /// Has the history of each lock that is concerned tell what an operator has asked for, once it is begun. What is refused has
-    /// changed nothing, and may be asked for again.
-    fn noted(&self, ask: Ask) -> Ask {
-        let Ask::Do { verb, by, answer } = ask else { return ask };
-        let concerned = |(name, handle): &(&ServiceName, &Handle)| match &verb {
-            // What this host does not hold is not handed over.
-            Verb::Drain { .. } => is_held_in(handle.status.borrow().state.as_str()),
-            Verb::Undrain | Verb::ConfirmDead { .. } => false,
-            Verb::StepDown { .. }
-            | Verb::Stop { .. }
-            | Verb::Start { .. }
-            | Verb::Pause { .. }
-            | Verb::Resume { .. }
-            | Verb::Adopt { .. } => verb.service() == Some(*name),
-        };
-        let concerned = self.services.iter().filter(concerned);
-        let tellers: Vec<Teller> = concerned.map(|(_, handle)| Teller::of(&self.host, &handle.settings.key)).collect();
-        let (inner, result) = oneshot::channel::<Result<String, Unmet>>();
-        let (asked, author) = (verb.clone(), by.clone());
-        tokio::spawn(async move {
-            let Ok(result) = result.await else { return };
-            if result.is_ok() {
-                for teller in &tellers {
-                    teller.asked(&asked, &author);
-                }
-            }
-            let _ = answer.send(result);
-        });
-        Ask::Do { verb, by, answer: inner }
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
