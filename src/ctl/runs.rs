@@ -61,7 +61,8 @@ fn settle(last: &mut Run, service: &ServiceView, now_ms: u64) -> Option<bool> {
     let is_holder = service.holder == last.host && (service.token == 0 || service.token <= last.token);
     match service.state.as_str() {
         "unknown" | "broken" => return None,
-        "held" if is_holder => return if service.is_stale { None } else { Some(true) },
+        "running" | "paused" | "stopping" if is_holder => return Some(true),
+        "held" if is_holder => return (!service.is_stale).then_some(true),
         "silent" if is_holder => return None,
         _ => {}
     }
@@ -120,7 +121,7 @@ mod tests {
         let mut view = small().view();
         let service = view.services.iter_mut().find(|service| service.service == "db").expect("it is there");
         (service.state, service.holder, service.token, service.is_stale) =
-            ("held".to_owned(), "h1".to_owned(), 7, false);
+            ("running".to_owned(), "h1".to_owned(), 7, false);
         change(service);
         Past::new("db", runs, Some(service), NOW_MS)
     }
@@ -130,7 +131,7 @@ mod tests {
         let open = || vec![run(-100, "h1", 7, None, "")];
         let last = |change: fn(&mut ServiceView)| past(open(), change).runs.pop().expect("one");
         assert_eq!(last(|_| {}).goes_on, Some(true));
-        assert_eq!(last(|service| service.is_stale = true).goes_on, None);
+        assert_eq!(last(|service| (service.state, service.is_stale) = ("held".to_owned(), true)).goes_on, None);
         for state in ["silent", "unknown", "broken"] {
             let service = |service: &mut ServiceView| service.state = state.to_owned();
             assert_eq!(past(open(), service).runs[0].goes_on, None, "{state}");
