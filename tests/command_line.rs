@@ -206,7 +206,7 @@ fn timings_are_explained_without_a_running_putexd() {
     let output = explain(&["--what-if", "renew-interval=1s"]);
     assert_eq!(status(&output), 0, "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(shown.contains("db, if renew-interval=1s") && shown.contains("R = 1s, F = 6, C = 2"), "{shown}");
+    assert!(shown.contains(", if renew-interval=1s") && shown.contains("R = 1s, F = 6, C = 2"), "{shown}");
     let unsafe_budget = explain(&["--what-if", "stop-budget=1min"]);
     assert_eq!(status(&unsafe_budget), 1);
     assert!(text(&unsafe_budget.stderr).contains("putexd would refuse this"), "{}", text(&unsafe_budget.stderr));

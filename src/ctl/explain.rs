@@ -10,7 +10,7 @@ use super::ask::Bus;
 use super::bounds::{self, Bound};
 use super::change::time;
 use super::failover;
-use super::output::{Failure, Screen, Style, Surface, print_json};
+use super::output::{Cell, Failure, Screen, Style, Surface, print_json};
 use super::status::picture;
 use super::view::ServiceView;
 use crate::command_line::exit;
@@ -41,15 +41,6 @@ pub(super) struct Arguments {
 /// The default of `stop-limit`, which is never below S.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
 
-/// What another value of a key would change.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Effect {
-    /// The key with the value.
-    change: String,
-    /// What follows, or why it is refused.
-    text: String,
-}
-
 /// All of it, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Explanation {
@@ -61,10 +52,12 @@ struct Explanation {
     assumed: Vec<String>,
     /// What would happen now if the holder died; empty = putexd does not tell.
     now: String,
+    /// For how long an absence of the store is not felt, in milliseconds.
+    rides_through_ms: u64,
     /// Each kind of failover.
-    bounds: Vec<Bound>,
-    /// What each key would change.
-    keys: Vec<Effect>,
+    bounds: [Bound; 5],
+    /// The same without what the caller assumed.
+    without: Option<[Bound; 5]>,
     /// What to be careful with.
     warnings: Vec<String>,
 }
@@ -97,7 +90,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         // Nothing can be told of a lease that is over before it begins.
         return Err(Failure::new(exit::REFUSED, format!("putexd would refuse this: {why}")));
     }
-    let explanation = explain(&service, &arguments.what_if, now);
+    let explanation = explain(&service, Some(found).filter(|_| !arguments.what_if.is_empty()), &arguments.what_if, now);
     if arguments.json {
         print_json(&explanation)?;
     } else {
@@ -131,15 +124,28 @@ fn if_it_died(view: &ServiceView, service: &ServiceSettings) -> String {
     failover::if_it_died(view, Some((milliseconds(bounds::of_silence(service).at_most()), milliseconds(wait))))
 }
 
-fn explain(service: &ServiceSettings, assumed: &[String], now: String) -> Explanation {
+fn explain(
+    service: &ServiceSettings,
+    without: Option<&ServiceSettings>,
+    assumed: &[String],
+    now: String,
+) -> Explanation {
+    let timings = &service.timings;
     Explanation {
         service: service.name.to_string(),
-        timings: service.timings.in_words(),
+        timings: format!(
+            "R = {:?}, F = {}, C = {}: lease T = R·F = {}",
+            timings.renew_interval,
+            timings.failures,
+            timings.confirmations,
+            rounded(timings.lease())
+        ),
         assumed: assumed.to_vec(),
         now,
+        rides_through_ms: milliseconds(timings.rides_through()),
         bounds: bounds::of(service),
-        keys: keys(service),
-        warnings: service.timings.warnings().into_iter().map(|caution| caution.text).collect(),
+        without: without.map(bounds::of),
+        warnings: timings.warnings().into_iter().map(|caution| caution.text).collect(),
     }
 }
 
@@ -194,86 +200,37 @@ fn follow(service: &mut ServiceSettings, before: &Timings, key: &str) {
     }
 }
 
-/// What each key would change, by an example of another value.
-fn keys(service: &ServiceSettings) -> Vec<Effect> {
-    let timings = &service.timings;
-    let halved = timings.renew_interval / 2;
-    let mut changes = vec![
-        format!("renew-interval={halved:?}"),
-        format!("failures={}", timings.failures + 1),
-        format!("confirmations={}", timings.confirmations + 1),
-    ];
-    if timings.failures > 1 {
-        changes.insert(1, format!("failures={}", timings.failures - 1));
-    }
-    if timings.confirmation == Confirmation::Full {
-        changes.push("confirmation=minimal".to_owned());
-    }
-    changes.push(format!("stop-budget={:?}", timings.stop_budget / 2));
-    changes.into_iter().filter_map(|change| effect(service, change)).collect()
-}
-
-fn effect(service: &ServiceSettings, change: String) -> Option<Effect> {
-    let mut other = service.clone();
-    apply(&mut other, &change).ok()?;
-    if let Err(error) = other.timings.validate() {
-        return Some(Effect { change, text: format!("would be refused: {error}") });
-    }
-    let span = |before: Duration, after: Duration| match (rounded(before), rounded(after)) {
-        (before, after) if before == after => format!("{after} as now"),
-        (before, after) => format!("{after} instead of {before}"),
-    };
-    let text = format!(
-        "lease {}; rides through {} without the store; failover after a silence within {}; the stop has {}",
-        span(service.timings.lease(), other.timings.lease()),
-        span(service.timings.rides_through(), other.timings.rides_through()),
-        span(bounds::of_silence(service).at_most(), bounds::of_silence(&other).at_most()),
-        span(service.timings.stop_budget, other.timings.stop_budget)
-    );
-    Some(Effect { change, text })
-}
-
 fn screen(explanation: &Explanation, surface: Surface) -> Screen {
     let mut screen = Screen::new(surface);
-    screen.put(&explanation.service, Style::Bold);
+    screen.put(&explanation.service, Style::Bold).put("  ", Style::Plain).put(&explanation.timings, Style::Plain);
     if !explanation.assumed.is_empty() {
         screen.put(&format!(", if {}", explanation.assumed.join(" and ")), Style::Notable);
     }
-    screen.end().sentence("  ", &explanation.timings, Style::Plain);
+    screen.end();
     for warning in &explanation.warnings {
         screen.sentence("  ! ", warning, Style::Notable);
     }
-    if !explanation.now.is_empty() {
-        screen.sentence("  Now: ", &explanation.now, Style::Plain);
-    }
-    for bound in &explanation.bounds {
-        screen.end();
-        let has_open = bound.terms.iter().any(|term| term.ms.is_none());
-        let open = if has_open { ", and what has no number here" } else { "" };
-        screen.sentence("", &bound.event, Style::Bold);
-        for term in &bound.terms {
-            let span = term.ms.map_or_else(|| "?".to_owned(), |ms| rounded(Duration::from_millis(ms)));
-            screen.sentence(&format!("{span:>10}  "), &term.name, Style::Plain);
-        }
-        screen.sentence("", &format!("{:>10}  at most{open}", rounded(bound.at_most())), Style::Bold);
-        if !bound.remark.is_empty() {
-            screen.sentence("            ", &bound.remark, Style::Faint);
-        }
-    }
-    screen.end().put("What each key would change", Style::Bold).end();
-    for effect in &explanation.keys {
-        screen.put("  ", Style::Plain).put(&effect.change, Style::Plain).end();
-        screen.sentence("      ", &effect.text, Style::Plain);
-    }
     screen.end();
-    screen.sentence(
-        "",
-        &format!(
-            "\"putexctl explain {} --what-if KEY=VALUE\" shows all of it with another value.",
-            explanation.service
-        ),
-        Style::Faint,
+    let mut header = vec!["EVENT", "AT MOST", "MADE OF"];
+    if explanation.without.is_some() {
+        header.insert(1, "IN THE FILE");
+    }
+    let row = |(place, bound): (usize, &Bound)| {
+        let without = explanation.without.as_ref().and_then(|all| all.get(place));
+        let spans = without.into_iter().chain([bound]).map(|bound| Cell::new(rounded(bound.at_most())));
+        [Cell::new(bound.event)].into_iter().chain(spans).chain([Cell::new(bound.terms())]).collect()
+    };
+    let rows: Vec<Vec<Cell>> = explanation.bounds.iter().enumerate().map(row).collect();
+    screen.table(&header, &rows, 0);
+    let rides = rounded(Duration::from_millis(explanation.rides_through_ms));
+    let text = format!(
+        "Store away, putexd or guard gone: until the unit is stopped; less than {rides} is not felt. Store and holder lost: from the \
+         store's return on. Else: until another host starts the unit, whose own start comes to it."
     );
+    screen.end().sentence("", &text, Style::Faint);
+    if !explanation.now.is_empty() {
+        screen.sentence("Now: ", &explanation.now, Style::Plain);
+    }
     screen
 }
 
@@ -300,7 +257,7 @@ mod tests {
     fn the_bounds_of_the_usual_timings_are_explained() {
         let service = db("unit = \"database.service\"\n");
         let surface = Surface { colours: false, width: Some(80), height: None };
-        let explanation = explain(&service, &[], String::new());
+        let explanation = explain(&service, None, &[], String::new());
         assert_described("explain", &explanation);
         insta::assert_snapshot!(screen(&explanation, surface).as_text());
     }
