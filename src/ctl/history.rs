@@ -94,7 +94,7 @@ const MANY: usize = 40;
 /// Shows it.
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
-    let services = bus.services().await?;
+    let services = bus.describe().await?.services;
     let names: Vec<String> = services.iter().map(|status| status.service.clone()).collect();
     unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
@@ -102,7 +102,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let from_ms = arguments.since.map(|since| since.in_ms(now_ms));
     let read = read(&bus, &wanted).await?;
     // Looked at after the histories, so that a run which they do not show as ended is one that has begun before.
-    let view = status::picture(&bus, services).await?;
+    let view = status::picture(&bus).await?;
     let mut pasts: Vec<Past> =
         read.into_iter().map(|(service, events)| past(&service, events, from_ms, &view, now_ms)).collect();
     if let Some(limit) = arguments.limit.filter(|_| arguments.json || arguments.svg.is_some()) {
