@@ -1,4 +1,4 @@
-//! Connections to the system bus that take no file descriptors.
+//! Connections that take no file descriptors: to the system bus, and to putexd's own socket.
 //!
 //! Every user may call putexd, and a call may carry descriptors. The kernel opens them in the process that receives them before
 //! anybody there looks at the call, so that a user who sends many would leave putexd none for its own files. Nothing that
@@ -18,10 +18,16 @@ use zbus::address::transport::{Transport, UnixSocket};
 use zbus::connection::Builder;
 use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
+use zbus::fdo::ConnectionCredentials;
 use zbus::{Address, Connection};
 
 /// Connects to the system bus.
 pub async fn system() -> zbus::Result<Connection> {
+    Builder::socket(socket().await?).build().await
+}
+
+/// The socket of the system bus.
+pub async fn socket() -> zbus::Result<Plain> {
     let address = Address::system()?;
     let Transport::Unix(unix) = address.transport() else { return Err(zbus::Error::Unsupported) };
     #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and its other values are for servers")]
@@ -31,7 +37,7 @@ pub async fn system() -> zbus::Result<Connection> {
         _ => return Err(zbus::Error::Unsupported),
     };
     let stream = stream.map_err(|error| zbus::Error::Connection(error.into(), Box::new(address)))?;
-    Builder::socket(Plain(stream)).build().await
+    Ok(Plain(stream))
 }
 
 fn abstract_socket(name: &[u8]) -> io::Result<UnixStream> {
@@ -42,7 +48,7 @@ fn abstract_socket(name: &[u8]) -> io::Result<UnixStream> {
 
 /// A socket over which only bytes go.
 #[derive(Debug)]
-struct Plain(UnixStream);
+pub struct Plain(pub UnixStream);
 
 impl Socket for Plain {
     type ReadHalf = Reader;
@@ -54,13 +60,19 @@ impl Socket for Plain {
     }
 }
 
+/// What receives bytes alone.
 #[derive(Debug)]
-struct Reader(BufReader<OwnedReadHalf>);
+pub struct Reader(BufReader<OwnedReadHalf>);
 
 #[async_trait]
 impl ReadHalf for Reader {
     async fn recvmsg(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         Ok((self.0.read(buffer).await?, Vec::new()))
+    }
+
+    async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
+        let stream: &UnixStream = self.0.get_ref().as_ref();
+        Ok(ConnectionCredentials::default().set_unix_user_id(stream.peer_cred()?.uid()))
     }
 }
 

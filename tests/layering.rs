@@ -27,7 +27,7 @@ const PROGRAMS: Layers = &[
     ("journal", &["types", "election"]),
     ("cluster", &["types", "store"]),
     ("audit", &["types", "election", "config", "systemd"]),
-    ("dbus", &["types", "cluster", "host", "bus"]),
+    ("dbus", &["types", "task", "cluster", "host", "bus"]),
     ("metrics", &["types", "election", "host", "guard_client", "journal", "http"]),
     (
         "daemon",

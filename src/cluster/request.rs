@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{LONGEST_PAUSE, NodeId, ServiceName};
+use crate::types::{LONGEST_PAUSE, NodeId, ServiceName, shortened};
 
 /// What an operator asks for. Times are in seconds since 1970, reasons are one line and may be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,7 @@ pub enum Verb {
         /// The service.
         service: ServiceName,
         /// Why.
+        #[serde(default)]
         reason: String,
         /// The host that should take over; `None` = any.
         to: Option<NodeId>,
@@ -24,6 +25,7 @@ pub enum Verb {
         /// The service.
         service: ServiceName,
         /// Why.
+        #[serde(default)]
         reason: String,
         /// When it may be started again; `None` = when somebody says so.
         until: Option<u64>,
@@ -38,6 +40,7 @@ pub enum Verb {
         /// The service.
         service: ServiceName,
         /// Why.
+        #[serde(default)]
         reason: String,
         /// For how many seconds.
         seconds: u64,
@@ -55,10 +58,12 @@ pub enum Verb {
     /// Have this host hand everything over, and take nothing.
     Drain {
         /// Why.
+        #[serde(default)]
         reason: String,
         /// When it is over; `None` = when somebody says so.
         until: Option<u64>,
         /// Also where no other host could take a service.
+        #[serde(default)]
         force: bool,
     },
     /// Let this host take part again.
@@ -108,7 +113,23 @@ pub const NO_REASON: &str = "an operator asked for it";
 /// The longest time for which something may be asked for.
 pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
+/// How many characters of an operator's reason are kept: it goes into the record, which is small.
+const REASON_LIMIT: usize = 256;
+
 impl Verb {
+    /// The same with a reason that is not too long.
+    #[must_use]
+    pub fn shortened(mut self) -> Self {
+        if let Self::StepDown { reason, .. }
+        | Self::Stop { reason, .. }
+        | Self::Pause { reason, .. }
+        | Self::Drain { reason, .. } = &mut self
+        {
+            *reason = shortened(reason, REASON_LIMIT);
+        }
+        self
+    }
+
     /// Refuses a time that is over at `now`, in seconds since 1970, or that is too long. Whoever asks may say anything: over the bus
     /// as well as through the store.
     ///

@@ -1,4 +1,4 @@
-//! Questions to the putexd of this host over the system bus, each with a time limit; and what can be told where it does not
+//! Questions to the putexd of this host, each with a time limit; and what can be told where it does not
 //! answer.
 
 use std::num::NonZeroUsize;
@@ -6,15 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use zbus::proxy::CacheProperties;
 use zbus::{Connection, MatchRule, MessageStream, Proxy, fdo};
 
 use super::output::Failure;
 use super::view::enumerated;
 use crate::bus;
 use crate::cluster::history::Run;
+use crate::cluster::request::Verb;
 use crate::command_line::exit;
-use crate::dbus::dictionary::{Dictionary, from_dictionary};
-use crate::dbus::{self, Begun, ClusterStatus, ServiceStatus, StoreStatus};
+use crate::dbus::{self, Begun, Description, ManagerProxy, control};
 use crate::guard_client::{alternating, grant};
 use crate::host::{clock, identity};
 use crate::types::span::rounded;
@@ -49,12 +50,12 @@ impl From<fdo::Error> for Failure {
                 exit::UNAVAILABLE,
                 "restart putexd, which is older than this putexctl and does not know this request",
             ),
-            fdo::Error::NoReply(_) | fdo::Error::Disconnected(_) => Self::unavailable(
+            fdo::Error::NoReply(_) | fdo::Error::Disconnected(_) | fdo::Error::ZBus(zbus::Error::InputOutput(_)) => Self::unavailable(
                 "see \"systemctl status putexd\", and say it again once putexd runs: it ended, or was restarted, while it was asked"
                     .to_owned(),
             ),
-            // What putexd was asked for stands in the store, which does not answer it.
-            fdo::Error::IOError(reason) => Self::unavailable(reason),
+            // What putexd was asked for stands in the store, which does not answer it; or too much was asked.
+            fdo::Error::IOError(reason) | fdo::Error::LimitsExceeded(reason) => Self::unavailable(reason),
             fdo::Error::AccessDenied(reason)
             | fdo::Error::InteractiveAuthorizationRequired(reason)
             | fdo::Error::Failed(reason)
@@ -64,129 +65,92 @@ impl From<fdo::Error> for Failure {
     }
 }
 
-/// The connection to the putexd of this host.
+/// The connection to the putexd of this host: of root over putexd's own socket, and otherwise over the system bus.
 #[derive(Debug, Clone)]
 pub(super) struct Bus {
     connection: Connection,
 }
 
 impl Bus {
-    /// Connects to the system bus.
     pub(super) async fn connect() -> Result<Self, Failure> {
-        let connection = limited(async { Ok(bus::system().await?) }).await?;
-        Ok(Self { connection })
-    }
-
-    /// What putexd tells by itself of its services. After a restart of putexd the new one is heard.
-    pub(super) async fn signals(&self) -> Result<MessageStream, Failure> {
         limited(async {
-            let rule = MatchRule::builder()
-                .msg_type(zbus::message::Type::Signal)
-                .sender(dbus::NAME)
-                .path_namespace(dbus::PATH)
-                .build()?;
-            Ok(MessageStream::for_match_rule(rule, &self.connection, NonZeroUsize::new(SIGNALS)).await?)
+            let own = match identity::user() {
+                0 => control::connect(Path::new(control::SOCKET)).await.ok(),
+                _ => None,
+            };
+            let connection = match own {
+                Some(connection) => connection,
+                None => bus::system().await?,
+            };
+            Ok(Self { connection })
         })
         .await
     }
 
-    /// The services as the putexd of this host reports them.
-    pub(super) async fn services(&self) -> Result<Vec<ServiceStatus>, Failure> {
-        let services: Vec<Dictionary> = self.look("ListServices", &()).await?;
-        services.into_iter().map(read).collect()
-    }
-
-    /// How the store has answered the putexd of this host.
-    pub(super) async fn store(&self) -> Result<StoreStatus, Failure> {
-        read(self.look("DescribeStore", &()).await?)
-    }
-
-    /// The cluster as the putexd of this host knows it.
-    pub(super) async fn cluster(&self) -> Result<ClusterStatus, Failure> {
-        read(self.look("DescribeCluster", &()).await?)
+    /// All that putexd knows.
+    pub(super) async fn describe(&self) -> Result<Description, Failure> {
+        limited(async { read(&self.manager().await?.describe().await?) }).await
     }
 
     /// The history of a service's lock, the latest tenure last.
     pub(super) async fn history(&self, service: &str) -> Result<Vec<Run>, Failure> {
-        let runs: Vec<Dictionary> = self.look("DescribeHistory", &(service, Dictionary::new())).await?;
-        runs.into_iter().map(read).collect()
+        limited(async { read(&self.manager().await?.describe_history(service).await?) }).await
+    }
+
+    async fn manager(&self) -> Result<ManagerProxy<'_>, Failure> {
+        Ok(ManagerProxy::builder(&self.connection).cache_properties(CacheProperties::No).build().await?)
     }
 
     /// Whether this user may have putexd do something, as far as that is known before it is asked.
     pub(super) async fn may_act(&self) -> bool {
-        if identity::user() == 0 {
-            return true;
-        }
-        let Some(name) = self.connection.unique_name() else { return false };
-        dbus::is_permitted(&self.connection, name.as_str()).await
+        identity::user() == 0 || dbus::is_permitted(&self.connection).await
     }
 
-    /// Asks putexd to do something, and returns what it has begun. `subject`: the service or the host that it is about.
-    pub(super) async fn order(
-        &self,
-        method: &str,
-        subject: Option<&str>,
-        options: Dictionary,
-    ) -> Result<Begun, Failure> {
-        let interface = format!("{}.Manager", dbus::NAME);
+    /// Asks putexd to do something, and returns what it has begun.
+    pub(super) async fn order(&self, verb: &Verb) -> Result<Begun, Failure> {
         let ordered = async {
-            let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
-            let told: zbus::Result<Dictionary> = match subject {
-                Some(subject) => proxy.call(method, &(subject, options)).await,
-                None => proxy.call(method, &(options,)).await,
-            };
-            told.map_err(|error| of_order(error.into()))
+            let verb = serde_json::to_string(verb).map_err(|error| Failure::new(exit::REFUSED, error.to_string()))?;
+            read(&self.manager().await?.carry_out(&verb).await.map_err(of_order)?)
         };
         let late = || open(&format!("the putexd of this host has not answered within {}", rounded(ORDER_LIMIT)));
-        let told = tokio::time::timeout(ORDER_LIMIT, ordered).await.unwrap_or_else(|_| Err(late()))?;
-        read(told)
-    }
-
-    async fn look<B, R>(&self, method: &str, body: &B) -> Result<R, Failure>
-    where
-        B: serde::Serialize + zbus::DynamicType,
-        R: for<'d> zbus::wire::DynamicDeserialize<'d>,
-    {
-        self.call("Status", method, body, CALL_LIMIT).await
-    }
-
-    async fn call<B, R>(&self, interface: &str, method: &str, body: &B, limit: Duration) -> Result<R, Failure>
-    where
-        B: serde::Serialize + zbus::DynamicType,
-        R: for<'d> zbus::wire::DynamicDeserialize<'d>,
-    {
-        let interface = format!("{}.{interface}", dbus::NAME);
-        within(limit, async {
-            let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
-            Ok(proxy.call(method, body).await?)
-        })
-        .await
-    }
-
-    /// What systemd says of putexd's unit, such as `inactive (dead)`.
-    async fn daemon(&self) -> Result<String, Failure> {
-        let systemd = "org.freedesktop.systemd1";
-        limited(async {
-            let manager =
-                Proxy::new(&self.connection, systemd, "/org/freedesktop/systemd1", format!("{systemd}.Manager"));
-            let unit: zbus::OwnedObjectPath = manager.await?.call("LoadUnit", &(DAEMON_UNIT,)).await?;
-            let unit = Proxy::new(&self.connection, systemd, unit, format!("{systemd}.Unit")).await?;
-            let (state, sub): (String, String) =
-                (unit.get_property("ActiveState").await?, unit.get_property("SubState").await?);
-            Ok(format!("{state} ({sub})"))
-        })
-        .await
+        tokio::time::timeout(ORDER_LIMIT, ordered).await.unwrap_or_else(|_| Err(late()))
     }
 }
 
-/// The services of the putexd of this host.
-pub(super) async fn running() -> Result<Vec<ServiceStatus>, Failure> {
-    Bus::connect().await?.services().await
+/// What putexd tells by itself of its services, which it does on the bus alone. After a restart of putexd the new one is heard. `None`:
+/// there is no bus.
+pub(super) async fn signals() -> Option<MessageStream> {
+    let listening = async {
+        let connection = bus::system().await?;
+        let rule = MatchRule::builder()
+            .msg_type(zbus::message::Type::Signal)
+            .sender(dbus::NAME)
+            .path_namespace(dbus::PATH)
+            .member(dbus::TRANSITION)
+            .build()?;
+        MessageStream::for_match_rule(rule, &connection, NonZeroUsize::new(SIGNALS)).await
+    };
+    tokio::time::timeout(CALL_LIMIT, listening).await.ok()?.ok()
 }
 
-/// How the store has answered the putexd of this host.
-pub(super) async fn store_status() -> Result<StoreStatus, Failure> {
-    Bus::connect().await?.store().await
+/// What systemd says of putexd's unit, such as `inactive (dead)`.
+async fn daemon() -> Result<String, Failure> {
+    let systemd = "org.freedesktop.systemd1";
+    limited(async {
+        let connection = bus::system().await?;
+        let manager = Proxy::new(&connection, systemd, "/org/freedesktop/systemd1", format!("{systemd}.Manager"));
+        let unit: zbus::OwnedObjectPath = manager.await?.call("LoadUnit", &(DAEMON_UNIT,)).await?;
+        let unit = Proxy::new(&connection, systemd, unit, format!("{systemd}.Unit")).await?;
+        let (state, sub): (String, String) =
+            (unit.get_property("ActiveState").await?, unit.get_property("SubState").await?);
+        Ok(format!("{state} ({sub})"))
+    })
+    .await
+}
+
+/// All that the putexd of this host knows.
+pub(super) async fn described() -> Result<Description, Failure> {
+    Bus::connect().await?.describe().await
 }
 
 /// What an error says of something that putexd was told to do. Where it does not say that nothing has begun, nobody knows.
@@ -228,18 +192,14 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failure
 }
 
 /// What putexd has told. It may be another version of putexd, which tells more or less.
-fn read<T: DeserializeOwned>(told: Dictionary) -> Result<T, Failure> {
-    from_dictionary(told)
+fn read<T: DeserializeOwned>(told: &str) -> Result<T, Failure> {
+    serde_json::from_str(told)
         .map_err(|error| Failure::unavailable(format!("restart putexd, whose answer is not understood: {error}")))
 }
 
 /// What can be told of this host without its putexd, in lines: the state of its unit, and the leases that the guard still keeps.
 pub(super) async fn without_putexd(leases: &Path) -> Vec<String> {
-    let daemon = match Bus::connect().await {
-        Ok(bus) => bus.daemon().await,
-        Err(failure) => Err(failure),
-    };
-    let mut lines = vec![match daemon {
+    let mut lines = vec![match daemon().await {
         Ok(state) => format!("{DAEMON_UNIT} is {state}"),
         Err(_) => format!("the state of {DAEMON_UNIT} is not known, because systemd cannot be asked"),
     }];
@@ -331,7 +291,11 @@ pub(super) fn leases_below(root: &Path) -> std::path::PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{self, assert_described, small, troubled};
     use super::*;
+    use crate::cluster::history::Known;
+    use crate::dbus::TransitionStatus;
+    use crate::types::NodeId;
 
     #[test]
     fn many_leases_are_told_of_together() {
@@ -349,6 +313,34 @@ mod tests {
         assert!(lines[0].contains("in 1.0s and the last in 4.0s at the latest"), "{lines:#?}");
         assert!(lines[1].starts_with("23 services (job-000, job-005, "), "{lines:#?}");
         assert!(in_lines(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_the_bus_has_is_as_the_schema_describes_it() {
+        for told in [small(), troubled()] {
+            assert_described("Service.Describe", &told.services[0]);
+            let fixture::Told { services, store, cluster } = told;
+            assert_described("Manager.Describe", &Description { services, store, cluster });
+        }
+        let run = fixture::run(-60, "h1", 7, Some((-30, Known::Exactly)), "why");
+        assert_described("Manager.DescribeHistory", &[run]);
+        assert_described("Manager.Do, the answer", &Begun::default());
+        assert_described("Service.Transition", &TransitionStatus::default());
+        let service = ServiceName::new("db").expect("a name");
+        let (node, reason) = (NodeId::new("h2").expect("a name"), String::new());
+        for verb in [
+            Verb::StepDown { service: service.clone(), reason: reason.clone(), to: Some(node.clone()) },
+            Verb::Stop { service: service.clone(), reason: reason.clone(), until: Some(1) },
+            Verb::Start { service: service.clone() },
+            Verb::Pause { service: service.clone(), reason: reason.clone(), seconds: 1 },
+            Verb::Resume { service: service.clone() },
+            Verb::Adopt { service },
+            Verb::Drain { reason, until: None, force: true },
+            Verb::Undrain,
+            Verb::ConfirmDead { node },
+        ] {
+            assert_described("Manager.Do", &verb);
+        }
     }
 
     /// Scripts act upon the status: only where it is 1 nothing was changed.

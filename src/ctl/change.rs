@@ -19,7 +19,7 @@ use crate::cluster::history::Length;
 use crate::cluster::request::{LONGEST, Verb};
 use crate::command_line::exit;
 use crate::config;
-use crate::dbus::{Begun, Options};
+use crate::dbus::Begun;
 use crate::host::clock;
 use crate::types::span::{self, milliseconds, rounded};
 use crate::types::{NodeId, ServiceName};
@@ -87,95 +87,71 @@ pub(super) fn length_of_pause(text: &str) -> Result<Duration, String> {
     Verb::Pause { service, reason: String::new(), seconds }.check(0).map(|()| length)
 }
 
-/// A verb with its arguments.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// Keep the service stopped everywhere.
-    Stop(ServiceName),
-    /// End that.
-    Start(ServiceName),
-    /// Hand the service over.
-    StepDown(ServiceName, Option<NodeId>),
-    /// Give the holder a long lease.
-    Pause(ServiceName),
-    /// End that.
-    Resume(ServiceName),
-    /// Take the store and the key as meant.
-    Adopt(ServiceName),
-    /// Have this host hand everything over.
-    Drain,
-    /// End that.
-    Undrain,
-    /// A host is off.
-    ConfirmDead(NodeId),
+/// The verb on the command line.
+const fn name_of(verb: &Verb) -> &'static str {
+    match verb {
+        Verb::Stop { .. } => "stop",
+        Verb::Start { .. } => "start",
+        Verb::StepDown { to: Some(_), .. } => "move",
+        Verb::StepDown { to: None, .. } => "step-down",
+        Verb::Pause { .. } => "pause",
+        Verb::Resume { .. } => "resume",
+        Verb::Adopt { .. } => "adopt",
+        Verb::Drain { .. } => "drain",
+        Verb::Undrain => "undrain",
+        Verb::ConfirmDead { .. } => "confirm-dead",
+    }
 }
 
-impl Change {
-    /// The verb on the command line, and the method on the bus.
-    const fn names(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::Stop(_) => ("stop", "Stop"),
-            Self::Start(_) => ("start", "Start"),
-            Self::StepDown(_, Some(_)) => ("move", "StepDown"),
-            Self::StepDown(_, None) => ("step-down", "StepDown"),
-            Self::Pause(_) => ("pause", "Pause"),
-            Self::Resume(_) => ("resume", "Resume"),
-            Self::Adopt(_) => ("adopt", "Adopt"),
-            Self::Drain => ("drain", "Drain"),
-            Self::Undrain => ("undrain", "Undrain"),
-            Self::ConfirmDead(_) => ("confirm-dead", "ConfirmDead"),
-        }
+/// The service or the host that a verb names.
+fn subject_of(verb: &Verb) -> Option<&str> {
+    match verb {
+        Verb::ConfirmDead { node } => Some(node.as_str()),
+        Verb::StepDown { .. }
+        | Verb::Stop { .. }
+        | Verb::Start { .. }
+        | Verb::Pause { .. }
+        | Verb::Resume { .. }
+        | Verb::Adopt { .. }
+        | Verb::Drain { .. }
+        | Verb::Undrain => verb.service().map(ServiceName::as_str),
     }
+}
 
-    /// The service or the host that it is about.
-    fn subject(&self) -> Option<&str> {
-        match self {
-            Self::Stop(service)
-            | Self::Start(service)
-            | Self::StepDown(service, _)
-            | Self::Pause(service)
-            | Self::Resume(service)
-            | Self::Adopt(service) => Some(service.as_str()),
-            Self::ConfirmDead(node) => Some(node.as_str()),
-            Self::Drain | Self::Undrain => None,
+/// What to wait for, as the cluster stands before. `None`: putexd's answer is the outcome.
+fn goal_of(verb: &Verb, before: &View) -> Option<Goal> {
+    let known = |name: &ServiceName| before.services.iter().find(|known| known.service == name.as_str());
+    let held =
+        |service: &ServiceName| known(service).map(|known| (known.holder.clone(), known.token)).unwrap_or_default();
+    Some(match verb {
+        Verb::Stop { service, .. } => Goal::Stopped { service: service.to_string(), token: held(service).1 },
+        Verb::Start { service } => {
+            let before = known(service).and_then(|known| known.stopped.clone());
+            Goal::Started { service: service.to_string(), before }
         }
-    }
-
-    /// What to wait for, as the cluster stands before. `None`: putexd's answer is the outcome.
-    fn goal(&self, before: &View) -> Option<Goal> {
-        let known = |name: &ServiceName| before.services.iter().find(|known| known.service == name.as_str());
-        let held =
-            |service: &ServiceName| known(service).map(|known| (known.holder.clone(), known.token)).unwrap_or_default();
-        Some(match self {
-            Self::Stop(service) => Goal::Stopped { service: service.to_string(), token: held(service).1 },
-            Self::Start(service) => {
-                let before = known(service).and_then(|known| known.stopped.clone());
-                Goal::Started { service: service.to_string(), before }
-            }
-            Self::StepDown(service, to) => {
-                let (from, token) = held(service);
-                Goal::HandedOver { service: service.to_string(), from, token, to: to.as_ref().map(ToString::to_string) }
-            }
-            Self::Pause(service) => {
-                let (from, token) = held(service);
-                let before = known(service).and_then(|known| known.paused.clone());
-                Goal::Paused { service: service.to_string(), from, token, before }
-            }
-            Self::Resume(service) => {
-                let before = known(service).and_then(|known| known.paused.clone());
-                Goal::Resumed { service: service.to_string(), before }
-            }
-            Self::Drain => {
-                // What has failed here last was not running, and whether it runs elsewhere says nothing of this host.
-                let fails = |service: &&ServiceView| service.here.as_ref().is_some_and(|here| !here.failure.is_empty());
-                let had = before.services.iter().filter(|service| service.holder == before.node);
-                let had = had.filter(|service| !fails(service));
-                Goal::Drained { node: before.node.clone(), had: had.map(|service| service.service.clone()).collect() }
-            }
-            Self::Undrain => Goal::Undrained(before.node.clone()),
-            Self::Adopt(_) | Self::ConfirmDead(_) => return None,
-        })
-    }
+        Verb::StepDown { service, to, .. } => {
+            let (from, token) = held(service);
+            Goal::HandedOver { service: service.to_string(), from, token, to: to.as_ref().map(ToString::to_string) }
+        }
+        Verb::Pause { service, .. } => {
+            let (from, token) = held(service);
+            let before = known(service).and_then(|known| known.paused.clone());
+            Goal::Paused { service: service.to_string(), from, token, before }
+        }
+        Verb::Resume { service } => {
+            let before = known(service).and_then(|known| known.paused.clone());
+            Goal::Resumed { service: service.to_string(), before }
+        }
+        Verb::Drain { .. } => {
+            // What has failed here last was not running, and whether it runs elsewhere says nothing of this host.
+            let fails = |service: &&ServiceView| service.here.as_ref().is_some_and(|here| !here.failure.is_empty());
+            let had = before.services.iter().filter(|service| service.holder == before.node);
+            let had = had.filter(|service| !fails(service));
+            Goal::Drained { node: before.node.clone(), had: had.map(|service| service.service.clone()).collect() }
+        }
+        Verb::Undrain => Goal::Undrained(before.node.clone()),
+        Verb::Adopt { .. } | Verb::ConfirmDead { .. } => return None,
+    })
 }
 
 /// What a command that changes something prints with `--json`.
@@ -198,29 +174,29 @@ struct Told<'a> {
 }
 
 /// Does it, and tells the outcome.
-pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> Result<(), Failure> {
-    let (verb, method) = change.names();
+pub(super) async fn run(order: Verb, waiting: Waiting) -> Result<(), Failure> {
+    let verb = name_of(&order);
     // What putexd is about to be asked for is judged by what it was before.
     let looked = async {
         let bus = Bus::connect().await?;
-        let before = picture(&bus, bus.services().await?).await?;
+        let before = picture(&bus).await?;
         Ok((bus, before))
     };
     let (bus, before) = looked.await.map_err(|failure: Failure| not_begun(&failure))?;
-    change.names_are_known(&before)?;
+    names_are_known(&order, &before)?;
     // Whoever may not do it is told so by putexd, and not of a price that nobody pays.
-    let price = change.price(&before, &options);
+    let price = price(&order, &before);
     if !price.is_empty() && bus.may_act().await {
         for text in &price {
             tell(text);
         }
     }
-    let subject = change.subject().unwrap_or(&before.node).to_owned();
+    let subject = subject_of(&order).unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
     let began_ms = milliseconds(clock::wall());
     let mut progress = Progress::new();
-    let answer = answer(&bus, method, &change, options, (&subject, &mut progress)).await?;
-    let goal = change.goal(&before).filter(|_| !waiting.no_wait);
+    let answer = answer(&bus, &order, (&subject, &mut progress)).await?;
+    let goal = goal_of(&order, &before).filter(|_| !waiting.no_wait);
     let took_ms = || milliseconds(begin.elapsed());
     let Begun { begun: answer, needless } = answer;
     let Some(goal) = goal.filter(|_| !needless) else {
@@ -239,7 +215,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
         if needless {
             return print(&format!("{subject}: {answer}\n"));
         }
-        let next = change.subject().map_or_else(|| "putexctl status".to_owned(), |_| status_of(&change));
+        let next = status_of(&order);
         return print(&format!("{subject}: {answer}; \"{next}\" shows what follows\n"));
     };
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
@@ -258,9 +234,9 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
         Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
-        Verdict::Unseen(text) => ("going-on", Some(exit::GOING_ON), format!("{text}; {}", goes_on(&change))),
+        Verdict::Unseen(text) => ("going-on", Some(exit::GOING_ON), format!("{text}; {}", goes_on(&order))),
         Verdict::Going(text) => {
-            let text = format!("still going on after {}: {text}; {}", rounded(limit), goes_on(&change));
+            let text = format!("still going on after {}: {text}; {}", rounded(limit), goes_on(&order));
             ("going-on", Some(exit::GOING_ON), text)
         }
     };
@@ -277,47 +253,30 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     }
 }
 
-impl Change {
-    /// Refuses a service or a host that no host knows, with the names that are similar.
-    fn names_are_known(&self, before: &View) -> Result<(), Failure> {
-        let nodes = || before.hosts.iter().map(|host| host.node.as_str());
-        let (service, node) = match self {
-            Self::StepDown(service, node) => (Some(service), node.as_ref()),
-            Self::Stop(service)
-            | Self::Start(service)
-            | Self::Pause(service)
-            | Self::Resume(service)
-            | Self::Adopt(service) => (Some(service), None),
-            // A host that is off may be known to the locks alone, and putexd knows these.
-            Self::Drain | Self::Undrain | Self::ConfirmDead(_) => (None, None),
-        };
-        if let Some(service) =
-            service.filter(|name| !before.services.iter().any(|known| known.service == name.as_str()))
-        {
-            let near = hint(service.as_str(), before.services.iter().map(|known| known.service.as_str()));
-            let text = format!("\"putexctl status --all\" shows all names: no service is called {service}{near}");
-            return Err(Failure::new(exit::REFUSED, text));
-        }
-        if let Some(node) = node.filter(|node| !nodes().any(|known| known == node.as_str())) {
-            let near = hint(node.as_str(), nodes().filter(|known| *known != before.node));
-            let text = format!(
-                "name another host, or look at \"putexctl status\": {node} has never reported to this host{near}"
-            );
-            return Err(Failure::new(exit::REFUSED, text));
-        }
-        Ok(())
+/// Refuses a service or a host that no host knows, with the names that are similar.
+fn names_are_known(verb: &Verb, before: &View) -> Result<(), Failure> {
+    let nodes = || before.hosts.iter().map(|host| host.node.as_str());
+    // A host that is off may be known to the locks alone, and putexd knows these.
+    let to = if let Verb::StepDown { to, .. } = verb { to.as_ref() } else { None };
+    if let Some(service) =
+        verb.service().filter(|name| !before.services.iter().any(|known| known.service == name.as_str()))
+    {
+        let near = hint(service.as_str(), before.services.iter().map(|known| known.service.as_str()));
+        let text = format!("\"putexctl status --all\" shows all names: no service is called {service}{near}");
+        return Err(Failure::new(exit::REFUSED, text));
     }
+    if let Some(node) = to.filter(|node| !nodes().any(|known| known == node.as_str())) {
+        let near = hint(node.as_str(), nodes().filter(|known| *known != before.node));
+        let text =
+            format!("name another host, or look at \"putexctl status\": {node} has never reported to this host{near}");
+        return Err(Failure::new(exit::REFUSED, text));
+    }
+    Ok(())
 }
 
 /// Has putexd begin, and says that it is waited for where that takes a while.
-async fn answer(
-    bus: &Bus,
-    method: &str,
-    change: &Change,
-    options: Options,
-    (subject, progress): (&str, &mut Progress),
-) -> Result<Begun, Failure> {
-    let order = bus.order(method, change.subject(), options.into());
+async fn answer(bus: &Bus, verb: &Verb, (subject, progress): (&str, &mut Progress)) -> Result<Begun, Failure> {
+    let order = bus.order(verb);
     tokio::pin!(order);
     let begin = Instant::now();
     let answer = loop {
@@ -325,16 +284,16 @@ async fn answer(
             answer = &mut order => break answer,
             () = sleep(SOON) => {}
         }
-        let waits = match change {
-            Change::Drain => "looks for other hosts that would take what it runs",
-            Change::StepDown(..) => "looks for a host that would take it",
-            Change::Stop(_)
-            | Change::Start(_)
-            | Change::Pause(_)
-            | Change::Resume(_)
-            | Change::Adopt(_)
-            | Change::Undrain
-            | Change::ConfirmDead(_) => "waits for the answer of the host that has to do it",
+        let waits = match verb {
+            Verb::Drain { .. } => "looks for other hosts that would take what it runs",
+            Verb::StepDown { .. } => "looks for a host that would take it",
+            Verb::Stop { .. }
+            | Verb::Start { .. }
+            | Verb::Pause { .. }
+            | Verb::Resume { .. }
+            | Verb::Adopt { .. }
+            | Verb::Undrain
+            | Verb::ConfirmDead { .. } => "waits for the answer of the host that has to do it",
         };
         progress.show(&format!("{subject}: {waits}"), &format!(" ({})", rounded(begin.elapsed())));
     };
@@ -348,21 +307,13 @@ fn not_begun(failure: &Failure) -> Failure {
 }
 
 /// What is told of something that has no outcome yet.
-fn goes_on(change: &Change) -> String {
-    format!("it is neither given up nor undone, and \"{}\" shows how it goes on", status_of(change))
+fn goes_on(verb: &Verb) -> String {
+    format!("it is neither given up nor undone, and \"{}\" shows how it goes on", status_of(verb))
 }
 
 /// The command that shows how it goes on.
-fn status_of(change: &Change) -> String {
-    match change {
-        Change::Drain | Change::Undrain | Change::ConfirmDead(_) => "putexctl status".to_owned(),
-        Change::Stop(service)
-        | Change::Start(service)
-        | Change::StepDown(service, _)
-        | Change::Pause(service)
-        | Change::Resume(service)
-        | Change::Adopt(service) => format!("putexctl status {service}"),
-    }
+fn status_of(verb: &Verb) -> String {
+    verb.service().map_or_else(|| "putexctl status".to_owned(), |service| format!("putexctl status {service}"))
 }
 
 /// What was seen while an outcome is waited for.
@@ -462,10 +413,7 @@ async fn wait(
     loop {
         sleep(INTERVAL).await;
         // A putexd that restarts meanwhile is asked again.
-        let view = match bus.services().await {
-            Ok(services) => picture(bus, services).await,
-            Err(failure) => Err(failure),
-        };
+        let view = picture(bus).await;
         if let Ok(view) = &view
             && let Some(verdict) = so_far.look(goal, view, begin)
         {
@@ -546,41 +494,35 @@ fn price_of_a_pause(service: &ServiceName, length: Duration) -> String {
     )
 }
 
-impl Change {
-    /// What is lost by it, told before it is done.
-    fn price(&self, before: &View, options: &Options) -> Vec<String> {
-        match self {
-            Self::Pause(service) => {
-                vec![price_of_a_pause(service, Duration::from_secs(options.seconds.unwrap_or_default()))]
-            }
-            Self::Stop(_) | Self::StepDown(..) | Self::Drain => self.pauses_that_end(before),
-            Self::Start(_) | Self::Resume(_) | Self::Adopt(_) | Self::Undrain | Self::ConfirmDead(_) => Vec::new(),
+/// What is lost by it, told before it is done.
+fn price(verb: &Verb, before: &View) -> Vec<String> {
+    match verb {
+        Verb::Pause { service, seconds, .. } => vec![price_of_a_pause(service, Duration::from_secs(*seconds))],
+        Verb::Stop { service, .. } => {
+            pauses_that_end(before, "when it runs again", |view| view.service == service.as_str())
+        }
+        Verb::StepDown { service, .. } => {
+            pauses_that_end(before, "when another host runs it", |view| view.service == service.as_str())
+        }
+        Verb::Drain { .. } => pauses_that_end(before, "when another host runs it", |view| view.holder == before.node),
+        Verb::Start { .. } | Verb::Resume { .. } | Verb::Adopt { .. } | Verb::Undrain | Verb::ConfirmDead { .. } => {
+            Vec::new()
         }
     }
+}
 
-    /// The pauses that end with it, one sentence for each: a long lease ends with the tenure that it belongs to.
-    fn pauses_that_end(&self, before: &View) -> Vec<String> {
-        let is_concerned = |view: &&ServiceView| match self {
-            Self::Stop(service) | Self::StepDown(service, _) => view.service == service.as_str(),
-            Self::Drain => view.holder == before.node,
-            Self::Start(_)
-            | Self::Pause(_)
-            | Self::Resume(_)
-            | Self::Adopt(_)
-            | Self::Undrain
-            | Self::ConfirmDead(_) => false,
-        };
-        let then = if matches!(self, Self::Stop(_)) { "when it runs again" } else { "when another host runs it" };
-        let told = |view: &ServiceView| {
-            let (name, word) = (&view.service, view.paused.as_ref()?);
-            Some(format!(
-                "{name}: it is paused {}, and the pause ends with this: say \"putexctl pause {name} --for TIME\" again {then}, if the \
-                 maintenance of the store is not over\n",
-                in_words(word)
-            ))
-        };
-        before.services.iter().filter(is_concerned).filter_map(told).collect()
-    }
+/// The pauses that end with it, one sentence for each: a long lease ends with the tenure that it belongs to. `then`: when it can be
+/// paused again.
+fn pauses_that_end(before: &View, then: &str, is_concerned: impl Fn(&ServiceView) -> bool) -> Vec<String> {
+    let told = |view: &ServiceView| {
+        let (name, word) = (&view.service, view.paused.as_ref()?);
+        Some(format!(
+            "{name}: it is paused {}, and the pause ends with this: say \"putexctl pause {name} --for TIME\" again {then}, if the \
+             maintenance of the store is not over\n",
+            in_words(word)
+        ))
+    };
+    before.services.iter().filter(|view| is_concerned(view)).filter_map(told).collect()
 }
 
 /// Asks twice whether a host is off. A script says so with `--yes`.
@@ -732,24 +674,25 @@ mod tests {
         told.service("db").paused = Some(word("store upgrade", Some(NOW + 180)));
         told.service("web").paused = Some(word("store upgrade", Some(NOW + 180)));
         let name = |name: &str| ServiceName::new(name).expect("a name");
-        let price = |change: Change| change.price(&told.view(), &Options::default());
-        for change in [
-            Change::StepDown(name("db"), None),
-            Change::StepDown(name("db"), NodeId::new("h2").ok()),
-            Change::Stop(name("db")),
+        let price = |verb: &Verb| price(verb, &told.view());
+        let stop = |service| Verb::Stop { service: name(service), reason: String::new(), until: None };
+        let hand_over = |to| Verb::StepDown { service: name("db"), reason: String::new(), to };
+        for verb in [
+            hand_over(None),
+            hand_over(NodeId::new("h2").ok()),
+            stop("db"),
             // Of what this host runs db alone is paused.
-            Change::Drain,
+            Verb::Drain { reason: String::new(), until: None, force: false },
         ] {
-            let verb = format!("{change:?}");
-            let price = price(change);
-            assert_eq!(price.len(), 1, "{verb}: {price:?}");
+            let price = price(&verb);
+            assert_eq!(price.len(), 1, "{verb:?}: {price:?}");
             assert!(
                 price[0].starts_with("db: it is paused by root@h2")
                     && price[0].contains("putexctl pause db --for TIME"),
                 "{price:?}"
             );
         }
-        assert!(price(Change::Stop(name("mail"))).is_empty() && price(Change::Start(name("db"))).is_empty());
+        assert!(price(&stop("mail")).is_empty() && price(&Verb::Start { service: name("db") }).is_empty());
     }
 
     #[test]

@@ -106,8 +106,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn now(service: &ServiceSettings) -> String {
     let view = async {
         let bus = Bus::connect().await?;
-        let services = bus.services().await?;
-        picture(&bus, services).await
+        picture(&bus).await
     };
     let Ok(view) = view.await else { return String::new() };
     let found = view.services.iter().find(|known| known.service == service.name.as_str());

@@ -75,7 +75,7 @@ const AT_ONCE: usize = 2;
 /// Shows it.
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
-    let services = bus.services().await?;
+    let services = bus.describe().await?.services;
     let names: Vec<String> = services.iter().map(|status| status.service.clone()).collect();
     unknown_is_refused(&arguments.services, &names.iter().map(String::as_str))?;
     let wanted: Vec<String> = names.into_iter().filter(|name| is_named(&arguments.services, name)).collect();
@@ -83,7 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let from_ms = arguments.since.map_or(0, |since| since.in_ms(now_ms));
     let read = read(&bus, &wanted).await?;
     // Looked at after the histories, so that a run which they do not show as ended is one that has begun before.
-    let view = status::picture(&bus, services).await?;
+    let view = status::picture(&bus).await?;
     let past = |(name, runs): (String, Vec<Run>)| {
         let mut past = Past::new(&name, runs, view.services.iter().find(|service| service.service == name), now_ms);
         // The run that began before goes on into the time that is asked for.

@@ -1,4 +1,4 @@
-//! `putexctl`: the operator's command. It asks the running putexd over D-Bus. What must work without a running putexd
+//! `putexctl`: the operator's command. It asks the running putexd. What must work without a running putexd
 //! asks the store, or reads the guard's grants.
 
 mod alarms;
@@ -40,14 +40,13 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
-use self::ask::{leases_below, running, store_status};
-use self::change::{Change, length_of_pause, time};
+use self::ask::{described, leases_below};
+use self::change::{length_of_pause, time};
 use self::local::abstains;
 use self::output::{Failure, print, print_json};
-use crate::cluster::request::NO_REASON;
+use crate::cluster::request::{NO_REASON, Verb};
 use crate::command_line::{self, exit};
 use crate::config;
-use crate::dbus::Options;
 use crate::guard_client::grant::{self, GrantError};
 use crate::host::{clock, identity};
 use crate::types::span::milliseconds;
@@ -289,33 +288,30 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::IsActive { service, quiet, json } => script::is_active(&service, quiet, json).await,
         Command::Complete { words } => script::complete(&words).await,
         Command::Stop { service, reason, time, waiting } => {
-            change::run(Change::Stop(service), Options { until: until(time), ..because(reason) }, waiting).await
+            let reason = reason.unwrap_or_default();
+            change::run(Verb::Stop { service, reason, until: until(time) }, waiting).await
         }
-        Command::Start { service, waiting } => change::run(Change::Start(service), Options::default(), waiting).await,
+        Command::Start { service, waiting } => change::run(Verb::Start { service }, waiting).await,
         Command::StepDown { service, to, reason, waiting } => hand_over(service, to, reason, waiting).await,
         Command::Move { service, node, reason, waiting } => hand_over(service, Some(node), reason, waiting).await,
         Command::Drain { reason, time, force, waiting } => {
-            let options = Options { until: until(time), force: force.then_some(true), ..because(reason) };
-            change::run(Change::Drain, options, waiting).await
+            let reason = reason.unwrap_or_default();
+            change::run(Verb::Drain { reason, until: until(time), force }, waiting).await
         }
-        Command::Undrain { waiting } => change::run(Change::Undrain, Options::default(), waiting).await,
+        Command::Undrain { waiting } => change::run(Verb::Undrain, waiting).await,
         Command::Pause { service, time, reason, waiting } => {
-            change::run(
-                Change::Pause(service),
-                Options { seconds: Some(time.as_secs().max(1)), ..because(reason) },
-                waiting,
-            )
-            .await
+            let (reason, seconds) = (reason.unwrap_or_default(), time.as_secs().max(1));
+            change::run(Verb::Pause { service, reason, seconds }, waiting).await
         }
-        Command::Resume { service, waiting } => change::run(Change::Resume(service), Options::default(), waiting).await,
-        Command::Adopt { service, waiting } => change::run(Change::Adopt(service), Options::default(), waiting).await,
+        Command::Resume { service, waiting } => change::run(Verb::Resume { service }, waiting).await,
+        Command::Adopt { service, waiting } => change::run(Verb::Adopt { service }, waiting).await,
         Command::ConfirmDead { node, yes, waiting } => {
             if !yes {
                 // Whoever mistypes the name is not asked whether that host is off.
                 script::known_node(&node).await?;
                 change::ask_twice(&node)?;
             }
-            change::run(Change::ConfirmDead(node), Options::default(), waiting).await
+            change::run(Verb::ConfirmDead { node }, waiting).await
         }
         Command::Token { service, json, root } => token(&root, &service, json),
         Command::Init { local_folder, json, root } => {
@@ -341,8 +337,7 @@ async fn hand_over(
     waiting: change::Waiting,
 ) -> Result<(), Failure> {
     let reason = reason.unwrap_or_else(|| NO_REASON.to_owned());
-    let options = Options { to: to.as_ref().map(ToString::to_string), ..because(Some(reason)) };
-    change::run(Change::StepDown(service, to), options, waiting).await
+    change::run(Verb::StepDown { service, reason, to }, waiting).await
 }
 
 /// Refuses another user than root, who may not read what this host's configuration names.
@@ -354,10 +349,6 @@ fn only_root(root: &Path) -> Result<(), Failure> {
         exit::REFUSED,
         "only root may do that, because it uses the secrets of the store: run it with sudo",
     ))
-}
-
-fn because(reason: Option<String>) -> Options {
-    Options { reason: reason.filter(|reason| !reason.is_empty()), ..Options::default() }
 }
 
 /// When a time that begins now is over, in seconds since 1970.

@@ -17,7 +17,7 @@ use crate::types::{NodeId, ServiceName};
 /// Prints the host that runs the service, and ends with a status that tells where it runs.
 pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
-    let view = picture(&bus, bus.services().await?).await?;
+    let view = picture(&bus).await?;
     let Some(found) = view.services.iter().find(|known| known.service == service.as_str()) else {
         return Err(Failure::new(
             exit::REFUSED,
@@ -99,7 +99,7 @@ fn verdict(found: &ServiceView, node: &str, now: u64) -> u8 {
 pub(super) async fn known_node(node: &NodeId) -> Result<(), Failure> {
     let view = async {
         let bus = Bus::connect().await?;
-        picture(&bus, bus.services().await?).await
+        picture(&bus).await
     };
     let Ok(view) = view.await else { return Ok(()) };
     match doubt_of(node, &view) {
@@ -207,8 +207,7 @@ fn of_value(argument: &clap::Arg) -> Wanted {
 async fn names(of_view: impl Fn(&View) -> Vec<String>) -> Vec<String> {
     let asked = async {
         let bus = Bus::connect().await?;
-        let services = bus.services().await?;
-        picture(&bus, services).await
+        picture(&bus).await
     };
     // Whoever types must not be kept waiting.
     if let Ok(Ok(view)) = tokio::time::timeout(std::time::Duration::from_secs(1), asked).await {

@@ -13,7 +13,7 @@ use super::service_screen;
 use super::status_words::{ago, style_of};
 use super::view::{Finding, HostView, Presence, ServiceView, Severity, View, in_words};
 use crate::command_line::exit;
-use crate::dbus::{ClusterStatus, HostReport, HostStatus};
+use crate::dbus::{ClusterStatus, Description, HostReport, HostStatus};
 use crate::host::clock;
 use crate::types::printable;
 use crate::types::span::rounded;
@@ -102,17 +102,17 @@ async fn look(arguments: &Arguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
     let surface = Surface::of_output();
     let may_page = !arguments.no_pager;
-    let mut services = bus.services().await?;
+    let mut told = bus.describe().await?;
     if arguments.local {
+        let services = &mut told.services;
         services.retain(|status| is_named(&arguments.services, &status.service));
         unknown_is_refused(&arguments.services, &services.iter().map(|status| status.service.as_str()))?;
         if arguments.json {
-            return print_json(&services);
+            return print_json(services);
         }
-        let store = bus.store().await.ok();
-        return local::screen(&services, store.as_ref(), surface).show(may_page);
+        return local::screen(services, Some(&told.store), surface).show(may_page);
     }
-    let mut view = picture(&bus, services).await?;
+    let mut view = view_of(told);
     view.services.retain(|service| is_named(&arguments.services, &service.service));
     unknown_is_refused(&arguments.services, &view.services.iter().map(|service| service.service.as_str()))?;
     let one = matches!(&arguments.services[..], [name] if !is_pattern(name));
@@ -140,10 +140,12 @@ async fn look(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Everything that putexd tells of the cluster. A putexd that knows nothing of other hosts tells of its own.
-pub(super) async fn picture(bus: &Bus, services: Vec<crate::dbus::ServiceStatus>) -> Result<View, Failure> {
-    let store = bus.store().await?;
-    let cluster = bus.cluster().await?;
-    Ok(View::new(&services, store, alone(cluster), clock::wall().as_secs()))
+pub(super) async fn picture(bus: &Bus) -> Result<View, Failure> {
+    Ok(view_of(bus.describe().await?))
+}
+
+fn view_of(told: Description) -> View {
+    View::new(&told.services, told.store, alone(told.cluster), clock::wall().as_secs())
 }
 
 /// The cluster with at least this host in it.

@@ -20,11 +20,11 @@ use super::clear::{self, Subject};
 use super::doctor;
 use super::output::{Screen, Style, Surface, print_json};
 use super::view::enumerated;
-use super::{Failure, abstains, print, running, store_status};
+use super::{Failure, abstains, described, print};
 use crate::audit;
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
-use crate::dbus::{ServiceStatus, StoreStatus};
+use crate::dbus::{Description, ServiceStatus, StoreStatus};
 use crate::election::{Odd, Record, Registration, Timings};
 use crate::frames::{Socket, Units};
 use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
@@ -177,7 +177,7 @@ async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
 pub(super) async fn doctor(root: &Path, json: bool) -> Result<(), Failure> {
     let (settings, broken) = loaded(root)?;
     let of_metrics = settings.metrics.and_then(config::exposure).map(|text| ("warning", text));
-    let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
+    let of_silences = described().await.map_or_else(|_| Vec::new(), |told| silences(&settings.services, &told.store));
     let of_services = services(&settings).await;
     let mut of_units = Vec::new();
     let examination = match open(&settings).await {
@@ -417,8 +417,8 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
         );
         lines.push(("unfenced", text));
     }
-    match running().await {
-        Ok(services) => {
+    match described().await {
+        Ok(Description { services, .. }) => {
             let doubts =
                 services.iter().flat_map(|status| doubts(status).into_iter().map(|doubt| (&*status.service, doubt)));
             lines.extend(summed(doubts).into_iter().map(|text| ("warning", text)));

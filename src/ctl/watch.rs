@@ -9,12 +9,11 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 use zbus::{Message, MessageStream};
 
-use super::ask::Bus;
+use super::ask::{Bus, signals};
 use super::output::{Failure, Surface, print_json_line, redraw};
 use super::status::{Rows, is_named, picture, screen, unknown_is_refused};
 use super::view::{View, activity_in};
-use crate::dbus::dictionary::{Dictionary, from_dictionary};
-use crate::dbus::{TRANSITION, TransitionStatus};
+use crate::dbus::TransitionStatus;
 use crate::host::clock;
 use crate::types::printable_lines;
 
@@ -113,12 +112,9 @@ impl Watcher {
             Err(failure) => return End::Lost(failure),
         };
         // Whoever listens before the first look misses nothing.
-        let mut signals = match bus.signals().await {
-            Ok(signals) => signals,
-            Err(failure) => return End::Lost(failure),
-        };
+        let mut signals = signals().await;
         loop {
-            let view = match look(&bus).await {
+            let view = match picture(&bus).await {
                 Ok(view) => view,
                 Err(failure) => return End::Lost(failure),
             };
@@ -130,7 +126,7 @@ impl Watcher {
             loop {
                 tokio::select! {
                     () = sleep_until(next) => break,
-                    signal = signals.next() => {
+                    signal = heard(&mut signals) => {
                         let Some(Ok(signal)) = signal else {
                             return End::Lost(Failure::unavailable("the system bus has closed the connection".to_owned()));
                         };
@@ -145,8 +141,8 @@ impl Watcher {
     }
 
     /// Takes the signals that have come meanwhile, which are older than what was looked at.
-    fn told(&mut self, signals: &mut MessageStream, node: &str) -> Result<(), Failure> {
-        while let Some(Some(Ok(signal))) = signals.next().now_or_never() {
+    fn told(&mut self, signals: &mut Option<MessageStream>, node: &str) -> Result<(), Failure> {
+        while let Some(Some(Ok(signal))) = heard(signals).now_or_never() {
             self.hear(&signal, node)?;
         }
         Ok(())
@@ -154,10 +150,7 @@ impl Watcher {
 
     /// Takes a signal. One that tells of a change of state is shown at once, so that none is missed between two looks.
     fn hear(&mut self, signal: &Message, node: &str) -> Result<(), Failure> {
-        if signal.header().member().is_none_or(|member| member.as_str() != TRANSITION) {
-            return Ok(());
-        }
-        let told = signal.body().deserialize::<Dictionary>().ok().and_then(|told| from_dictionary(told).ok());
+        let told = signal.body().deserialize::<String>().ok().and_then(|told| serde_json::from_str(&told).ok());
         let Some(change) = told.and_then(|told: TransitionStatus| self.transition(told, node)) else { return Ok(()) };
         if self.draws { Ok(()) } else { print_json_line(&change) }
     }
@@ -230,9 +223,12 @@ impl Watcher {
     }
 }
 
-async fn look(bus: &Bus) -> Result<View, Failure> {
-    let services = bus.services().await?;
-    picture(bus, services).await
+/// The next signal. Where there is no bus, none comes.
+async fn heard(signals: &mut Option<MessageStream>) -> Option<zbus::Result<Message>> {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn change(at: u64, service: &str, before: Seen, after: Seen) -> Change {

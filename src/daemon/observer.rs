@@ -161,7 +161,6 @@ async fn observe(host: Host, settings: Arc<ServiceSettings>, show: watch::Sender
         show.send_if_modified(|shown| std::mem::replace(shown, seen.clone()) != seen);
         if is_new {
             changed.notify_one();
-            host.tidings.bulletin().changed();
         }
         sleep(interval).await;
     }

@@ -46,7 +46,7 @@ use super::tidings::Tidings;
 use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{Loaded, ServiceSettings, Settings, Severity, Texts};
-use crate::dbus::{self, Ask};
+use crate::dbus::{self, Ask, Shown, control};
 use crate::election::{self, Hindrance, rounded};
 use crate::frames::Socket;
 use crate::guard_client::frame::{ListedLease, SOCKET};
@@ -69,8 +69,6 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Limit of the D-Bus clients that wait for an answer. Further clients wait for their turn.
 const ASKS_LIMIT: usize = 16;
-/// How long another putexd may take to be gone from the bus.
-const OTHER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the start waits at most until clients can ask over the bus.
 const SERVED_LIMIT: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at all services for STATUS=, however many of them change.
@@ -111,7 +109,7 @@ pub(super) async fn run(root: &Path) -> ExitCode {
             return ExitCode::from(exit::OS);
         }
     };
-    if let Some(process) = other_putexd().await {
+    if let Some(process) = control::server(Path::new(control::SOCKET)).await {
         tracing::error!(
             "another putexd runs on this host, as process {process}: run \"systemctl stop putexd\", or end that process, before this \
              one is started; with --check this program only looks at the configuration"
@@ -178,18 +176,6 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     supervisor.host.tidings.write();
     supervisor.finish().await;
     code
-}
-
-/// The process of another putexd on this host. One that has just ended is given a moment to be forgotten by the bus.
-async fn other_putexd() -> Option<u32> {
-    let until = Instant::now() + OTHER_LIMIT;
-    loop {
-        let process = dbus::other_server().await?;
-        if Instant::now() >= until {
-            return Some(process);
-        }
-        sleep(OTHER_LIMIT / 10).await;
-    }
 }
 
 /// The services of which the guard has a lease, and when that ends. Empty if the guard need not be asked or does not answer in time.
@@ -294,8 +280,8 @@ struct Supervisor {
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
     shown: String,
-    /// The version of each service's status that the bus has seen last.
-    seen: BTreeMap<ServiceName, u64>,
+    /// What the properties on the bus show.
+    on_bus: watch::Sender<Shown>,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
     /// What is known of the other hosts, and what they are told.
@@ -407,8 +393,9 @@ impl Supervisor {
         tokio::spawn(guard_news.clone().follow(host.guard.clone()));
         let cluster_tasks = cluster.run(report::describe(&host, guard_news), errand.clone());
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
-        let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
+        let (on_bus, shown) = watch::channel(Shown::default());
+        let served = dbus::Daemon::new(settings.node.clone(), ask, shown);
+        let (tried, is_served) = oneshot::channel();
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         tokio::spawn(tell_of_systemd(systemd.clone(), host.tidings.clone()));
@@ -430,7 +417,7 @@ impl Supervisor {
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
             shown: String::new(),
-            seen: BTreeMap::new(),
+            on_bus,
             asks,
             cluster,
             _cluster_tasks: cluster_tasks,
@@ -454,8 +441,11 @@ impl Supervisor {
         supervisor.begin_with(&leases);
         // What goes on all the same is known only now.
         supervisor.tell_of_broken_files();
+        supervisor.show_on_bus();
+        control::serve(Path::new(control::SOCKET), served.clone());
+        tokio::spawn(dbus::serve(served, supervisor.host.tidings.transitions().clone(), tried));
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
-        let _ = timeout(SERVED_LIMIT, served).await;
+        let _ = timeout(SERVED_LIMIT, is_served).await;
         Ok(supervisor)
     }
 
@@ -543,9 +533,7 @@ impl Supervisor {
         let name = settings.name.clone();
         match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
             Ok(handle) => {
-                self.seen.remove(&name);
                 self.services.insert(name, handle);
-                self.host.tidings.bulletin().all_changed();
             }
             Err(error) => tracing::error!("{name}: failed to start its election: {error}"),
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::alarms::Alarms;
 use super::kept_alarms::KeptAlarms;
-use crate::dbus::Bulletin;
+use crate::dbus::Transitions;
 use crate::election::{State, Transition, rounded};
 use crate::host::clock;
 use crate::journal;
@@ -93,7 +93,7 @@ struct Shared {
     store_lost: AtomicBool,
     services: Mutex<Services>,
     alarms: Alarms,
-    bulletin: Bulletin,
+    transitions: Transitions,
 }
 
 /// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
@@ -126,9 +126,9 @@ impl Tidings {
         Self(Arc::new(Shared { alarms: Alarms::of_host(kept), ..Shared::default() }))
     }
 
-    /// What the bus is told without being asked.
-    pub(super) fn bulletin(&self) -> &Bulletin {
-        &self.0.bulletin
+    /// The changes of state that the bus is told of.
+    pub(super) fn transitions(&self) -> &Transitions {
+        &self.0.transitions
     }
 
     /// The alarms that stand about the host as a whole.

@@ -1,35 +1,28 @@
-//! Who asks, and what he may do.
+//! Who asks on the bus, and what he may do.
 //!
-//! Root may do everything. Of others polkit decides: whether they may look (`org.putexd.Putexd1.read`) and whether they may act
-//! (`org.putexd.Putexd1.manage-services`, and `org.putexd.Putexd1.confirm-dead` for that one). Where there is no polkit, or its unit is masked, everybody may look whom the bus's own
-//! policy lets through, and only root may act. Where polkit is there and does not answer in time, only root may do either.
+//! Whom the bus's own policy lets through may look. Root may do everything, and of others polkit decides whether they may act
+//! (`org.putexd.Putexd1.manage-services`, and `org.putexd.Putexd1.confirm-dead` for that one). Where polkit cannot be asked, only
+//! root may act.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::AsyncReadExt as _;
-use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
-use zbus::{Connection, Variant, fdo};
+use tokio::time::timeout;
+use zbus::message::{Flags, Header};
+use zbus::names::BusName;
+use zbus::{Connection, fdo};
+use zbus_polkit::policykit1::{AuthorityProxy, AuthorizationResult, CheckAuthorizationFlags, Subject};
 
 use crate::cluster::request::Verb;
-use crate::types::NodeId;
 
-/// The action of whoever looks.
-pub(super) const READ: &str = "org.putexd.Putexd1.read";
 /// The action of whoever acts on services, or on the part that a host takes.
-pub(super) const MANAGE: &str = "org.putexd.Putexd1.manage-services";
+const MANAGE: &str = "org.putexd.Putexd1.manage-services";
 /// The action of whoever says that a host is off. It is one of its own, because the word is believed without a proof: if it is
 /// wrong, two hosts run a service at once.
-pub(super) const CONFIRM_DEAD: &str = "org.putexd.Putexd1.confirm-dead";
-
-const POLKIT: &str = "org.freedesktop.PolicyKit1";
-const POLKIT_PATH: &str = "/org/freedesktop/PolicyKit1/Authority";
-const POLKIT_INTERFACE: &str = "org.freedesktop.PolicyKit1.Authority";
-/// What PID 1 says where polkit cannot be started because an administrator does not want it.
-const NOT_STARTED: [&str; 2] = ["org.freedesktop.systemd1.UnitMasked", "org.freedesktop.systemd1.NoSuchUnit"];
-/// The flag by which polkit may ask the user for a password.
-const MAY_ASK: u32 = 1;
+const CONFIRM_DEAD: &str = "org.putexd.Putexd1.confirm-dead";
 
 /// How long the bus may take to say who a client is.
 const BUS_LIMIT: Duration = Duration::from_secs(2);
@@ -37,203 +30,92 @@ const BUS_LIMIT: Duration = Duration::from_secs(2);
 const POLKIT_LIMIT: Duration = Duration::from_secs(5);
 /// How long polkit may take where a user has to type a password.
 const PASSWORD_LIMIT: Duration = Duration::from_secs(120);
-/// How long it is believed that a client may look, or may not, and that there is no polkit, or one that does not answer.
-const KEPT: Duration = Duration::from_secs(10);
-/// How many clients are remembered at most.
-const CLIENTS: usize = 256;
 /// The file with the names of users, and how much of it is read.
 const USERS: &str = "/etc/passwd";
 const USERS_LIMIT: u64 = 1024 * 1024;
 
-/// What polkit says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Yes,
-    No,
-    /// Not without asking the user for a password.
-    Challenge,
-    /// There is no polkit on this host.
-    Absent,
-    /// It is there, and gives no answer.
-    Silent,
-}
-
-/// A client, by what was found out before.
-#[derive(Debug, Clone, Copy)]
-struct Client {
-    uid: u32,
-    looks: Option<(Verdict, Instant)>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    clients: BTreeMap<String, Client>,
-    /// Until when polkit is not asked again whether somebody may look, and what is taken for its answer.
-    away: Option<(Verdict, Instant)>,
-}
-
 /// Finds out who asks, and what he may do.
+#[derive(Debug, Clone)]
 pub(super) struct Authority {
     /// A connection of its own: on that of the calls, an answer would wait behind them.
     bus: Connection,
-    node: NodeId,
-    known: Mutex<Known>,
 }
 
 impl Authority {
-    pub(super) fn new(bus: Connection, node: NodeId) -> Self {
-        Self { bus, node, known: Mutex::default() }
+    pub(super) fn new(bus: Connection) -> Self {
+        Self { bus }
     }
 
     /// The number of the user who asks.
-    pub(super) async fn uid(&self, sender: &str) -> fdo::Result<u32> {
-        if let Some(client) = self.known.lock().await.clients.get(sender) {
-            return Ok(client.uid);
-        }
+    pub(super) async fn uid(&self, client: &str) -> fdo::Result<u32> {
         let unknown = |why: String| fdo::Error::AccessDenied(format!("the bus does not say who asks: {why}"));
-        let bus = Some("org.freedesktop.DBus");
-        let call = self.bus.call_method(bus, "/org/freedesktop/DBus", bus, "GetConnectionCredentials", &sender);
-        let answer = timeout(BUS_LIMIT, call).await.map_err(|_| unknown("it does not answer".to_owned()))?;
-        let answer = answer.map_err(|error| unknown(error.to_string()))?;
-        let body = answer.body();
-        let credentials: HashMap<String, Variant<'_>> =
-            body.deserialize().map_err(|error| unknown(error.to_string()))?;
-        let Some(Variant::U32(uid)) = credentials.get("UnixUserID") else {
-            return Err(unknown("it names no user".to_owned()));
+        let ask = async {
+            let bus = fdo::DBusProxy::new(&self.bus).await?;
+            bus.get_connection_unix_user(BusName::try_from(client)?).await
         };
-        let mut known = self.known.lock().await;
-        if known.clients.len() >= CLIENTS {
-            known.clients.clear();
-        }
-        known.clients.insert(sender.to_owned(), Client { uid: *uid, looks: None });
-        Ok(*uid)
+        let uid = timeout(BUS_LIMIT, ask).await.map_err(|_| unknown("it does not answer".to_owned()))?;
+        uid.map_err(|error| unknown(error.to_string()))
     }
 
-    /// Whether it is known that the client may look, or that he may not. `None`: polkit has to be asked.
-    pub(super) async fn knows_of_look(&self, sender: &str) -> Option<fdo::Result<()>> {
-        let known = self.known.lock().await;
-        let client = known.clients.get(sender)?;
-        if client.uid == 0 {
-            return Some(Ok(()));
-        }
-        let now = Instant::now();
-        let verdict = [client.looks, known.away].into_iter().flatten().find(|(_, until)| now < *until);
-        verdict.map(|(verdict, _)| may_look(verdict))
-    }
-
-    /// Whether the client may look.
-    pub(super) async fn look(&self, sender: &str) -> fdo::Result<()> {
-        let uid = self.uid(sender).await?;
-        if uid == 0 {
-            return Ok(());
-        }
-        let verdict = ask_polkit(&self.bus, sender, READ, false).await;
-        let until = Instant::now() + KEPT;
-        let mut known = self.known.lock().await;
-        match verdict {
-            Verdict::Absent | Verdict::Silent => known.away = Some((verdict, until)),
-            Verdict::Yes | Verdict::No | Verdict::Challenge => {
-                if let Some(client) = known.clients.get_mut(sender) {
-                    client.looks = Some((verdict, until));
-                }
-            }
-        }
-        may_look(verdict)
-    }
-
-    /// Whether the client may do this; if so, who he is, as in `root@h1`. `may_ask`: the client waits for a user to type a password.
-    pub(super) async fn act(&self, sender: &str, verb: &Verb, may_ask: bool) -> fdo::Result<String> {
-        let uid = self.uid(sender).await?;
+    /// Whether the client of this call may do this; if so, the name of its user.
+    pub(super) async fn act(&self, call: &Header<'_>, verb: &Verb) -> fdo::Result<String> {
+        let client = call.sender().map_or("", |sender| sender.as_str());
+        let uid = self.uid(client).await?;
         if uid != 0 {
-            let action = action_of(verb);
-            may_act(ask_polkit(&self.bus, sender, action, may_ask).await, action)?;
+            let action = if matches!(verb, Verb::ConfirmDead { .. }) { CONFIRM_DEAD } else { MANAGE };
+            let may_ask = call.primary().flags().contains(Flags::ALLOW_INTERACTIVE_AUTH);
+            let subject = Subject::new_for_message_header(call);
+            let subject = subject.map_err(|error| fdo::Error::AccessDenied(error.to_string()))?;
+            permit(ask_polkit(&self.bus, &subject, action, may_ask).await, action)?;
         }
         // A client that has given up meanwhile has been told that nothing is known. So it is asked anew whether he is there still:
         // a putexd that stood still must not do later what nobody waits for.
-        self.known.lock().await.clients.remove(sender);
-        self.uid(sender).await?;
-        Ok(format!("{}@{}", user_name(uid).await, self.node))
+        self.uid(client).await?;
+        Ok(user_name(uid).await)
     }
 }
 
-fn action_of(verb: &Verb) -> &'static str {
-    match verb {
-        Verb::ConfirmDead { .. } => CONFIRM_DEAD,
-        Verb::StepDown { .. }
-        | Verb::Stop { .. }
-        | Verb::Start { .. }
-        | Verb::Pause { .. }
-        | Verb::Resume { .. }
-        | Verb::Adopt { .. }
-        | Verb::Drain { .. }
-        | Verb::Undrain => MANAGE,
-    }
-}
-
-/// Whether polkit permits the client of the bus with this name to act on services, without a password. A client may ask that of itself.
-pub async fn is_permitted(bus: &Connection, client: &str) -> bool {
-    matches!(ask_polkit(bus, client, MANAGE, false).await, Verdict::Yes)
-}
-
-async fn ask_polkit(bus: &Connection, sender: &str, action: &str, may_ask: bool) -> Verdict {
-    let subject = ("system-bus-name", HashMap::from([("name", Variant::from(sender))]));
-    let (flags, limit) = if may_ask { (MAY_ASK, PASSWORD_LIMIT) } else { (0, POLKIT_LIMIT) };
-    let asked = (subject, action, HashMap::<&str, &str>::new(), flags, "");
-    let call = bus.call_method(Some(POLKIT), POLKIT_PATH, Some(POLKIT_INTERFACE), "CheckAuthorization", &asked);
-    let answer = match timeout(limit, call).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return of_error(&error),
-        Err(_) => return Verdict::Silent,
-    };
-    match answer.body().deserialize::<((bool, bool, HashMap<String, String>),)>() {
-        Ok(((true, _, _),)) => Verdict::Yes,
-        Ok(((false, true, _),)) => Verdict::Challenge,
-        Ok(((false, false, _),)) => Verdict::No,
-        Err(_) => Verdict::Silent,
-    }
-}
-
-/// What a failed call of polkit means. Only a bus that knows of no polkit says that there is none, and PID 1, whom the bus asks to
-/// start it, where an administrator has masked its unit or has removed it.
-fn of_error(error: &zbus::Error) -> Verdict {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and what is not known is no answer")]
-    let is_absent = match error {
-        zbus::Error::FDO(error) => matches!(
-            **error,
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) | fdo::Error::SpawnServiceNotFound(_)
-        ),
-        zbus::Error::MethodError(name, ..) => NOT_STARTED.contains(&name.as_str()),
-        _ => false,
-    };
-    if is_absent { Verdict::Absent } else { Verdict::Silent }
-}
-
-fn may_look(verdict: Verdict) -> fdo::Result<()> {
-    match verdict {
-        Verdict::Yes | Verdict::Absent => Ok(()),
-        Verdict::No | Verdict::Challenge => {
-            Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({READ})")))
-        }
-        Verdict::Silent => Err(silent(READ)),
-    }
-}
-
-fn may_act(verdict: Verdict, action: &str) -> fdo::Result<()> {
-    match verdict {
-        Verdict::Yes => Ok(()),
-        Verdict::No => Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))),
-        Verdict::Challenge => Err(fdo::Error::InteractiveAuthorizationRequired(format!(
-            "be root, or let yourself be asked for a password: polkit does not permit it without ({action})"
+fn permit(answer: zbus::Result<AuthorizationResult>, action: &str) -> fdo::Result<()> {
+    match answer {
+        Ok(AuthorizationResult { is_authorized: true, .. }) => Ok(()),
+        Ok(AuthorizationResult { is_challenge: true, .. }) => Err(fdo::Error::InteractiveAuthorizationRequired(
+            format!("be root, or let yourself be asked for a password: polkit does not permit it without ({action})"),
+        )),
+        Ok(_) => Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))),
+        Err(error) => Err(fdo::Error::AccessDenied(format!(
+            "only root may do that: polkit, which decides of others, cannot be asked ({error})"
         ))),
-        Verdict::Absent => {
-            Err(fdo::Error::AccessDenied("only root may do that: this host has no polkit that permits it".to_owned()))
-        }
-        Verdict::Silent => Err(silent(action)),
     }
 }
 
-fn silent(action: &str) -> fdo::Error {
-    fdo::Error::AccessDenied(format!("be root: polkit, which decides of others, does not answer ({action})"))
+/// Whether the other end of a socket is there still.
+pub(super) fn is_there(socket: &OwnedFd) -> bool {
+    let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ends, Some(&now)).is_ok_and(|ready| ready == 0)
+}
+
+/// Whether polkit permits this process to act on services, without a password.
+pub async fn is_permitted(bus: &Connection) -> bool {
+    let Ok(subject) = Subject::new_for_pid(std::process::id(), None, None) else { return false };
+    ask_polkit(bus, &subject, MANAGE, false).await.is_ok_and(|answer| answer.is_authorized)
+}
+
+async fn ask_polkit(
+    bus: &Connection,
+    subject: &Subject,
+    action: &str,
+    may_ask: bool,
+) -> zbus::Result<AuthorizationResult> {
+    let (flags, limit) = if may_ask {
+        (CheckAuthorizationFlags::ALLOW_USER_INTERACTION, PASSWORD_LIMIT)
+    } else {
+        (CheckAuthorizationFlags::empty(), POLKIT_LIMIT)
+    };
+    let ask = async {
+        AuthorityProxy::new(bus).await?.check_authorization(subject, action, &HashMap::new(), flags, "").await
+    };
+    timeout(limit, ask).await.unwrap_or_else(|_| Err(zbus::Error::Failure("it does not answer".to_owned())))
 }
 
 /// The user's name as the host's own file has it, and `uid-N` where that has none: the name of a directory service is asked of
@@ -261,18 +143,6 @@ fn name_in(users: &str, uid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn without_polkit_root_acts_and_everybody_looks_and_one_that_is_silent_permits_nothing() {
-        assert!(may_look(Verdict::Absent).is_ok() && may_look(Verdict::Yes).is_ok());
-        assert!(may_act(Verdict::Yes, MANAGE).is_ok());
-        for verdict in [Verdict::No, Verdict::Challenge, Verdict::Absent, Verdict::Silent] {
-            assert!(may_act(verdict, MANAGE).is_err(), "{verdict:?}");
-        }
-        for verdict in [Verdict::No, Verdict::Challenge, Verdict::Silent] {
-            assert!(may_look(verdict).is_err(), "{verdict:?}");
-        }
-    }
 
     #[test]
     fn a_user_is_known_by_the_name_in_the_file() {

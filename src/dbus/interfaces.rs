@@ -1,182 +1,201 @@
-//! What is served, as tables: the text of an introspection is made from them, and a test compares the manual page with them.
+//! What is served.
 
 use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use super::object::{PROPERTIES, Property, Told};
+use serde::Deserialize as _;
+use tokio::sync::oneshot;
+use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
+use zbus::{ObjectPath, fdo, interface};
 
-pub(super) const STATUS: &str = "org.putexd.Putexd1.Status";
-pub(super) const MANAGER: &str = "org.putexd.Putexd1.Manager";
-pub(super) const OF_SERVICE: &str = "org.putexd.Putexd1.Service";
-pub(super) const PEER: &str = "org.freedesktop.DBus.Peer";
-pub(super) const INTROSPECTABLE: &str = "org.freedesktop.DBus.Introspectable";
-pub(super) const PROPERTIES_OF: &str = "org.freedesktop.DBus.Properties";
-pub(super) const OBJECT_MANAGER: &str = "org.freedesktop.DBus.ObjectManager";
+use super::authority::{Authority, is_there};
+use super::status::Begun;
+use super::{Ask, Daemon, PATH, ShownService, Unread, document};
+use crate::cluster::request::{Unmet, Verb};
+use crate::host::clock;
+use crate::types::{ServiceName, printable};
 
-/// The name of an argument, and its type.
-type Argument = (&'static str, &'static str);
-
-/// A method.
-pub(super) struct Method {
-    pub(super) name: &'static str,
-    pub(super) takes: &'static [Argument],
-    pub(super) gives: &'static [Argument],
-    /// The options that it knows, where it takes any.
-    pub(super) options: &'static [&'static str],
+/// Whose calls an object gets.
+#[derive(Debug, Clone)]
+pub(super) enum Caller {
+    /// Anybody's, of whom the bus says who he is.
+    OnBus(Authority),
+    /// Root's, who is at the other end of this socket.
+    OnControl(Arc<OwnedFd>),
 }
 
-/// An interface.
-pub(super) struct Interface {
-    pub(super) name: &'static str,
-    pub(super) methods: &'static [Method],
-    pub(super) signals: &'static [(&'static str, &'static [Argument])],
-    pub(super) properties: &'static [Property],
+/// The object of the host.
+#[derive(Debug, Clone)]
+pub(super) struct Manager {
+    pub(super) daemon: Daemon,
+    pub(super) caller: Caller,
 }
 
-const NAMED: &[Argument] = &[("service", "s"), ("options", "a{sv}")];
-const OPTIONS: &[Argument] = &[("options", "a{sv}")];
-const ANSWER: &[Argument] = &[("answer", "a{sv}")];
-
-const fn verb(name: &'static str, takes: &'static [Argument], options: &'static [&'static str]) -> Method {
-    Method { name, takes, gives: ANSWER, options }
-}
-
-const fn look(name: &'static str, takes: &'static [Argument], gives: &'static [Argument]) -> Method {
-    Method { name, takes, gives, options: &[] }
-}
-
-/// What everybody may ask for.
-pub(super) static OF_STATUS: Interface = Interface {
-    name: STATUS,
-    methods: &[
-        look("ListServices", &[], &[("services", "aa{sv}")]),
-        look("DescribeService", &[("service", "s")], &[("service", "a{sv}")]),
-        look("DescribeStore", &[], &[("store", "a{sv}")]),
-        look("DescribeCluster", &[], &[("cluster", "a{sv}")]),
-        Method { name: "DescribeHistory", takes: NAMED, gives: &[("runs", "aa{sv}")], options: &["limit"] },
-    ],
-    signals: &[],
-    properties: &[],
-};
-
-/// What root may do, and whom polkit permits it.
-pub(super) static OF_MANAGER: Interface = Interface {
-    name: MANAGER,
-    methods: &[
-        verb("StepDown", NAMED, &["reason", "to"]),
-        verb("Stop", NAMED, &["reason", "until"]),
-        verb("Start", NAMED, &[]),
-        verb("Pause", NAMED, &["reason", "seconds"]),
-        verb("Resume", NAMED, &[]),
-        verb("Adopt", NAMED, &[]),
-        verb("Drain", OPTIONS, &["reason", "until", "force"]),
-        verb("Undrain", OPTIONS, &[]),
-        verb("ConfirmDead", &[("node", "s"), ("options", "a{sv}")], &[]),
-    ],
-    signals: &[],
-    properties: &[],
-};
-
-/// A service's object.
-pub(super) static SERVICE_OBJECT: Interface = Interface {
-    name: OF_SERVICE,
-    methods: &[],
-    signals: &[(super::TRANSITION, &[("transition", "a{sv}")])],
-    properties: &PROPERTIES,
-};
-
-static MANAGED: Interface = Interface {
-    name: OBJECT_MANAGER,
-    methods: &[look("GetManagedObjects", &[], &[("objects", "a{oa{sa{sv}}}")])],
-    signals: &[
-        ("InterfacesAdded", &[("path", "o"), ("interfaces", "a{sa{sv}}")]),
-        ("InterfacesRemoved", &[("path", "o"), ("interfaces", "as")]),
-    ],
-    properties: &[],
-};
-
-static STANDARD: [Interface; 2] = [
-    Interface {
-        name: PEER,
-        methods: &[look("Ping", &[], &[]), look("GetMachineId", &[], &[("machine_uuid", "s")])],
-        signals: &[],
-        properties: &[],
-    },
-    Interface {
-        name: INTROSPECTABLE,
-        methods: &[look("Introspect", &[], &[("xml_data", "s")])],
-        signals: &[],
-        properties: &[],
-    },
-];
-
-static WITH_PROPERTIES: Interface = Interface {
-    name: PROPERTIES_OF,
-    methods: &[
-        look("Get", &[("interface", "s"), ("property", "s")], &[("value", "v")]),
-        look("GetAll", &[("interface", "s")], &[("properties", "a{sv}")]),
-        look("Set", &[("interface", "s"), ("property", "s"), ("value", "v")], &[]),
-    ],
-    signals: &[(
-        "PropertiesChanged",
-        &[("interface", "s"), ("changed_properties", "a{sv}"), ("invalidated_properties", "as")],
-    )],
-    properties: &[],
-};
-
-/// The interfaces of the first object.
-pub(super) fn of_manager() -> [&'static Interface; 4] {
-    [&OF_STATUS, &OF_MANAGER, &MANAGED, &WITH_PROPERTIES]
-}
-
-/// The interfaces of a service's object.
-pub(super) fn of_service() -> [&'static Interface; 2] {
-    [&SERVICE_OBJECT, &WITH_PROPERTIES]
-}
-
-/// The text that describes an object with these interfaces and children.
-pub(super) fn xml<'a>(interfaces: &[&Interface], children: impl Iterator<Item = &'a str>) -> String {
-    let mut text = String::from(
-        "<!DOCTYPE node PUBLIC \"-//freedesktop//DTD D-BUS Object Introspection 1.0//EN\"\n \
-         \"http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd\">\n<node>\n",
-    );
-    for interface in STANDARD.iter().chain(interfaces.iter().copied()) {
-        write_interface(&mut text, interface).expect("writing to a string does not fail");
+impl Daemon {
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> fdo::Result<T> {
+        let ended = || fdo::Error::Failed("putexd is about to end".to_owned());
+        let (answer, told) = oneshot::channel();
+        self.asks.send(ask(answer)).await.map_err(|_| ended())?;
+        told.await.map_err(|_| ended())
     }
-    for child in children {
-        writeln!(text, " <node name=\"{child}\"/>").expect("writing to a string does not fail");
-    }
-    text.push_str("</node>\n");
-    text
 }
 
-fn write_interface(text: &mut String, interface: &Interface) -> std::fmt::Result {
-    writeln!(text, " <interface name=\"{}\">", interface.name)?;
-    for Method { name, takes, gives, .. } in interface.methods {
-        writeln!(text, "  <method name=\"{name}\">")?;
-        for (arguments, direction) in [(takes, "in"), (gives, "out")] {
-            for (name, signature) in *arguments {
-                writeln!(text, "   <arg name=\"{name}\" type=\"{signature}\" direction=\"{direction}\"/>")?;
-            }
-        }
-        writeln!(text, "  </method>")?;
-    }
-    for (name, arguments) in interface.signals {
-        writeln!(text, "  <signal name=\"{name}\">")?;
-        for (name, signature) in *arguments {
-            writeln!(text, "   <arg name=\"{name}\" type=\"{signature}\"/>")?;
-        }
-        writeln!(text, "  </signal>")?;
-    }
-    for Property { name, signature, told, .. } in interface.properties {
-        let emits = match told {
-            Told::Never => "const",
-            Told::Value => "true",
-            Told::Name => "invalidates",
-            Told::No => "false",
+#[interface(
+    name = "org.putexd.Putexd1.Manager",
+    introspection_docs = false,
+    proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1", visibility = "pub")
+)]
+impl Manager {
+    /// All that is known: [`Description`](super::Description) as JSON.
+    #[zbus(out_args("description"))]
+    async fn describe(&self) -> fdo::Result<String> {
+        // One after the other, because each takes memory; root's do not wait on the socket of his own.
+        let _turn = match &self.caller {
+            Caller::OnBus(_) => Some(self.daemon.describing.lock().await),
+            Caller::OnControl(_) => None,
         };
-        writeln!(text, "  <property name=\"{name}\" type=\"{signature}\" access=\"read\">")?;
-        writeln!(text, "   <annotation name=\"org.freedesktop.DBus.Property.EmitsChangedSignal\" value=\"{emits}\"/>")?;
-        writeln!(text, "  </property>")?;
+        document(&self.daemon.ask(Ask::Describe).await?)
     }
-    writeln!(text, " </interface>")
+
+    /// The history of a service's lock, the latest tenure last: a list of [`Run`](crate::cluster::history::Run) as JSON.
+    #[zbus(out_args("runs"))]
+    async fn describe_history(&self, service: &str) -> fdo::Result<String> {
+        let wrong = |error: crate::types::NameError| fdo::Error::InvalidArgs(error.to_string());
+        let service: ServiceName = service.parse().map_err(wrong)?;
+        let runs = self.daemon.ask(|answer| Ask::History { service, answer }).await?;
+        document(&runs.map_err(|unread| match unread {
+            Unread::Unknown(reason) => fdo::Error::Failed(printable(&reason).into_owned()),
+            Unread::Store(reason) => fdo::Error::IOError(printable(&reason).into_owned()),
+        })?)
+    }
+
+    /// Does what a [`Verb`] as JSON asks for, and returns what was begun: [`Begun`] as JSON.
+    #[zbus(name = "Do", out_args("answer"), proxy(allow_interactive_auth))]
+    async fn carry_out(&self, verb: &str, #[zbus(header)] call: Header<'_>) -> fdo::Result<String> {
+        let verb = read(verb).map_err(fdo::Error::InvalidArgs)?.shortened();
+        verb.check(clock::wall().as_secs()).map_err(fdo::Error::InvalidArgs)?;
+        let user = match &self.caller {
+            Caller::OnBus(authority) => authority.act(&call, &verb).await?,
+            // As for a client of the bus: nothing is done for one that has given up.
+            Caller::OnControl(client) if is_there(client) => "root".to_owned(),
+            Caller::OnControl(_) => return Err(fdo::Error::Disconnected("the client has gone".to_owned())),
+        };
+        let by = format!("{user}@{}", self.daemon.node);
+        let (begun, needless) = match self.daemon.ask(|answer| Ask::Do { verb, by, answer }).await? {
+            Ok(begun) => (begun, false),
+            Err(Unmet::Needless(begun)) => (begun, true),
+            Err(Unmet::Refused(why) | Unmet::Unheard(why)) => {
+                return Err(fdo::Error::Failed(printable(&why).into_owned()));
+            }
+            Err(Unmet::Open(known)) => return Err(fdo::Error::NoReply(printable(&known).into_owned())),
+        };
+        document(&Begun { begun, needless })
+    }
+
+    /// The version of putexd.
+    #[zbus(property(emits_changed_signal = "const"))]
+    #[expect(clippy::unused_self, reason = "zbus gives it to each property")]
+    fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// The name of this host in the locks.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn node(&self) -> &str {
+        self.daemon.node.as_str()
+    }
+
+    /// Whether this host is drained.
+    #[zbus(property)]
+    fn drained(&self) -> bool {
+        self.daemon.shown.borrow().drained
+    }
+}
+
+/// The object of a service.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) daemon: Daemon,
+    pub(super) name: String,
+}
+
+impl Service {
+    fn shown<T>(&self, show: impl FnOnce(&ShownService) -> T) -> T {
+        show(self.daemon.shown.borrow().services.get(&self.name).unwrap_or(&ShownService::default()))
+    }
+}
+
+#[interface(
+    name = "org.putexd.Putexd1.Service",
+    introspection_docs = false,
+    proxy(default_service = "org.putexd.Putexd1", visibility = "pub")
+)]
+impl Service {
+    /// All that is known of the service: [`ServiceStatus`](super::ServiceStatus) as JSON.
+    #[zbus(out_args("description"))]
+    async fn describe(&self) -> fdo::Result<String> {
+        let service = self.name.clone();
+        let status = self.daemon.ask(|answer| Ask::Service { service, answer }).await?;
+        document(&status.ok_or_else(|| fdo::Error::UnknownObject(format!("{} has gone", self.name)))?)
+    }
+
+    /// The name of the service.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The unit.
+    #[zbus(property)]
+    fn unit(&self) -> String {
+        self.shown(|shown| shown.unit.clone())
+    }
+
+    /// The state on this host.
+    #[zbus(property)]
+    fn state(&self) -> String {
+        self.shown(|shown| shown.state.clone())
+    }
+
+    /// The lock's holder.
+    #[zbus(property)]
+    fn holder(&self) -> String {
+        self.shown(|shown| shown.holder.clone())
+    }
+
+    /// Since when it has been in this state.
+    #[zbus(property)]
+    fn since(&self) -> u64 {
+        self.shown(|shown| shown.since)
+    }
+
+    /// A change of its state: [`TransitionStatus`](super::TransitionStatus) as JSON.
+    #[zbus(signal)]
+    pub(super) async fn transition(emitter: &SignalEmitter<'_>, transition: &str) -> zbus::Result<()>;
+}
+
+/// Reads a verb. What is not known of it is refused, because an operator who is not heard must not believe that he was.
+fn read(verb: &str) -> Result<Verb, String> {
+    let wrong = |error: serde_json::Error| format!("it is no verb as putexctl.schema.json describes it: {error}");
+    let sent: serde_json::Value = serde_json::from_str(verb).map_err(wrong)?;
+    let verb = Verb::deserialize(&sent).map_err(wrong)?;
+    let known = serde_json::to_value(&verb).map_err(wrong)?;
+    let unknown = sent.as_object().into_iter().flatten().find(|(name, _)| known.get(name).is_none());
+    unknown.map_or(Ok(verb), |(name, _)| Err(format!("it has no {name:?}")))
+}
+
+/// The path of a service's object. In its last part, what is no letter and no digit is written as `_` and two hexadecimal digits, and
+/// so is a digit at the beginning, as systemd does it.
+pub(super) fn path(service: &str) -> ObjectPath<'static> {
+    let mut path = format!("{PATH}/service/");
+    for (at, byte) in service.bytes().enumerate() {
+        if byte.is_ascii_alphabetic() || (at > 0 && byte.is_ascii_digit()) {
+            path.push(char::from(byte));
+        } else {
+            write!(path, "_{byte:02x}").expect("writing to a string does not fail");
+        }
+    }
+    ObjectPath::try_from(path).unwrap_or_else(|_| ObjectPath::from_static_str_unchecked("/"))
 }

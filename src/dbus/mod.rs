@@ -1,62 +1,53 @@
-//! The served interfaces: what `putexctl` and other programs may ask of a running putexd.
+//! What `putexctl` and other programs may ask of a running putexd: on the system bus, and for root on a socket without a bus.
 //!
-//! Both ends are here, so that they cannot differ: [`serve`] for the daemon, [`StatusProxy`] and [`ManagerProxy`] for its
-//! clients. What is served is described in `org.putexd.Putexd1(5)`, and who may call what in [`authority`].
+//! Both ends are here, so that they cannot differ: [`serve`] for the daemon, and the proxies for its clients. What may grow is one
+//! JSON document, of the types that putexd itself has; `org.putexd.Putexd1(5)` describes the rest.
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`desk`] | takes the calls and answers them, at a bounded pace |
-//! | [`teller`] | sends the signals |
-//! | [`bulletin`] | what the daemon says without being asked |
-//! | [`interfaces`] | the methods, signals and properties, as tables |
-//! | [`object`] | the object of a service |
+//! | [`interfaces`] | what is served |
+//! | [`control`] | the socket of root |
+//! | [`limit`] | how many calls of a user are under way |
 //! | [`authority`] | who asks, and what he may do |
-//! | [`options`] | what a client may say beside the service |
-//! | [`dictionary`] | `a{sv}` for all that may grow |
+//! | [`signals`] | tells what changes |
+//! | [`transitions`] | the changes of state that wait for the bus |
 //! | [`status`] | what is told |
-//!
-//! The calls are read from the connection itself and not by zbus's `ObjectServer`, which answers calls of the standard
-//! interfaces in as many tasks as there are calls: every user may make them, so they have to wait for their turn.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
-use zbus::{Connection, MatchRule, MessageStream, fdo};
+use serde::Serialize;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::time::sleep;
 
 use self::authority::Authority;
-use self::desk::Desk;
-use self::dictionary::Dictionary;
-use self::teller::Teller;
+use self::interfaces::Caller;
+use self::limit::Limit;
 use crate::bus;
 use crate::cluster::history::Run;
 use crate::cluster::request::{Unmet, Verb};
-use crate::types::{NodeId, ServiceName};
+use crate::types::{NodeId, printable};
 
 mod authority;
-mod bulletin;
-mod desk;
-pub mod dictionary;
+pub mod control;
 mod interfaces;
-#[cfg(test)]
-mod manual;
-mod object;
-mod options;
+mod limit;
+mod signals;
 mod status;
-mod teller;
 #[cfg(test)]
 mod tests;
+mod transitions;
 
 pub use authority::is_permitted;
-pub use bulletin::{Bulletin, TransitionStatus};
-pub use options::Options;
+pub use interfaces::{ManagerProxy, ServiceProxy};
 pub use status::{
-    AlarmStatus, Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
+    AlarmStatus, Begun, ClusterStatus, Description, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
     TimingsStatus, Word,
 };
-pub use teller::Changes;
+pub use transitions::{TransitionStatus, Transitions};
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
@@ -64,14 +55,9 @@ pub const NAME: &str = "org.putexd.Putexd1";
 pub const PATH: &str = "/org/putexd/Putexd1";
 /// The signal of a service's object that tells a change of its state.
 pub const TRANSITION: &str = "Transition";
-/// The part of the path that the services' objects have in common.
-const SERVICE: &str = "service";
 
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How long the bus may take to say whether another putexd runs.
-const OTHER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a history is not known. The text begins with what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,25 +71,19 @@ pub enum Unread {
 /// What a client asks of the daemon.
 #[derive(Debug)]
 pub enum Ask {
-    /// How the store has answered.
-    Store(oneshot::Sender<StoreStatus>),
-    /// All services, sorted by name.
-    List(oneshot::Sender<Vec<ServiceStatus>>),
-    /// The services that may show something else than when this was last asked.
-    Changes {
-        /// Whether all services are wanted, and their names.
-        all: bool,
-        /// Services that are wanted in any case.
-        also: BTreeSet<ServiceName>,
-        /// Where to send them.
-        answer: oneshot::Sender<Changes>,
+    /// All that is known.
+    Describe(oneshot::Sender<Description>),
+    /// One service, `None` where there is none of this name.
+    Service {
+        /// Its name.
+        service: String,
+        /// Where to send it.
+        answer: oneshot::Sender<Option<ServiceStatus>>,
     },
-    /// The cluster as this host knows it.
-    Cluster(oneshot::Sender<ClusterStatus>),
     /// The history of a service's lock, the latest tenure last.
     History {
         /// The service.
-        service: ServiceName,
+        service: crate::types::ServiceName,
         /// Where to send it; `Err`: why it is not known.
         answer: oneshot::Sender<Result<Vec<Run>, Unread>>,
     },
@@ -118,46 +98,75 @@ pub enum Ask {
     },
 }
 
-/// Serves the interfaces for ever, over bus restarts, for the host `node`. The questions of clients go to the daemon through
-/// `asks`, and what `bulletin` says is told as signals. `tried` is answered after the first attempt, whatever came of it.
-pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, bulletin: Bulletin, tried: oneshot::Sender<()>) {
+/// What the properties show.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shown {
+    /// Whether this host is drained.
+    pub drained: bool,
+    /// The services, by name.
+    pub services: BTreeMap<String, ShownService>,
+}
+
+/// What the properties of a service show.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShownService {
+    /// The unit; empty = its file is broken.
+    pub unit: String,
+    /// The state on this host.
+    pub state: String,
+    /// The lock's holder; empty = nobody, or not known.
+    pub holder: String,
+    /// Since when it has been in this state, in seconds since 1970; 0 = not known.
+    pub since: u64,
+}
+
+/// The daemon, as the interfaces see it.
+#[derive(Debug, Clone)]
+pub struct Daemon {
+    /// The name of this host in the locks.
+    pub node: NodeId,
+    /// Takes questions.
+    pub asks: mpsc::Sender<Ask>,
+    /// What the properties show.
+    pub shown: watch::Receiver<Shown>,
+    describing: Arc<Mutex<()>>,
+}
+
+impl Daemon {
+    /// The daemon of the host `node`, which takes questions by `asks`.
+    #[must_use]
+    pub fn new(node: NodeId, asks: mpsc::Sender<Ask>, shown: watch::Receiver<Shown>) -> Self {
+        Self { node, asks, shown, describing: Arc::default() }
+    }
+}
+
+/// Serves the interfaces on the system bus for ever, over restarts of the bus. `tried` is answered after the first attempt, whatever
+/// came of it.
+pub async fn serve(daemon: Daemon, transitions: Transitions, tried: oneshot::Sender<()>) {
     let mut standing = Standing::New;
     let mut tried = Some(tried);
     loop {
-        let ended = attend(node.clone(), asks.clone(), bulletin.clone(), &mut standing, &mut tried).await;
+        let ended = attend(&daemon, &transitions, &mut standing, &mut tried).await;
         if let Some(tried) = tried.take() {
             // Whoever waited for it may have given up.
             let _ = tried.send(());
         }
         // A daemon that ends has no more questions answered, and has not lost the bus.
-        if asks.is_closed() {
+        if daemon.asks.is_closed() {
             return;
         }
         let why = ended.err().map_or_else(|| "it has closed the connection".to_owned(), |error| error.to_string());
         match std::mem::replace(&mut standing, Standing::Lost) {
             Standing::New => {
-                tracing::warn!("failed to serve {NAME} on the system bus: {why}; putexctl cannot ask this putexd");
+                tracing::warn!("failed to serve {NAME} on the system bus: {why}; only root can ask this putexd");
             }
             Standing::Serves => tracing::warn!(
-                "the system bus is lost: {why}; the services run on, and putexctl cannot ask this putexd until the bus is back"
+                "the system bus is lost: {why}; the services run on, and only root can ask this putexd until the bus is back"
             ),
             Standing::Lost => {}
         }
         sleep(RETRY).await;
     }
-}
-
-/// The process of another putexd that serves the interfaces on this host. `None`: there is none, or the bus does not say so in
-/// time. The bus may take a moment until it knows that a process has ended.
-pub async fn other_server() -> Option<u32> {
-    let ask = async {
-        let connection = bus::system().await.ok()?;
-        let bus = fdo::DBusProxy::new(&connection).await.ok()?;
-        let name = zbus::names::BusName::try_from(NAME).ok()?;
-        bus.get_connection_unix_process_id(name).await.ok()
-    };
-    let process = timeout(OTHER_LIMIT, ask).await.ok().flatten()?;
-    std::path::Path::new(&format!("/proc/{process}")).exists().then_some(process)
 }
 
 /// How this putexd stands with the bus, as the journal has been told.
@@ -171,15 +180,15 @@ enum Standing {
 
 /// Serves until the bus is gone. `standing` changes and `tried` is answered as soon as the name is there.
 async fn attend(
-    node: NodeId,
-    asks: mpsc::Sender<Ask>,
-    bulletin: Bulletin,
+    daemon: &Daemon,
+    transitions: &Transitions,
     standing: &mut Standing,
     tried: &mut Option<oneshot::Sender<()>>,
 ) -> zbus::Result<()> {
-    let bus = bus::system().await?;
-    let authority = Authority::new(bus::system().await?, node);
-    let claim = async {
+    let authority = Authority::new(bus::system().await?);
+    let (bus, refusals) = Limit::connect(bus::socket().await?, authority.clone()).await?;
+    let follow = async {
+        let mut signals = signals::Signals::register(&bus, daemon, Caller::OnBus(authority)).await?;
         bus.request_name(NAME).await?;
         if std::mem::replace(standing, Standing::Serves) == Standing::Lost {
             tracing::info!("the system bus is back: {NAME} is served there again");
@@ -187,77 +196,43 @@ async fn attend(
         if let Some(tried) = tried.take() {
             let _ = tried.send(());
         }
-        Teller::new(bus.clone(), asks.clone(), bulletin).run().await
+        signals.follow(transitions).await
     };
-    // The calls are taken from before the name is there, because a queue that nobody empties holds up the answer to the claim.
-    let answers = answer(&bus, Desk::new(bus.clone(), asks.clone(), authority));
     tokio::select! {
-        ended = claim => ended,
-        ended = answers => ended,
+        ended = follow => ended,
+        () = refusals.send(&bus) => Ok(()),
+        () = bus.closed() => Ok(()),
     }
 }
 
-/// Answers the calls until the connection ends.
-async fn answer(bus: &Connection, desk: std::sync::Arc<Desk>) -> zbus::Result<()> {
-    let calls = MatchRule::builder().msg_type(zbus::message::Type::MethodCall).build()?;
-    let mut calls = MessageStream::for_match_rule(calls, bus, None).await?;
-    while let Some(Ok(call)) = calls.next().await {
-        desk.take(call).await;
+/// `told` as JSON, without characters that a terminal obeys: others have written some of its texts.
+fn document<T: Serialize>(told: &T) -> zbus::fdo::Result<String> {
+    let failed = |error: String| zbus::fdo::Error::Failed(error);
+    let mut json = Vec::new();
+    told.serialize(&mut Serializer::with_formatter(&mut json, Printable)).map_err(|error| failed(error.to_string()))?;
+    String::from_utf8(json).map_err(|error| failed(error.to_string()))
+}
+
+/// Writes texts as [`printable_lines`](crate::types::printable_lines) has them.
+struct Printable;
+
+impl Formatter for Printable {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        // There is no backslash in it but those of what is not printable.
+        writer.write_all(printable(fragment).replace('\\', "\\\\").as_bytes())
     }
-    Ok(())
-}
 
-/// Everybody's interface, for clients.
-#[zbus::proxy(
-    interface = "org.putexd.Putexd1.Status",
-    default_service = "org.putexd.Putexd1",
-    default_path = "/org/putexd/Putexd1"
-)]
-pub trait Status {
-    /// All services of this host, by name.
-    fn list_services(&self) -> fdo::Result<Vec<Dictionary>>;
-    /// One service of this host.
-    fn describe_service(&self, service: &str) -> fdo::Result<Dictionary>;
-    /// How the store has answered this host.
-    fn describe_store(&self) -> fdo::Result<Dictionary>;
-    /// The cluster as this host knows it.
-    fn describe_cluster(&self) -> fdo::Result<Dictionary>;
-    /// The history of a service's lock, the latest tenure last.
-    fn describe_history(&self, service: &str, options: Dictionary) -> fdo::Result<Vec<Dictionary>>;
-}
-
-/// The interface of those who may act, for clients. What each method does is said at [`Verb`].
-#[zbus::proxy(
-    interface = "org.putexd.Putexd1.Manager",
-    default_service = "org.putexd.Putexd1",
-    default_path = "/org/putexd/Putexd1"
-)]
-pub trait Manager {
-    /// [`Verb::StepDown`]
-    #[zbus(allow_interactive_auth)]
-    fn step_down(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Stop`]
-    #[zbus(allow_interactive_auth)]
-    fn stop(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Start`]
-    #[zbus(allow_interactive_auth)]
-    fn start(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Pause`]
-    #[zbus(allow_interactive_auth)]
-    fn pause(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Resume`]
-    #[zbus(allow_interactive_auth)]
-    fn resume(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Adopt`]
-    #[zbus(allow_interactive_auth)]
-    fn adopt(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Drain`]
-    #[zbus(allow_interactive_auth)]
-    fn drain(&self, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::Undrain`]
-    #[zbus(allow_interactive_auth)]
-    fn undrain(&self, options: Dictionary) -> fdo::Result<Dictionary>;
-    /// [`Verb::ConfirmDead`]
-    #[zbus(allow_interactive_auth)]
-    fn confirm_dead(&self, node: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    fn write_char_escape<W: ?Sized + io::Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
+        let control = match escape {
+            CharEscape::LineFeed | CharEscape::Quote | CharEscape::ReverseSolidus | CharEscape::Solidus => {
+                return CompactFormatter.write_char_escape(writer, escape);
+            }
+            CharEscape::Backspace => '\u{8}',
+            CharEscape::FormFeed => '\u{c}',
+            CharEscape::CarriageReturn => '\r',
+            CharEscape::Tab => '\t',
+            CharEscape::AsciiControl(byte) => char::from(byte),
+        };
+        self.write_string_fragment(writer, control.encode_utf8(&mut [0; 4]))
+    }
 }

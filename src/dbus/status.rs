@@ -1,5 +1,4 @@
-//! What is told of the store, the services, the hosts and the cluster. `putexctl --json` prints these types as they are, and the
-//! bus has them as [dictionaries](super::dictionary).
+//! What is told of the store, the services, the hosts and the cluster. The bus and `putexctl --json` have these types as they are.
 
 use std::time::Duration;
 
@@ -131,6 +130,18 @@ pub struct StoreStatus {
     pub longest_began: u64,
     /// How many milliseconds ago it answered again after the last of these silences, or was made. `None`: neither was seen.
     pub returned_ms: Option<u64>,
+}
+
+/// All that is known on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Description {
+    /// All services of this host, by name.
+    pub services: Vec<ServiceStatus>,
+    /// How the store has answered this host.
+    pub store: StoreStatus,
+    /// The cluster as this host knows it.
+    pub cluster: ClusterStatus,
 }
 
 /// The answer to an operator who has asked for something.

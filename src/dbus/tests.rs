@@ -1,137 +1,145 @@
 //! The whole of what is served, over connections without a bus. The test takes the place of the bus, of polkit, and of the daemon.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::unix::net::UnixStream;
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use futures_util::future::join_all;
+use serde_json::{Value as Json, json};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 use zbus::connection::Builder;
-use zbus::message::Type;
+use zbus::message::{Flags, Type};
 use zbus::{Connection, Guid, Message, MessageStream, OwnedVariant, Variant, fdo};
 
-use super::authority::Authority;
-use super::desk::Desk;
-use super::teller::Teller;
+use super::signals::Signals;
 use super::*;
+use crate::bus::Plain;
 
-/// What polkit is asked, and what it says at last.
+/// What polkit is asked.
 type Asked = ((String, HashMap<String, OwnedVariant>), String, HashMap<String, String>, u32, String);
-/// The answer of `GetManagedObjects`.
-type Objects = HashMap<zbus::OwnedObjectPath, BTreeMap<String, Dictionary>>;
-/// What `PropertiesChanged` tells.
-type Body = (String, Dictionary, Vec<String>);
 
-/// Both ends of a connection.
-async fn pair() -> (Connection, Connection) {
+/// What `PropertiesChanged` tells.
+type Body = (String, HashMap<String, OwnedVariant>, Vec<String>);
+
+/// A socket, and a client at its other end.
+fn pair() -> (Plain, impl Future<Output = zbus::Result<Connection>>) {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
-    let server = Builder::unix_stream(one).server(Guid::generate()).p2p().build();
-    let client = Builder::unix_stream(other).p2p().build();
-    let (server, client) = tokio::join!(server, client);
-    (server.expect("a connection"), client.expect("a connection"))
+    let client = async {
+        let client = Builder::socket(Plain(other)).p2p().build().await?;
+        client.set_unique_name(":1.7")?;
+        Ok(client)
+    };
+    (Plain(one), client)
 }
 
 /// What polkit answers in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polkit {
     Absent,
-    /// PID 1 does not start it, with this error.
-    NotStarted(&'static str),
     Says(bool),
     Challenges,
     Hangs,
 }
 
-/// A putexd with three services, and all that it asks.
+/// A putexd with services, and all that it asks.
 struct Stage {
     client: Connection,
-    services: Arc<Mutex<Vec<ServiceStatus>>>,
-    bulletin: Bulletin,
+    daemon: Daemon,
+    shown: watch::Sender<Shown>,
+    transitions: Transitions,
     uid: Arc<AtomicU32>,
     /// How often the bus says who the client is, before the client has gone.
     stays: Arc<AtomicUsize>,
     polkit: Arc<Mutex<Polkit>>,
     /// The verbs that came, and who asked for them.
     done: Arc<Mutex<Vec<(String, Verb)>>>,
-    /// What the daemon answers to them.
-    answer: Arc<Mutex<Result<String, Unmet>>>,
-    /// How often the daemon was asked for all services, and for changes.
-    asked: Arc<[AtomicUsize; 2]>,
-    /// The flags of the calls of polkit.
-    flags: Arc<Mutex<Vec<u32>>>,
+    /// What the daemon answers to them. `None`: it takes its time.
+    answer: Arc<Mutex<Option<Result<String, Unmet>>>>,
+    /// The actions and flags of the calls of polkit.
+    asked: Arc<Mutex<Vec<(String, u32)>>>,
 }
 
-fn service(name: &str) -> ServiceStatus {
-    ServiceStatus {
-        service: name.to_owned(),
-        unit: format!("{name}.service"),
-        state: "standby".to_owned(),
-        ..ServiceStatus::default()
-    }
+fn shown(names: &[&str]) -> Shown {
+    let service = |name: &&str| {
+        let (unit, state) = (format!("{name}.service"), "standby".to_owned());
+        ((*name).to_owned(), ShownService { unit, state, ..ShownService::default() })
+    };
+    Shown { drained: false, services: names.iter().map(service).collect() }
 }
 
 impl Stage {
-    async fn new(count: usize) -> Self {
-        let (server, client) = pair().await;
-        let (asking, bus) = pair().await;
-        let services = (1..=count).map(|number| service(&format!("db-{number}"))).collect();
+    async fn new() -> Self {
         let (asks, asked) = mpsc::channel(16);
+        let (on_bus, shown) = watch::channel(shown(&["db-1", "db-2"]));
+        let daemon = Daemon::new("h1".parse().expect("a name"), asks, shown);
+        let (asking, bus) = pair();
+        let asking = Builder::socket(asking).server(Guid::generate()).p2p().build();
+        let (asking, bus) = tokio::join!(asking, bus);
+        let authority = Authority::new(asking.expect("a connection"));
+        let (socket, client) = pair();
+        let (socket, refusals) = Limit::limited(socket, authority.clone());
+        let server = Builder::socket(socket).server(Guid::generate()).p2p().build();
+        let (server, client) = tokio::join!(server, client);
         let stage = Self {
-            client,
-            services: Arc::new(Mutex::new(services)),
-            bulletin: Bulletin::default(),
+            client: client.expect("a connection"),
+            daemon: daemon.clone(),
+            shown: on_bus,
+            transitions: Transitions::default(),
             uid: Arc::default(),
             stays: Arc::new(AtomicUsize::new(usize::MAX)),
             polkit: Arc::new(Mutex::new(Polkit::Absent)),
             done: Arc::default(),
-            answer: Arc::new(Mutex::new(Ok("begun".to_owned()))),
+            answer: Arc::new(Mutex::new(Some(Ok("begun".to_owned())))),
             asked: Arc::default(),
-            flags: Arc::default(),
         };
-        stage.be_the_bus(bus);
+        stage.be_the_bus(bus.expect("a connection"));
         stage.be_the_daemon(asked);
-        let node = "h1".parse().expect("a name");
-        let desk = Desk::new(server.clone(), asks.clone(), Authority::new(asking, node));
-        let teller = Teller::new(server.clone(), asks, stage.bulletin.clone());
-        tokio::spawn(async move { answer(&server, desk).await });
-        tokio::spawn(teller.run());
+        let (server, transitions) = (server.expect("a connection"), stage.transitions.clone());
+        let (ready, is_ready) = oneshot::channel();
+        tokio::spawn(async move {
+            let mut signals = Signals::register(&server, &daemon, Caller::OnBus(authority)).await.expect("objects");
+            let _ = ready.send(());
+            tokio::select! {
+                _ = signals.follow(&transitions) => {}
+                () = refusals.send(&server) => {}
+            }
+        });
+        is_ready.await.expect("the objects are there");
         stage
     }
 
     fn be_the_bus(&self, bus: Connection) {
-        let (uid, polkit, flags) = (Arc::clone(&self.uid), Arc::clone(&self.polkit), Arc::clone(&self.flags));
+        let (uid, polkit, asked) = (Arc::clone(&self.uid), Arc::clone(&self.polkit), Arc::clone(&self.asked));
         let left = Arc::clone(&self.stays);
         tokio::spawn(async move {
             let mut calls = MessageStream::from(&bus);
             while let Some(Ok(call)) = calls.next().await {
                 let header = call.header();
-                if header.member().is_some_and(|member| member.as_str() == "GetConnectionCredentials") {
-                    let Some(more) = left.load(Ordering::Relaxed).checked_sub(1) else {
-                        let gone = fdo::Error::NameHasNoOwner("it has gone".to_owned());
-                        let _ = bus.reply_dbus_error(&header, gone).await;
-                        continue;
+                if header.member().is_some_and(|member| member.as_str() == "GetConnectionUnixUser") {
+                    let _ = match left.load(Ordering::Relaxed).checked_sub(1) {
+                        Some(more) => {
+                            left.store(more, Ordering::Relaxed);
+                            bus.reply(&header, &uid.load(Ordering::Relaxed)).await
+                        }
+                        None => bus.reply_dbus_error(&header, fdo::Error::NameHasNoOwner("gone".to_owned())).await,
                     };
-                    left.store(more, Ordering::Relaxed);
-                    let uid = Variant::from(uid.load(Ordering::Relaxed));
-                    let _ = bus.reply(&header, &HashMap::from([("UnixUserID", uid)])).await;
                     continue;
                 }
                 assert_eq!(header.member().map(ToString::to_string).as_deref(), Some("CheckAuthorization"));
                 let body = call.body();
-                let (subject, _, _, flag, _): Asked = body.deserialize().expect("what polkit takes");
+                let (subject, action, _, flags, _): Asked = body.deserialize().expect("what polkit takes");
                 assert_eq!(subject.0, "system-bus-name");
-                flags.lock().expect("a lock").push(flag);
+                asked.lock().expect("a lock").push((action, flags));
                 let says = *polkit.lock().expect("a lock");
                 let details = HashMap::<String, String>::new();
                 let _ = match says {
                     Polkit::Absent => {
                         bus.reply_dbus_error(&header, fdo::Error::ServiceUnknown("no polkit".to_owned())).await
                     }
-                    Polkit::NotStarted(name) => bus.reply_error(&header, name, &"it is not started").await,
                     Polkit::Says(yes) => bus.reply(&header, &((yes, false, details),)).await,
                     Polkit::Challenges => bus.reply(&header, &((false, true, details),)).await,
                     Polkit::Hangs => Ok(()),
@@ -141,27 +149,28 @@ impl Stage {
     }
 
     fn be_the_daemon(&self, mut asks: mpsc::Receiver<Ask>) {
-        let (services, done, asked) = (Arc::clone(&self.services), Arc::clone(&self.done), Arc::clone(&self.asked));
-        let begun = Arc::clone(&self.answer);
+        let (done, begun) = (Arc::clone(&self.done), Arc::clone(&self.answer));
         tokio::spawn(async move {
+            let mut kept = Vec::new();
             while let Some(ask) = asks.recv().await {
-                let all = services.lock().expect("a lock").clone();
                 match ask {
-                    Ask::List(answer) => {
-                        asked[0].fetch_add(1, Ordering::Relaxed);
-                        let _ = answer.send(all);
+                    Ask::Describe(answer) => {
+                        let services = vec![ServiceStatus {
+                            waits: "\u{9b}31m\u{1b}\n\"\\\u{202e}".to_owned(),
+                            ..ServiceStatus::default()
+                        }];
+                        drop(answer.send(Description { services, ..Description::default() }));
                     }
-                    Ask::Changes { all: whole, answer, .. } => {
-                        asked[1].fetch_add(1, Ordering::Relaxed);
-                        let names: BTreeSet<String> = all.iter().map(|status| status.service.clone()).collect();
-                        let _ = answer.send(Changes { services: all, names: whole.then_some(names) });
+                    Ask::Service { service, answer } => {
+                        drop(answer.send(Some(ServiceStatus { service, ..ServiceStatus::default() })));
                     }
-                    Ask::Store(answer) => drop(answer.send(StoreStatus::default())),
-                    Ask::Cluster(answer) => drop(answer.send(ClusterStatus::default())),
                     Ask::History { answer, .. } => drop(answer.send(Err(Unread::Store("no history".to_owned())))),
                     Ask::Do { verb, by, answer } => {
                         done.lock().expect("a lock").push((by, verb));
-                        let _ = answer.send(begun.lock().expect("a lock").clone());
+                        match begun.lock().expect("a lock").clone() {
+                            Some(begun) => drop(answer.send(begun)),
+                            None => kept.push(answer),
+                        }
                     }
                 }
             }
@@ -177,81 +186,82 @@ impl Stage {
     }
 
     /// A verb, as `busctl` would call it: the client does not wait for passwords.
-    async fn drain(&self) -> Result<Dictionary, String> {
-        let none = Dictionary::new();
-        let answer = self.call(PATH, "org.putexd.Putexd1.Manager", "Drain", &none).await?;
-        Ok(answer.body().deserialize().expect("a dictionary"))
+    async fn carry_out(&self, verb: &str) -> Result<Json, String> {
+        let answer = self.call(PATH, "org.putexd.Putexd1.Manager", "Do", &verb).await?;
+        Ok(serde_json::from_str(&answer.body().deserialize::<String>().expect("a text")).expect("JSON"))
+    }
+
+    fn say(&self, uid: u32, polkit: Polkit) {
+        self.uid.store(uid, Ordering::Relaxed);
+        *self.polkit.lock().expect("a lock") = polkit;
     }
 }
+
+const DRAIN: &str = r#"{"verb":"drain"}"#;
 
 #[tokio::test]
 async fn the_objects_are_found_and_read_by_the_standard_interfaces_alone() {
-    let stage = Stage::new(2).await;
-    let introspect = async |path: &str| {
-        let answer = stage.call(path, "org.freedesktop.DBus.Introspectable", "Introspect", &()).await;
-        answer.map(|answer| answer.body().deserialize::<String>().expect("a text"))
-    };
-    let mut path = String::new();
-    for part in ["org", "putexd", "Putexd1", "service", "db_2d1"] {
-        let at = if path.is_empty() { "/" } else { &path };
-        let xml = introspect(at).await.expect("it is there");
-        assert!(xml.contains(&format!("<node name=\"{part}\"/>")), "{at}: {xml}");
-        path = format!("{path}/{part}");
+    let stage = Stage::new().await;
+    let path = "/org/putexd/Putexd1/service/db_2d1";
+    let xml = stage.call("/", "org.freedesktop.DBus.Introspectable", "Introspect", &()).await.expect("an answer");
+    let xml: String = xml.body().deserialize().expect("a text");
+    for part in ["<node name=\"db_2d1\">", "<signal name=\"Transition\">", "<property name=\"State\"", "name=\"Do\""] {
+        assert!(xml.contains(part), "{part}: {xml}");
     }
-    let xml = introspect(&path).await.expect("it is there");
-    assert!(xml.contains("<signal name=\"Transition\">") && xml.contains("<property name=\"State\""), "{xml}");
-    assert!(introspect("/org/putexd/Putexd1/service/none").await.is_err());
+    let all = stage.call(path, "org.freedesktop.DBus.Properties", "GetAll", &"org.putexd.Putexd1.Service").await;
+    let all = all.expect("an answer").body().deserialize::<HashMap<String, OwnedVariant>>().expect("properties");
+    assert_eq!(*all["Unit"], Variant::from("db-1.service"));
+    assert_eq!(all.len(), 5);
+    let set = ("org.putexd.Putexd1.Service", "Unit", Variant::from("x"));
+    assert!(stage.call(path, "org.freedesktop.DBus.Properties", "Set", &set).await.is_err());
+    let objects = stage.call(PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", &()).await;
+    let objects = objects.expect("an answer").body().deserialize::<fdo::ManagedObjects>().expect("objects");
+    assert!(objects.keys().any(|object| object.as_str() == path), "{objects:?}");
 
-    let all = stage.call(&path, "org.freedesktop.DBus.Properties", "GetAll", &"org.putexd.Putexd1.Service").await;
-    let all = all.expect("an answer");
-    let all: Dictionary = all.body().deserialize().expect("a dictionary");
-    assert_eq!(all.len(), object::PROPERTIES.len());
-    let get = ("org.putexd.Putexd1.Service", "Unit");
-    let unit = stage.call(&path, "org.freedesktop.DBus.Properties", "Get", &get).await.expect("an answer");
-    let unit: OwnedVariant = unit.body().deserialize().expect("a variant");
-    assert_eq!(*unit, Variant::from("db-1.service"));
-    let set = (get.0, get.1, Variant::from("x"));
-    assert!(stage.call(&path, "org.freedesktop.DBus.Properties", "Set", &set).await.is_err());
-    let managed = stage.call(PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", &()).await;
-    let managed = managed.expect("an answer").body().deserialize::<Objects>().expect("objects");
-    assert_eq!(managed.len(), 2);
-
-    let described = stage.call(PATH, "org.putexd.Putexd1.Status", "DescribeService", &"db-2").await.expect("an answer");
-    let mut described: Dictionary = described.body().deserialize().expect("a dictionary");
-    described.insert("of-a-later-version".to_owned(), OwnedVariant::from(true));
-    let read: ServiceStatus = dictionary::from_dictionary(described).expect("it is read by an older program");
-    assert_eq!(read, service("db-2"));
-    // A call that is not understood says what is wrong with it.
-    let error =
-        stage.call(PATH, "org.putexd.Putexd1.Manager", "StepDown", &"db-1").await.expect_err("it lacks options");
-    assert!(error.contains("sa{sv}"), "{error}");
-    let error = stage.call(PATH, "org.putexd.Putexd1.Status", "Nothing", &()).await.expect_err("there is none");
-    assert!(error.contains("no method"), "{error}");
+    let manager = ManagerProxy::new(&stage.client).await.expect("a proxy");
+    assert_eq!((manager.node().await, manager.drained().await), (Ok("h1".to_owned()), Ok(false)));
+    let described = manager.describe().await.expect("an answer");
+    let read: Description = serde_json::from_str(&described).expect("it is JSON");
+    assert_eq!(
+        read.services[0].waits, "\\u{9b}31m\\u{1b}\n\"\\\\u{202e}",
+        "nothing goes over the bus that a terminal would obey"
+    );
+    let service = ServiceProxy::builder(&stage.client).path(path).build().await.expect("a proxy");
+    let described = service.describe().await.expect("an answer");
+    assert_eq!(serde_json::from_str::<ServiceStatus>(&described).expect("it is JSON").service, "db-1");
+    let error = manager.describe_history("db-1").await.expect_err("the store does not answer");
+    assert!(matches!(error, fdo::Error::IOError(_)), "{error}");
+    // A verb that is not understood says what is wrong with it.
+    for (verb, words) in [
+        ("nonsense", "is no verb"),
+        (r#"{"verb":"step-down"}"#, "service"),
+        (r#"{"verb":"undrain","force":true}"#, "it has no \"force\""),
+        (r#"{"verb":"pause","service":"db-1","seconds":0}"#, "at least a second"),
+    ] {
+        let error = stage.carry_out(verb).await.expect_err("it is refused");
+        assert!(error.contains("InvalidArgs") && error.contains(words), "{verb}: {error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_act_is_said_by_root_or_by_polkit() {
+async fn who_may_act_is_said_by_root_or_by_polkit_and_everybody_may_look() {
     let denied = "org.freedesktop.DBus.Error.AccessDenied";
     let cases = [
         (0, Polkit::Hangs, None),
         (1000, Polkit::Says(true), None),
         (1000, Polkit::Says(false), Some(denied)),
         (1000, Polkit::Absent, Some(denied)),
-        (1000, Polkit::NotStarted("org.freedesktop.systemd1.UnitMasked"), Some(denied)),
-        (1000, Polkit::NotStarted("org.freedesktop.systemd1.NoSuchUnit"), Some(denied)),
-        (1000, Polkit::NotStarted("org.freedesktop.systemd1.LoadFailed"), Some(denied)),
         (1000, Polkit::Hangs, Some(denied)),
         (1000, Polkit::Challenges, Some("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired")),
     ];
     for (uid, polkit, refused) in cases {
-        let stage = Stage::new(1).await;
-        stage.uid.store(uid, Ordering::Relaxed);
-        *stage.polkit.lock().expect("a lock") = polkit;
-        let answer = stage.drain().await;
+        let stage = Stage::new().await;
+        stage.say(uid, polkit);
+        let answer = stage.carry_out(DRAIN).await;
         let done = stage.done.lock().expect("a lock").clone();
         match refused {
             None => {
-                assert_eq!(*answer.expect("it is begun")["begun"], Variant::from("begun"));
+                assert_eq!(answer, Ok(json!({ "begun": "begun", "needless": false })));
                 let (by, verb) = &done[0];
                 assert!(by.ends_with("@h1") && (uid != 0 || by == "root@h1"), "{by}");
                 assert_eq!(*verb, Verb::Drain { reason: String::new(), until: None, force: false });
@@ -262,31 +272,37 @@ async fn who_may_act_is_said_by_root_or_by_polkit() {
                 assert!(done.is_empty());
             }
         }
-        // Whoever may not act may look, unless polkit is there and does not say so.
-        let looks = stage.call(PATH, "org.putexd.Putexd1.Status", "ListServices", &()).await;
-        let is_absent = match polkit {
-            Polkit::Absent => true,
-            Polkit::NotStarted(error) => !error.ends_with("LoadFailed"),
-            Polkit::Says(_) | Polkit::Challenges | Polkit::Hangs => false,
-        };
-        let may = uid == 0 || is_absent || polkit == Polkit::Says(true);
-        assert_eq!(looks.is_ok(), may, "{polkit:?}: {looks:?}");
+        assert!(stage.call(PATH, "org.putexd.Putexd1.Manager", "Describe", &()).await.is_ok(), "{polkit:?}");
     }
+}
+
+#[tokio::test]
+async fn putexctl_lets_polkit_ask_for_a_password_and_a_dead_host_is_another_matter() {
+    let stage = Stage::new().await;
+    stage.say(1000, Polkit::Says(true));
+    let manager = ManagerProxy::new(&stage.client).await.expect("a proxy");
+    let node = "h2".parse().expect("a name");
+    for verb in [Verb::Undrain, Verb::ConfirmDead { node }] {
+        manager.carry_out(&serde_json::to_string(&verb).expect("JSON")).await.expect("it is begun");
+        assert_eq!(stage.done.lock().expect("a lock").pop().expect("it was asked for").1, verb);
+    }
+    let actions = ["manage-services", "confirm-dead"].map(|action| (format!("org.putexd.Putexd1.{action}"), 1));
+    assert_eq!(*stage.asked.lock().expect("a lock"), actions);
 }
 
 /// As a client that has waited too long for a putexd that stood still, and has told its user that nothing is known.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_done_for_a_client_that_has_gone_meanwhile() {
     for (uid, polkit) in [(0, Polkit::Absent), (1000, Polkit::Says(true))] {
-        let stage = Stage::new(1).await;
-        stage.uid.store(uid, Ordering::Relaxed);
-        *stage.polkit.lock().expect("a lock") = polkit;
-        stage.stays.store(1, Ordering::Relaxed);
-        let error = stage.drain().await.expect_err("nobody waits for it");
+        let stage = Stage::new().await;
+        stage.say(uid, polkit);
+        // The limit has asked once.
+        stage.stays.store(2, Ordering::Relaxed);
+        let error = stage.carry_out(DRAIN).await.expect_err("nobody waits for it");
         assert!(error.contains("the bus does not say who asks"), "{error}");
         assert!(stage.done.lock().expect("a lock").is_empty());
         stage.stays.store(2, Ordering::Relaxed);
-        assert!(stage.drain().await.is_ok());
+        assert!(stage.carry_out(DRAIN).await.is_ok());
         assert_eq!(stage.done.lock().expect("a lock").len(), 1);
     }
 }
@@ -294,46 +310,53 @@ async fn nothing_is_done_for_a_client_that_has_gone_meanwhile() {
 /// putexctl tells by the error whether anything was changed.
 #[tokio::test(start_paused = true)]
 async fn what_may_have_begun_has_another_error_than_what_was_refused() {
-    let stage = Stage::new(1).await;
+    let stage = Stage::new().await;
     for (answer, name) in [
         (Unmet::Refused("say it there".to_owned()), "org.freedesktop.DBus.Error.Failed"),
         (Unmet::Open("h2 may do it".to_owned()), "org.freedesktop.DBus.Error.NoReply"),
     ] {
-        *stage.answer.lock().expect("a lock") = Err(answer);
-        let error = stage.drain().await.expect_err("it is not begun");
+        *stage.answer.lock().expect("a lock") = Some(Err(answer));
+        let error = stage.carry_out(DRAIN).await.expect_err("it is not begun");
         assert!(error.contains(name), "{error}");
     }
 }
 
 #[tokio::test]
-async fn putexctl_lets_polkit_ask_for_a_password() {
-    let stage = Stage::new(1).await;
-    stage.uid.store(1000, Ordering::Relaxed);
-    *stage.polkit.lock().expect("a lock") = Polkit::Says(true);
-    let manager = ManagerProxy::new(&stage.client).await.expect("a proxy");
-    let options = Options { reason: Some("a disk".to_owned()), to: Some("h2".to_owned()), ..Options::default() };
-    manager.step_down("db-1", options.into()).await.expect("it is begun");
-    assert_eq!(*stage.flags.lock().expect("a lock"), [1]);
-    let verb = Verb::StepDown {
-        service: "db-1".parse().expect("a name"),
-        reason: "a disk".to_owned(),
-        to: Some("h2".parse().expect("a name")),
-    };
-    assert_eq!(stage.done.lock().expect("a lock")[0].1, verb);
+async fn more_calls_than_a_user_may_have_are_refused_at_once_and_root_has_no_limit() {
+    let stage = Stage::new().await;
+    *stage.answer.lock().expect("a lock") = None;
+    stage.say(1000, Polkit::Says(true));
+    let ping = Message::method_call("/", "Ping").interface("org.freedesktop.DBus.Peer");
+    let ping = ping.sender(":1.7").with_flags(Flags::NO_REPLY_EXPECTED);
+    let ping = ping.build(&()).expect("a message");
+    for _ in 0..100 {
+        stage.client.send(&ping).await.expect("it is sent");
+    }
+    let flood = join_all((0..100).map(|_| timeout(Duration::from_millis(400), stage.call_drain())));
+    let answers = flood.await;
+    let waiting = answers.iter().filter(|answer| answer.is_err()).count();
+    assert_eq!(waiting, limit::CALLS);
+    let is_refused = |error: &String| error.contains("org.freedesktop.DBus.Error.LimitsExceeded");
+    let refused = answers.iter().flatten().filter(|answer| answer.as_ref().is_err_and(is_refused)).count();
+    assert_eq!(refused, answers.len() - waiting, "{answers:?}");
+    assert_eq!(stage.done.lock().expect("a lock").len(), limit::CALLS);
+
+    let stage = Stage::new().await;
+    assert!(join_all((0..100).map(|_| stage.carry_out(DRAIN))).await.iter().all(Result::is_ok));
+}
+
+impl Stage {
+    async fn call_drain(&self) -> Result<Json, String> {
+        self.carry_out(DRAIN).await
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_told_once_and_not_too_often() {
-    let stage = Stage::new(3).await;
+async fn what_changes_is_told() {
+    let stage = Stage::new().await;
+    // What was told before is over then.
+    stage.call("/", "org.freedesktop.DBus.Peer", "Ping", &()).await.expect("an answer");
     let mut signals = MessageStream::from(&stage.client);
-    // Until the teller has looked for the first time.
-    while stage.asked[1].load(Ordering::Relaxed) == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let change = |what: &dyn Fn(&mut ServiceStatus)| {
-        what(&mut stage.services.lock().expect("a lock")[0]);
-        stage.bulletin.changed();
-    };
     let mut next = async || loop {
         let message = timeout(Duration::from_secs(10), signals.next()).await.ok()??.ok()?;
         if message.message_type() == Type::Signal {
@@ -342,53 +365,86 @@ async fn changes_are_told_once_and_not_too_often() {
             return Some((path, member, message.clone()));
         }
     };
-    let began = Instant::now();
-    change(&|status| status.state = "active".to_owned());
-    stage.bulletin.transition(TransitionStatus { service: "db-1".to_owned(), ..TransitionStatus::default() });
+    stage.shown.send_modify(|shown| shown.services.get_mut("db-1").expect("it is there").state = "active".to_owned());
     let (path, member, message) = next().await.expect("a signal");
     assert_eq!((path.as_str(), member.as_str()), ("/org/putexd/Putexd1/service/db_2d1", "PropertiesChanged"));
     let (_, changed, _): Body = message.body().deserialize().expect("changes");
-    assert_eq!(changed.keys().collect::<Vec<_>>(), ["State"]);
-    assert_eq!(next().await.expect("a signal").1, "Transition");
-    assert!(began.elapsed() < Duration::from_millis(500), "a change of state does not wait");
+    assert_eq!(changed.into_keys().collect::<Vec<_>>(), ["State"]);
 
-    // What changes without a change of state waits for the second to pass, and what has changed back is never told.
-    change(&|status| status.holder = "h7".to_owned());
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    change(&|status| status.holder.clear());
-    change(&|status| status.revision += 1);
-    change(&|status| status.health = "passes".to_owned());
-    let (_, _, message) = next().await.expect("a signal");
-    let (_, changed, _): Body = message.body().deserialize().expect("changes");
-    assert_eq!(changed.keys().collect::<Vec<_>>(), ["Health"]);
-    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    stage.transitions.tell(TransitionStatus { service: "db-1".to_owned(), ..TransitionStatus::default() });
+    let (path, member, message) = next().await.expect("a signal");
+    assert_eq!((path.as_str(), member.as_str()), ("/org/putexd/Putexd1/service/db_2d1", TRANSITION));
+    let told: TransitionStatus =
+        serde_json::from_str(&message.body().deserialize::<String>().expect("a text")).expect("JSON");
+    assert_eq!(told.service, "db-1");
 
     // A service goes, and another comes.
-    stage.services.lock().expect("a lock")[2] = service("web");
-    stage.bulletin.all_changed();
+    stage.shown.send_replace(shown(&["db-1", "web"]));
     assert_eq!(next().await.expect("a signal").1, "InterfacesRemoved");
+    assert_eq!(next().await.expect("a signal").1, "PropertiesChanged");
     assert_eq!(next().await.expect("a signal").1, "InterfacesAdded");
-
-    // Where nothing changes nobody is asked.
-    let asked = stage.asked[1].load(Ordering::Relaxed);
+    stage.shown.send_modify(|shown| shown.drained = true);
+    assert_eq!(next().await.expect("a signal").0, PATH);
     assert!(next().await.is_none());
-    assert_eq!(stage.asked[1].load(Ordering::Relaxed), asked);
 }
 
-#[tokio::test(start_paused = true)]
-async fn looks_are_answered_at_a_bounded_pace_from_one_picture() {
-    let stage = Stage::new(300).await;
-    let looks = StatusProxy::new(&stage.client).await.expect("a proxy");
-    let began = Instant::now();
-    let mut at_once = 0;
-    for _ in 0..300 {
-        assert_eq!(looks.list_services().await.expect("an answer").len(), 300);
-        at_once += usize::from(began.elapsed() < Duration::from_millis(100));
+#[tokio::test]
+async fn root_has_a_socket_of_his_own() {
+    let stage = Stage::new().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("control");
+    assert_eq!(control::server(&path).await, None);
+    control::serve(&path, stage.daemon.clone());
+    assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(control::server(&path).await, Some(std::process::id()));
+    let client = control::connect(&path).await.expect("a connection");
+    let manager = ManagerProxy::new(&client).await.expect("a proxy");
+    assert!(manager.describe().await.is_ok());
+    manager.carry_out(DRAIN).await.expect("it is begun");
+    assert_eq!(stage.done.lock().expect("a lock")[0].0, "root@h1");
+    drop(manager);
+    // A client that has gone is seen to have.
+    let (one, other) = UnixStream::pair().expect("a pair of sockets");
+    let one = std::os::fd::OwnedFd::from(one.into_std().expect("a socket"));
+    assert!(authority::is_there(&one));
+    drop(other);
+    assert!(!authority::is_there(&one));
+}
+
+/// The items of the manual page in bold, by their heading.
+fn items() -> Vec<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/usr/share/man/man5/org.putexd.Putexd1.5");
+    let page = std::fs::read_to_string(path).expect("the page can be read");
+    let mut heading = "";
+    let mut all = Vec::new();
+    for line in page.lines() {
+        if let Some(title) = line.strip_prefix(".Ss org.putexd.Putexd1.") {
+            heading = title;
+        } else if line.starts_with(".S") {
+            heading = "";
+        } else if let Some(item) = line.strip_prefix(".It \\fB").filter(|_| !heading.is_empty()) {
+            all.push((heading.to_owned(), item.split("\\fR").next().unwrap_or_default().to_owned()));
+        }
     }
-    let took = began.elapsed();
-    let pace = Duration::from_micros(800 + 300 * 100);
-    assert!(took > pace * 280 && took < pace * 330, "{took:?}");
-    assert!(at_once > 2, "an operator's few looks do not wait: {at_once}");
-    let asked = stage.asked[0].load(Ordering::Relaxed);
-    assert!(asked as u128 <= took.as_millis() / 100 + 1, "the daemon was asked {asked} times in {took:?}");
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn the_page_names_every_method_signal_and_property() {
+    let stage = Stage::new().await;
+    let mut served = Vec::new();
+    for (path, of) in [(PATH, "Manager"), ("/org/putexd/Putexd1/service/db_2d1", "Service")] {
+        let xml = stage.call(path, "org.freedesktop.DBus.Introspectable", "Introspect", &()).await.expect("an answer");
+        let xml: String = xml.body().deserialize().expect("a text");
+        let begin = xml.find(&format!("<interface name=\"org.putexd.Putexd1.{of}\">")).expect("it has the interface");
+        let xml = xml[begin..].split("</interface>").next().unwrap_or_default();
+        for kind in ["method", "signal", "property"] {
+            let begin = format!("<{kind} name=\"");
+            let names = xml.split(&begin).skip(1).filter_map(|rest| rest.split('"').next());
+            served.extend(names.map(|name| (of.to_owned(), name.to_owned())));
+        }
+    }
+    served.sort();
+    assert_eq!(items(), served);
 }

@@ -27,12 +27,6 @@ pub fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The processor time that this process has used, all threads together.
-#[must_use]
-pub fn used() -> Duration {
-    span(clock_gettime(ClockId::ProcessCPUTime))
-}
-
 fn span(spec: Timespec) -> Duration {
     let seconds = u64::try_from(spec.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(spec.tv_nsec).unwrap_or(0);

@@ -20,20 +20,18 @@ const CRASHES: &str = "[Service]\nExecStart=\nExecStart=/bin/false\nType=exec\n"
 /// One whose program is not there, which systemd counts as started all the same.
 const MISSING: &str = "[Service]\nExecStart=\nExecStart=/nowhere/database\nType=simple\n";
 
-/// What putexd on `host` tells over the bus of the service `db`: the value of each key.
+/// What putexd on `host` tells over the bus of the service `db`.
 fn status(host: &Host) -> Value {
-    let call =
-        ["busctl", "--json=short", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", "org.putexd.Putexd1.Status"];
-    let output = host.output(&[&call[..], &["DescribeService", "s", "db"]].concat());
+    let object = ["org.putexd.Putexd1", "/org/putexd/Putexd1/service/db", "org.putexd.Putexd1.Service"];
+    let output = host.output(&[&["busctl", "--json=short", "call"], &object[..], &["Describe"]].concat());
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let told = answer["data"][0].as_object().cloned().unwrap_or_default();
-    told.into_iter().map(|(key, mut value)| (key, value["data"].take())).collect()
+    serde_json::from_str(answer["data"][0].as_str().unwrap_or_default()).unwrap_or_default()
 }
 
 fn alarms(host: &Host) -> Vec<String> {
     let alarms = status(host)["alarms"].as_array().cloned().unwrap_or_default();
     let words = |alarm: &Value| {
-        let text = |key: &str| alarm[key]["data"].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| alarm[key].as_str().unwrap_or_default().to_owned();
         ["remedy", "what", "reason"].map(text).join(": ")
     };
     alarms.iter().map(words).collect()
@@ -146,9 +144,9 @@ fn a_database_that_crashes_on_every_host_is_an_alarm_until_it_runs() {
 
 /// Says on `host` that `node` is dead. Returns what putexd answers.
 fn confirm_dead(host: &Host, node: &str) -> (bool, String) {
-    let call =
-        ["busctl", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", "org.putexd.Putexd1.Manager", "ConfirmDead"];
-    let output = host.output(&[&call[..], &["sa{sv}", node, "0"]].concat());
+    let call = ["busctl", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", "org.putexd.Putexd1.Manager", "Do", "s"];
+    let verb = format!(r#"{{"verb": "confirm-dead", "node": "{node}"}}"#);
+    let output = host.output(&[&call[..], &[&verb]].concat());
     (output.status.success(), said(&output))
 }
 

@@ -86,7 +86,7 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
 /// The status as putexctl prints it for programs, then an empty line, then the status as bus, terminal and systemd show
 /// it.
 const STATUS: &str = "set -e; putexctl status --local evil --json; echo
-    busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Status ListServices
+    busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Manager Describe
     putexctl status --local; putexctl status evil; putexctl status; systemctl show --property=StatusText putexd.service";
 
 /// Waits until both hosts have seen the revision, and checks that what they print of it is harmless.

@@ -7,7 +7,7 @@ mod parts;
 
 use std::path::Path;
 
-use super::running;
+use super::described;
 use crate::audit::{self, Finding};
 use crate::config::Settings;
 use crate::types::span::rounded;
@@ -58,7 +58,7 @@ pub(super) async fn host(root: &Path, settings: &Settings) -> Host {
 
 /// What putexd, if it runs, does not tell of the same units itself.
 async fn untold(found: Vec<Finding>) -> Vec<String> {
-    let running = running().await.unwrap_or_default();
+    let running = described().await.unwrap_or_default().services;
     let is_told = |Finding { service, text, .. }: &Finding| {
         running.iter().any(|status| {
             status.service == service.as_str() && (status.hindrance == *text || status.remarks.contains(text))

@@ -5,20 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Host;
 use crate::cluster::view::Life;
 use crate::config::Settings;
-use crate::ctl::ask::Bus;
+use crate::ctl::ask::described;
 use crate::ctl::view::enumerated;
-use crate::dbus::{ClusterStatus, ServiceStatus};
+use crate::dbus::{ClusterStatus, Description, ServiceStatus};
 
 /// How many services a line names.
 const NAMED: usize = 6;
 
 pub(super) async fn look(settings: &Settings, host: &mut Host) {
-    let told = async {
-        let bus = Bus::connect().await?;
-        tokio::try_join!(bus.services(), bus.cluster())
-    };
     // That putexd does not run is told elsewhere.
-    if let Ok((services, cluster)) = told.await {
+    if let Ok(Description { services, cluster, .. }) = described().await {
         let names: BTreeSet<String> = settings.services.iter().map(|service| service.name.to_string()).collect();
         host.findings.extend(unread(&names, &services));
         compare(&agreements(settings), &cluster, host);

@@ -99,8 +99,6 @@ pub struct Status {
     pub failure: String,
     /// Whether it fails on this host for as long as to be an alarm.
     pub is_failing: bool,
-    /// Grows with each change that the bus tells by itself. What changes with every renewal is not among them.
-    pub version: u64,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
     /// The word that keeps the service stopped everywhere, as far as this host knows.
@@ -147,7 +145,6 @@ impl Status {
             health: String::new(),
             failure: String::new(),
             is_failing: false,
-            version: 0,
             revision: Revision(0),
             token: FencingToken(0),
             hindrance: None,
@@ -166,22 +163,8 @@ impl Status {
         }
     }
 
-    /// Whether the bus shows the same of both, apart from what changes with every renewal.
-    fn is_signalled_as(&self, other: &Self) -> bool {
-        let Self { state, since, holder, held_since, token, health, failure, unproven, alarms, remarks, .. } = self;
-        let Self { stopped, paused, .. } = self;
-        *state == other.state
-            && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
-            && (self.remembered, self.remembered_until) == (other.remembered, other.remembered_until)
-            && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
-            && (unproven, alarms, remarks) == (&other.unproven, &other.alarms, &other.remarks)
-            && (stopped, paused) == (&other.stopped, &other.paused)
-            && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
-            && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
-    }
-
-    /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
-    /// changes the revision alone, which STATUS= does not name.
+    /// Whether STATUS= and the properties on the bus, which are made anew for each change, say the same of the service with both
+    /// statuses. A renewal changes the revision alone, which they do not name.
     fn is_told_as(&self, other: &Self) -> bool {
         let stage = |status: &Self| match status.waiting {
             Some(Waiting::Holder { stage, .. }) => Some(stage),
@@ -189,18 +172,10 @@ impl Status {
         };
         let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), stage(status));
         let is_stopped = |status: &Self| status.stopped.is_some();
-        self.state == other.state
+        (self.state, self.since) == (other.state, other.since)
             && self.holder == other.holder
             && told(self) == told(other)
             && is_stopped(self) == is_stopped(other)
-    }
-}
-
-/// What tells two hindrances apart: the text, or the kind where the text counts down.
-fn hindrance_kind(hindrance: &Hindrance) -> &str {
-    match hindrance {
-        Hindrance::Reason(reason) | Hindrance::BackOff(Waiting::BackOff { reason, .. }) => reason,
-        Hindrance::BackOff(_) => "",
     }
 }
 
@@ -210,7 +185,6 @@ fn is_same_start(one: Option<&(u64, String)>, other: Option<&(u64, String)>) -> 
 }
 
 impl Service {
-    #[expect(clippy::too_many_lines, reason = "one status is put together from all that the service knows")]
     pub(super) fn show(&mut self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
@@ -253,7 +227,6 @@ impl Service {
             health: if has_check { self.verdict.clone() } else { String::new() },
             failure: self.failure.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default(),
             is_failing: self.failing.stands(),
-            version: 0,
             hindrance: self.election.hindrance(now),
             stopped: self.election.stop_word(now).cloned(),
             lost_stop: self.election.lost_stop(now).cloned(),
@@ -280,7 +253,7 @@ impl Service {
             self.runs.see_release(release, &self.host.node, now);
         }
         let runs_since = self.runs_since.filter(|_| status.state == State::Active);
-        let (mut is_told, mut is_signalled) = (false, false);
+        let mut is_told = false;
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
@@ -303,16 +276,11 @@ impl Service {
                 status.held_since = shown.held_since.or(status.held_since);
                 status.held_longer = shown.held_longer;
             }
-            is_signalled = !shown.is_signalled_as(&status);
-            status.version = shown.version + u64::from(is_signalled);
             is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;
             modified
         });
-        if is_signalled {
-            self.host.tidings.bulletin().changed();
-        }
         if is_told {
             self.changed.notify_one();
         }

@@ -215,7 +215,7 @@ impl Service {
             }
         }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
-        self.host.tidings.bulletin().transition(TransitionStatus {
+        self.host.tidings.transitions().tell(TransitionStatus {
             service: service.to_string(),
             from: told.from.to_string(),
             to: told.to.to_string(),

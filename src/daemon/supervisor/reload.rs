@@ -35,7 +35,6 @@ impl Supervisor {
         journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
         notify::ready();
         self.shown.clear();
-        self.host.tidings.bulletin().all_changed();
     }
 
     pub(super) fn keep(&mut self, texts: Texts) {

@@ -163,7 +163,6 @@ impl Supervisor {
 
     /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
     pub(super) fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
-        self.host.tidings.bulletin().all_changed();
         if let Some(handle) = self.services.remove(name) {
             self.retire_handle(handle, why, successor);
         }
@@ -184,9 +183,6 @@ impl Supervisor {
             .into_iter()
             .partition(|retiring| retiring.handle.task.is_finished() || now >= retiring.give_up_at);
         self.retiring = going_on;
-        if !over.is_empty() {
-            self.host.tidings.bulletin().all_changed();
-        }
         for retiring in over {
             let name = &retiring.handle.settings.name;
             if !retiring.handle.task.is_finished() {

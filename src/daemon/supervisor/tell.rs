@@ -1,6 +1,6 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::cluster::view::{HostStatus, Life};
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus, Unread};
+use crate::dbus::{Ask, Description, ServiceStatus, Shown, ShownService, StoreStatus, TimingsStatus, Unread};
 use crate::election::{Cause, Heard, Hindrance, Stage, State, Waiting, Word};
 use crate::journal;
 use crate::types::span::milliseconds;
-use crate::types::{NodeId, ServiceName, Time, UnitName};
+use crate::types::{NodeId, ServiceName, Time, UnitName, printable};
 
 /// A report may be read so long after it was written: one that a host wrote before it died says nothing of its life.
 const READ_LATE: Duration = Duration::from_secs(15);
@@ -31,18 +31,14 @@ impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
     pub(super) fn answer_here(&mut self, ask: Ask) {
         match ask {
-            Ask::List(answer) => {
-                let _ = answer.send(self.statuses());
-            }
-            Ask::Store(answer) => {
-                let _ = answer.send(self.store_status());
-            }
-            Ask::Changes { all, also, answer } => {
-                let _ = answer.send(self.changes(all, &also));
-            }
-            Ask::Cluster(answer) => {
+            Ask::Describe(answer) => {
                 self.cluster.looked_at();
-                let _ = answer.send(self.cluster.status());
+                let (services, store) = (self.statuses_of(|_| true), self.store_status());
+                let _ = answer.send(Description { services, store, cluster: self.cluster.status() });
+            }
+            Ask::Service { service, answer } => {
+                let statuses = self.statuses_of(|name| name.as_str() == service);
+                let _ = answer.send(statuses.into_iter().find(|status| status.service == service));
             }
             Ask::History { service, answer } => self.tell_history(&service, answer),
             Ask::Do { verb, by, answer } => match verb {
@@ -169,37 +165,34 @@ impl Supervisor {
         self.silences.status(self.store_settings.address().to_string())
     }
 
-    /// The status of all services, and of those that do not run because their file is broken.
-    pub(super) fn statuses(&self) -> Vec<ServiceStatus> {
-        self.statuses_of(|_| true)
-    }
-
-    /// The status of the services that the bus has not seen as they are now, and of those in `also`; if `all`, of all services.
-    fn changes(&mut self, all: bool, also: &BTreeSet<ServiceName>) -> Changes {
-        // A service that ends here is seen until it has ended.
-        let ending = self.retiring.iter().map(|retiring| (&retiring.handle.settings.name, &retiring.handle));
-        let ending = ending.filter(|(name, _)| !self.services.contains_key(*name));
-        let known: BTreeMap<&ServiceName, &Handle> = self.services.iter().chain(ending).collect();
-        if all {
-            self.seen.retain(|name, _| known.contains_key(name));
-        }
-        // The versions are read before the rest: what changes in between is asked for again.
-        let mut wanted = also.clone();
-        for (name, handle) in known {
-            let version = handle.status.borrow().version;
-            match self.seen.get_mut(name) {
-                Some(seen) if *seen == version => continue,
-                Some(seen) => *seen = version,
-                None => {
-                    self.seen.insert(name.clone(), version);
+    /// Has the properties on the bus show what is so now.
+    pub(super) fn show_on_bus(&self) {
+        let mut others: Vec<ServiceStatus> = self.observers.statuses().collect();
+        others.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
+        others.extend(self.coming.iter().map(|service| self.row_of_coming(service)));
+        let drained = self.host.drain.word().is_some();
+        self.on_bus.send_if_modified(|shown| {
+            let mut is_new = std::mem::replace(&mut shown.drained, drained) != drained;
+            let mut names = BTreeSet::new();
+            // What comes first counts: a service that ends here is seen until it has ended.
+            let retiring = self.retiring.iter().map(|retiring| &retiring.handle);
+            for handle in self.services.values().chain(retiring) {
+                let (settings, status) = (&handle.settings, handle.status.borrow());
+                if names.insert(settings.name.as_str()) {
+                    let now = (settings.unit.as_str(), status.state.as_str(), status.holder.as_str(), status.since);
+                    is_new |= show_service(shown, settings.name.as_str(), now);
                 }
             }
-            wanted.insert(name.clone());
-        }
-        let mut services = self.statuses_of(|name| all || wanted.contains(name));
-        services.retain(|status| all || !status.unit.is_empty());
-        let names = all.then(|| services.iter().map(|status| status.service.clone()).collect());
-        Changes { services, names }
+            for status in &others {
+                if names.insert(&status.service) {
+                    let now = (&*status.unit, &*status.state, &*status.holder, status.since.unwrap_or_default());
+                    is_new |= show_service(shown, &status.service, now);
+                }
+            }
+            let count = shown.services.len();
+            shown.services.retain(|name, _| names.contains(name.as_str()));
+            is_new || shown.services.len() != count
+        });
     }
 
     /// The status of the services that are `wanted`, and of those that do not run because their file is broken.
@@ -271,6 +264,7 @@ impl Supervisor {
 
     pub(super) fn show(&mut self) {
         self.see_losses();
+        self.show_on_bus();
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
         let drained = if self.host.drain.word().is_some() { " (this host is drained)" } else { "" };
         let count = format!("{}{drained}", self.count());
@@ -303,6 +297,18 @@ impl Supervisor {
             count => format!("{count} services"),
         }
     }
+}
+
+/// Changes what is shown of a service, and returns whether it was something else.
+fn show_service(shown: &mut Shown, name: &str, now: (&str, &str, &str, u64)) -> bool {
+    let is_so = |before: &ShownService| (&*before.unit, &*before.state, &*before.holder, before.since) == now;
+    if shown.services.get(name).is_some_and(is_so) {
+        return false;
+    }
+    let (unit, state, holder, since) = now;
+    let (unit, state, holder) = (unit.to_owned(), state.to_owned(), printable(holder).into_owned());
+    shown.services.insert(name.to_owned(), ShownService { unit, state, holder, since });
+    true
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
