@@ -29,7 +29,7 @@ use self::limit::Limit;
 use crate::bus;
 use crate::cluster::history::Run;
 use crate::cluster::request::{Unmet, Verb};
-use crate::types::{NodeId, printable};
+use crate::types::{NodeId, ServiceName, printable};
 
 mod authority;
 pub mod control;
@@ -83,7 +83,7 @@ pub enum Ask {
     /// The history of a service's lock, the latest tenure last.
     History {
         /// The service.
-        service: crate::types::ServiceName,
+        service: ServiceName,
         /// Where to send it; `Err`: why it is not known.
         answer: oneshot::Sender<Result<Vec<Run>, Unread>>,
     },
@@ -185,7 +185,8 @@ async fn attend(
     standing: &mut Standing,
     tried: &mut Option<oneshot::Sender<()>>,
 ) -> zbus::Result<()> {
-    let authority = Authority::new(bus::system().await?);
+    let asking = bus::system().await?;
+    let authority = Authority::new(asking.clone());
     let (bus, refusals) = Limit::connect(bus::socket().await?, authority.clone()).await?;
     let follow = async {
         let mut signals = signals::Signals::register(&bus, daemon, Caller::OnBus(authority)).await?;
@@ -202,6 +203,7 @@ async fn attend(
         ended = follow => ended,
         () = refusals.send(&bus) => Ok(()),
         () = bus.closed() => Ok(()),
+        () = asking.closed() => Ok(()),
     }
 }
 
