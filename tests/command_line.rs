@@ -57,7 +57,7 @@ fn each_program_says_its_version_its_commit_and_its_stores() {
         assert_eq!(*first, format!("{name} {}", env!("CARGO_PKG_VERSION")));
         assert_eq!(commit.strip_prefix("commit: "), Some(option_env!("PUTEX_COMMIT").unwrap_or("unknown")));
         let stores: Vec<&str> = stores.strip_prefix("stores: ").expect("the stores").split(", ").collect();
-        assert_eq!(stores, putexd::types::store::StoreSettings::BUILT_IN);
+        assert_eq!(stores, putexd::store::StoreSettings::BUILT_IN);
     }
 }
 

@@ -4,25 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::capacity;
-use super::contains::overlap;
-use super::diagnostic::{Diagnostic, Report, Severity, first_error};
-use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
-use super::host_file::{self, Common, Host};
-use super::service::{self, Claim};
-use super::settings::{ServiceSettings, Settings};
+use super::host_file::{self, Host};
+use super::service::{self, Claim, Common, ServiceSettings};
+use super::settings::WatchdogSettings;
+use super::units::overlap;
 use crate::host::identity;
 use crate::host::mountinfo::Mount;
 use crate::host::mounts;
+use crate::keys::{Diagnostic, File, Report, Severity, first_error};
+use crate::store::StoreSettings;
 use crate::types::bound::{self, AtBoot};
 use crate::types::kept::{Made, Text};
 use crate::types::trust;
-use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
+use crate::types::{ClusterName, LEASE_LIMIT, NodeId, ServiceName, UnitName};
 
 /// The path of the host's own file, relative to the root.
 const HOST_FILE: &str = "etc/putex/putexd.toml";
@@ -34,6 +34,25 @@ pub const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/l
 /// The largest file that is read. A definition is a page of text; a much larger file is a mistake, and would be held in
 /// memory.
 const MOST_BYTES: u64 = 256 * 1024;
+
+/// The whole configuration of one host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The name of this host in the locks.
+    pub node: NodeId,
+    /// Where the locks are.
+    pub store: StoreSettings,
+    /// The name that distinguishes this host's cluster from others that share the store; `None` if it has none.
+    pub cluster: Option<ClusterName>,
+    /// The file with the key that seals records; `None` if records are not sealed.
+    pub seal_key: Option<PathBuf>,
+    /// The hardware watchdog that the guard is to serve, if any.
+    pub watchdog: Option<WatchdogSettings>,
+    /// Where metrics and leases are served over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// The services, in the order of their names.
+    pub services: Vec<ServiceSettings>,
+}
 
 /// The result of reading the configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +104,7 @@ impl fmt::Display for Loaded {
             |file: &Path| self.diagnostics.iter().any(|found| found.severity == Severity::Error && found.path == *file);
         match (&self.settings, &self.for_all) {
             (Some(settings), _) => {
-                let good = settings.services.iter().filter(|service| !is_refused(&service.source)).count();
+                let good = settings.services.iter().filter(|service| !is_refused(&service.source.0)).count();
                 write!(f, "{}, {found}", plural(good, "good service"))
             }
             (None, Some(error)) => {
@@ -140,11 +159,11 @@ pub fn lacks_store(root: &Path) -> bool {
     let Ok(text) = read(&path) else {
         return matches!(fs::symlink_metadata(&path), Err(missing) if missing.kind() == io::ErrorKind::NotFound);
     };
-    let mut report = Report::new(path, text);
-    let Some(fragment) = parse::<HostFragment>(&mut report) else { return false };
-    let is_unnamed = fragment.store.is_none();
+    let mut report = Report::new(path, text.clone());
+    let Some(file) = File::parse(&text, &mut report) else { return false };
+    let is_unnamed = !file.has("store");
     // Whether the name of the host will do is of no interest before there is a store.
-    host_file::check(root, "unnamed", fragment, &mut report);
+    host_file::check(root, "unnamed", file, &mut report);
     let errors = report.diagnostics().iter().filter(|found| found.severity == Severity::Error).count();
     is_unnamed && errors == 1
 }
@@ -231,8 +250,7 @@ fn combine(
     let mut services: Vec<ServiceSettings> =
         kept.into_iter().chain(good).filter_map(|candidate| candidate.settings).collect();
     services.sort_by(|one, other| one.name.cmp(&other.name));
-    let overload = host.as_ref().and_then(|host| capacity::warning(&host.store, &services));
-    if let Some(warning) = overload {
+    if let Some(warning) = host.as_ref().and_then(|host| overload(&host.store, &services)) {
         let mut report = Report::new(root.join(HOST_FILE), String::new());
         report.file_warning(warning);
         diagnostics.extend(report.diagnostics());
@@ -247,6 +265,19 @@ fn combine(
         services,
     });
     Loaded { settings, broken, for_all, is_unread, diagnostics, texts }
+}
+
+/// The warning, with its remedy, if these services renew more often than the store was measured with; `None` if they do not.
+fn overload(store: &StoreSettings, services: &[ServiceSettings]) -> Option<String> {
+    let (name, borne) = store.capacity();
+    let renewals: f64 = services.iter().map(|service| service.timings.renew_after().as_secs_f64().recip()).sum();
+    (renewals > borne).then(|| {
+        format!(
+            "raise renew-interval, or try that the store bears it: {} services renew {renewals:.0} locks a second, and {name} was measured \
+             with up to {borne:.0}; where renewals come too late their units are stopped",
+            services.len()
+        )
+    })
 }
 
 fn first_errors(candidates: &[Candidate]) -> BTreeMap<ServiceName, Diagnostic> {
@@ -305,13 +336,13 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
 
 /// The values in place of those of a `putexd.toml` that cannot be used.
 fn unknown_common(root: &Path) -> Common {
-    Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, node: None, root: root.to_owned() }
+    Common { bad: true, ..Common::new(root) }
 }
 
 fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
-    let fragment = parse::<HostFragment>(&mut report);
-    let (host, common) = match fragment {
-        Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
+    let text = report.text().to_owned();
+    let (host, common) = match File::parse(&text, &mut report) {
+        Some(file) => host_file::check(root, host_name, file, &mut report),
         None => (None, unknown_common(root)),
     };
     let text = host.is_some().then(|| report.source());
@@ -335,9 +366,9 @@ fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate 
 }
 
 fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
-    let mut report = Report::new(text.path, text.text);
-    let (settings, claim) = match parse::<ServiceFragment>(&mut report) {
-        Some(fragment) => service::check(&name, fragment, common, &mut report),
+    let mut report = Report::new(text.path, text.text.clone());
+    let (settings, claim) = match File::parse(&text.text, &mut report) {
+        Some(file) => service::check(&name, file, common, &mut report),
         // The claims of a file that is not TOML would be a guess, and a guess must not stop another service.
         None => (None, Claim::default()),
     };

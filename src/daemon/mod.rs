@@ -227,7 +227,7 @@ fn check(arguments: &Arguments) -> ExitCode {
     let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
         let observed =
-            if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
+            if service.observes() { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
         let words = format!("{observed}{}", service.timings.in_words());
         match alike.iter_mut().find(|(known, _)| *known == words) {
             Some((_, names)) => names.push(service.name.as_str()),
