@@ -94,7 +94,7 @@ fn a_good_configuration_is_checked_with_0() {
     assert_eq!(status(&output), 0, "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("1 good service, 0 errors"), "{}", text(&output.stdout));
     // The timings are shown as resolved: the store decides the default of F.
-    let resolved = "db: R = 3s, F = 6, C = 2: the lease T = R·F is 18s";
+    let resolved = "db.toml: ok   R 3 s  lease 18 s  failover ≤ 30 s\n";
     assert!(text(&output.stdout).contains(resolved), "{}", text(&output.stdout));
 }
 

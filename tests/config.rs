@@ -695,7 +695,11 @@ fn a_folder_that_is_not_there_yet_says_nothing_of_any_service() {
     // The files were on this mount when they were read last.
     write(root.path(), "etc/putex.d/db.toml", "unit = \"database.service\"\n");
     let copy = |mount: &str| {
-        write(root.path(), "etc/putex.kept/bound.json", &format!("{{\"mounts\":[\"{mount}\"],\"services\":{{}}}}"));
+        write(
+            root.path(),
+            "etc/putex.kept/bound.json",
+            &format!("{{\"format\":1,\"mounts\":[\"{mount}\"],\"services\":{{}}}}"),
+        );
     };
     copy("proc.mount");
     assert!(!load(&root).is_unread, "it is mounted");

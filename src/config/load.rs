@@ -21,6 +21,7 @@ use crate::keys::{Diagnostic, File, Report, Severity, first_error};
 use crate::store::StoreSettings;
 use crate::types::bound::{self, AtBoot};
 use crate::types::kept::{Made, Text};
+use crate::types::span::rounded;
 use crate::types::trust;
 use crate::types::{ClusterName, LEASE_LIMIT, NodeId, ServiceName, UnitName};
 
@@ -89,6 +90,54 @@ impl Loaded {
     pub fn has_errors(&self) -> bool {
         first_error(&self.diagnostics).is_some()
     }
+
+    fn errors_in(&self, file: &Path) -> usize {
+        self.diagnostics.iter().filter(|found| found.severity == Severity::Error && found.path == *file).count()
+    }
+
+    /// A line for each service: its file, and its times or how many errors there are; and what moves together.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let errors = |file: &Path| plural(self.errors_in(file), "error");
+        let mut rows: BTreeMap<&ServiceName, String> =
+            self.broken.iter().map(|(name, error)| (name, errors(&error.path))).collect();
+        for service in self.settings.iter().flat_map(|settings| &settings.services) {
+            if self.errors_in(&service.source.0) > 0 {
+                rows.insert(&service.name, errors(&service.source.0));
+                continue;
+            }
+            let times =
+                [service.timings.renew_interval, service.timings.lease()].map(|time| spaced(&format!("{time:?}")));
+            let [renew, lease] = times;
+            let failover = spaced(&rounded(service.failover()));
+            let mut row = format!("ok   R {renew}  lease {lease}  failover ≤ {failover}");
+            if service.observes() {
+                row.push_str("  observed");
+            }
+            if !service.bound_units.is_empty() {
+                let units: Vec<&str> = service.units().map(UnitName::as_str).collect();
+                row = format!("{row}\n  moves together: {}", units.join(", "));
+            }
+            rows.insert(&service.name, row);
+        }
+        let width = rows.keys().map(|name| name.as_str().len()).max().unwrap_or_default() + ".toml:".len();
+        rows.iter()
+            .map(|(name, row)| format!("{:width$} {row}\n", format!("{name}.toml:")))
+            .collect::<Vec<_>>()
+            .concat()
+    }
+}
+
+/// A span with spaces before its units.
+fn spaced(span: &str) -> String {
+    let mut text = String::new();
+    for character in span.chars() {
+        if character.is_alphabetic() && text.ends_with(|last: char| last.is_ascii_digit()) {
+            text.push(' ');
+        }
+        text.push(character);
+    }
+    text
 }
 
 /// Each diagnostic, with an empty line after it, and a last line with the numbers of services, errors and warnings.
@@ -100,11 +149,9 @@ impl fmt::Display for Loaded {
         let count = |severity| self.diagnostics.iter().filter(|found| found.severity == severity).count();
         let found =
             format!("{}, {}", plural(count(Severity::Error), "error"), plural(count(Severity::Warning), "warning"));
-        let is_refused =
-            |file: &Path| self.diagnostics.iter().any(|found| found.severity == Severity::Error && found.path == *file);
         match (&self.settings, &self.for_all) {
             (Some(settings), _) => {
-                let good = settings.services.iter().filter(|service| !is_refused(&service.source.0)).count();
+                let good = settings.services.iter().filter(|service| self.errors_in(&service.source.0) == 0).count();
                 write!(f, "{}, {found}", plural(good, "good service"))
             }
             (None, Some(error)) => {
