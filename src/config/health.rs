@@ -11,7 +11,7 @@ use super::settings::{FenceSettings, HealthSettings, Probe};
 use super::timings::LONGEST_LIMIT;
 use crate::election::Timings;
 use crate::host::address::{is_host, is_host_and_port};
-use crate::keys::{ConfigKey, Read, Report, Table, Value};
+use crate::keys::{ConfigKey, Read, Table, Value};
 use crate::types::{NodeId, UnitName};
 
 /// The largest `rise` and `fall`. They count checks, and only few checks fit into a lease.
@@ -82,30 +82,25 @@ pub(super) const FENCE: &[ConfigKey<FenceSettings>] = &[
 
 /// Validates `[health]`, whose times are bounded by the service's timings. Its program is searched for below `root`.
 /// `None`: an error was reported, or the service's timings are unknown.
-pub(super) fn check_health(
-    mut table: Table<'_>,
-    timings: Option<Timings>,
-    root: &Path,
-    report: &mut Report,
-) -> Option<HealthSettings> {
+pub(super) fn check_health(mut table: Table<'_>, timings: Option<Timings>, root: &Path) -> Option<HealthSettings> {
     let mut check = Check { rise: 1, fall: 2, ..Check::default() };
-    table.read(HEALTH, &mut check, report);
+    table.read(HEALTH, &mut check);
     let given: Vec<&str> =
         ["command", "unit", "tcp", "http"].into_iter().filter(|key| table.place(key).is_some()).collect();
     match given.len() {
         1 => {}
-        0 => report.error(&table.at(""), "[health] asks nothing: set one of command, unit, tcp and http"),
-        _ => report.error(&table.at(""), format!("[health] has {}: keep one of them", given.join(" and "))),
+        0 => table.error(&[], "[health] asks nothing: set one of command, unit, tcp and http"),
+        _ => table.error(&[], format!("[health] has {}: keep one of them", given.join(" and "))),
     }
     if table.has_taken("user") && table.place("command").is_none() {
-        report.error(
-            &table.at("user"),
+        table.error(
+            &["user"],
             "user is about command, which is missing: set User= in the unit that is the check, or remove user",
         );
-    } else if table.has_taken("command") {
-        warn_of_program(&check, root, &table, report);
+    } else if table.is_good("command") {
+        warn_of_program(&check, root, &table);
     }
-    check_times(&mut check, timings?, &table, report);
+    check_times(&mut check, timings?, &table);
     let Check { command, user, unit, tcp, http, interval, timeout, rise, fall } = check;
     let probe = command
         .map(|Command(argv)| Probe::Command { argv, user })
@@ -116,37 +111,31 @@ pub(super) fn check_health(
 }
 
 /// Validates `[fence]` of a service with these units, on the host `node`. Errors are reported.
-pub(super) fn check_fence(
-    mut table: Table<'_>,
-    units: &[Spanned<UnitName>],
-    node: Option<&NodeId>,
-    report: &mut Report,
-) -> FenceSettings {
+pub(super) fn check_fence(mut table: Table<'_>, units: &[Spanned<UnitName>], node: Option<&NodeId>) -> FenceSettings {
     let mut fence = FenceSettings::default();
-    table.read(FENCE, &mut fence, report);
+    table.read(FENCE, &mut fence);
     for key in ["hosts", "required"] {
         if table.has_taken(key) && table.place("others").is_none() {
             let text = format!("{key} is about others, which is missing: set it, such as others = \"fence@.service\"");
-            report.error(&table.at(key), text);
+            table.error(&[key], text);
         }
     }
     // A host that is missing in the list would not be fenced, and nobody would notice before that matters.
     if table.has_taken("hosts") && node.is_some_and(|node| !fence.hosts.contains(node)) {
-        report.error(
-            &table.at("hosts"),
+        table.error(
+            &["hosts"],
             "hosts does not name this host: list all that may hold the lock, and the same on each of them",
         );
     }
     fence.hosts.sort();
     if let Some(name) = &fence.unfence {
-        let place = table.at("unfence");
         if units.iter().any(|unit| unit.get_ref() == name) {
-            report.error(
-                &place,
+            table.error(
+                &["unfence"],
                 format!("{name} is a unit of the service itself: unfence names what is started before it"),
             );
         } else if ["scope", "device", "slice"].contains(&name.kind()) {
-            report.error(&place, format!("{name} cannot be started: name a .service"));
+            table.error(&["unfence"], format!("{name} cannot be started: name a .service"));
         }
     }
     fence
@@ -154,16 +143,16 @@ pub(super) fn check_fence(
 
 /// Sets the interval and the timeout, if they are not given, and checks them. A holder renews only while its last passed check is
 /// younger than T (renewal, H1).
-fn check_times(check: &mut Check, timings: Timings, table: &Table<'_>, report: &mut Report) {
+fn check_times(check: &mut Check, timings: Timings, table: &Table<'_>) {
     let lease = timings.lease();
     for (key, value) in [("interval", &mut check.interval), ("timeout", &mut check.timeout)] {
         if !table.has_taken(key) {
             *value = timings.renew_interval.min(lease / 3);
         } else if value.is_zero() {
-            report.error(&table.at(key), format!("{key} must be greater than zero"));
+            table.error(&[key], format!("{key} must be greater than zero"));
         } else if *value > lease {
-            report.error(
-                &table.at(key),
+            table.error(
+                &[key],
                 format!(
                     "{key} = {value:?} is longer than the lease T = renew-interval · failures = {lease:?}: a holder \
                      renews only while its last passed check is younger than T, so set at most {lease:?}"
@@ -174,8 +163,8 @@ fn check_times(check: &mut Check, timings: Timings, table: &Table<'_>, report: &
     let Check { interval, timeout, fall, .. } = *check;
     let oldest = interval.saturating_mul(fall).saturating_add(timeout);
     if oldest > lease && interval <= lease && timeout <= lease {
-        report.warning(
-            &table.first_of(&["interval", "timeout"]).unwrap_or_else(|| table.at("")),
+        table.warning(
+            &["interval", "timeout"],
             format!(
                 "{fall} failed checks in a row take up to interval · fall + timeout = {oldest:?}, but without a passed \
                  check the lease ends after T = {lease:?}: lower interval, timeout or fall"
@@ -204,12 +193,10 @@ fn command_problem(Command(argv): &Command) -> Option<String> {
 
 /// Warns of a program that is not there, or that its user may not run, and of a user who is not there. The program may be on a file
 /// system that is mounted later.
-fn warn_of_program(check: &Check, root: &Path, table: &Table<'_>, report: &mut Report) {
+fn warn_of_program(check: &Check, root: &Path, table: &Table<'_>) {
     let Some(program) = check.command.as_ref().and_then(|Command(argv)| argv.first()) else { return };
-    let place = table.at("command");
     if !root.join(program.trim_start_matches('/')).exists() {
-        report.warning(
-            &place,
+        table.warning(&["command"],
             format!(
                 "install {program}, which this host does not have: a check that cannot be run has failed, so that this host \
                  neither keeps the service nor takes it"
@@ -218,21 +205,19 @@ fn warn_of_program(check: &Check, root: &Path, table: &Table<'_>, report: &mut R
     } else if check.user.is_none()
         && let Some(closed) = closed_to_others(root, program)
     {
-        report.warning(
-            &place,
+        table.warning(&["command"],
             format!(
                 "let every user read and execute {program} (chmod o+rx {closed}), or name another user, such as user = \"root\": the check \
                  runs as a user of its own, who may not"
             ),
         );
     }
-    let Some(name) = check.user.as_ref().filter(|_| table.has_taken("user")) else { return };
+    let Some(name) = check.user.as_ref().filter(|_| table.is_good("user")) else { return };
     // A host without this file has its users elsewhere.
     let users = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
     let is_known = users.lines().any(|line| line.split(':').next() == Some(name));
     if !users.is_empty() && !is_known {
-        report.warning(
-            &table.at("user"),
+        table.warning(&["user"],
             format!(
                 "make the user {name}, unless a directory service knows it: it is not in /etc/passwd, and the check is to run \
                  as it"

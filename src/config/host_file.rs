@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::listen::{Listen, exposure};
-use super::service::{Common, SHARED};
+use super::service::{Common, SHARED, ServiceSettings};
 use super::settings::WatchdogSettings;
 use super::timings::{check_stop_limit, check_timings};
 use crate::keys::{ConfigKey, File, Report, Table, names};
@@ -14,13 +14,23 @@ use crate::store::StoreSettings;
 use crate::store::settings::take_seal_key;
 use crate::types::{ClusterName, NodeId, is_device_path};
 
-/// The validated content of `putexd.toml`, without the defaults for services.
-pub(super) struct Host {
-    pub(super) node: NodeId,
-    pub(super) store: StoreSettings,
-    pub(super) seal_key: Option<PathBuf>,
-    pub(super) cluster: Option<ClusterName>,
-    pub(super) metrics: Option<SocketAddr>,
+/// The whole configuration of one host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The name of this host in the locks.
+    pub node: NodeId,
+    /// Where the locks are.
+    pub store: StoreSettings,
+    /// The name that distinguishes this host's cluster from others that share the store; `None` if it has none.
+    pub cluster: Option<ClusterName>,
+    /// The file with the key that seals records; `None` if records are not sealed.
+    pub seal_key: Option<PathBuf>,
+    /// The hardware watchdog that the guard is to serve, if any.
+    pub watchdog: Option<WatchdogSettings>,
+    /// Where metrics and leases are served over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// The services, in the order of their names.
+    pub services: Vec<ServiceSettings>,
 }
 
 #[derive(Default)]
@@ -74,9 +84,10 @@ const GUARD: &[ConfigKey<WatchdogSettings>] = &[
 const METRICS: &[ConfigKey<Option<Listen>>] = &[ConfigKey::new("listen", |listen| listen)
     .required("say where metrics and leases are served, such as listen = \"127.0.0.1:9190\"")];
 
-/// Validates `putexd.toml`. An error was reported for everything that is `None`, and for defaults that are marked as
+/// Validates `putexd.toml`, and returns the settings without services. An error was reported for everything that is `None`, and for defaults that are marked as
 /// bad. Secrets are searched for below `root`.
-pub(super) fn check(root: &Path, host_name: &str, mut file: File<'_>, report: &mut Report) -> (Option<Host>, Common) {
+pub(super) fn check(root: &Path, host_name: &str, mut file: File<'_>) -> (Option<Settings>, Common) {
+    let report = file.report;
     let mut common = Common::new(root);
     if !file.has("store") {
         report.file_error(
@@ -88,64 +99,62 @@ pub(super) fn check(root: &Path, host_name: &str, mut file: File<'_>, report: &m
     let of_type = StoreSettings::keys_and_failures(&kind);
     // This holds even if something else in the table is wrong: the services are judged by the values that they will run with.
     common.defaults.timings.failures = of_type.as_ref().map_or(3, |(_, failures)| *failures);
-    let store = store_table(&mut file, &kind, of_type.map(|(keys, _)| keys), report)
-        .and_then(|table| check_store(root, table, report));
+    let store = store_table(&mut file, &kind, of_type.map(|(keys, _)| keys)).and_then(|table| check_store(root, table));
     common.election = store.as_ref().and_then(|(store, _)| store.election());
-    let guard = file.table("guard", names(GUARD), report);
-    common.watchdog = guard.and_then(|table| check_guard(table, report));
-    let metrics = file.table("metrics", names(METRICS), report).and_then(|table| check_metrics(table, report));
+    let guard = file.table("guard", names(GUARD));
+    common.watchdog = guard.and_then(|table| check_guard(table));
+    let metrics = file.table("metrics", names(METRICS)).and_then(|table| check_metrics(table));
     let has_defaults = file.has("defaults");
-    match file.table("defaults", names(SHARED), report) {
-        Some(table) => check_defaults(table, &mut common, report),
+    match file.table("defaults", names(SHARED)) {
+        Some(table) => check_defaults(table, &mut common),
         None => common.bad = has_defaults,
     }
     let mut found = Names::default();
-    let mut table = file.top(names(NAMES), report);
-    table.read(NAMES, &mut found, report);
+    let mut table = file.top(names(NAMES));
+    table.read(NAMES, &mut found);
     common.node = if table.place("node").is_some() { found.node } else { node_of(host_name, report) };
-    let host = match (&common.node, store) {
-        (Some(node), Some((store, seal_key))) if !report.has_errors() => {
-            Some(Host { node: node.clone(), store, seal_key, cluster: found.cluster, metrics })
-        }
-        _ => None,
-    };
+    let node = common.node.clone().filter(|_| !report.has_errors());
+    let host = node.zip(store).map(|(node, (store, seal_key))| Settings {
+        node,
+        store,
+        cluster: found.cluster,
+        seal_key,
+        watchdog: common.watchdog.clone(),
+        metrics,
+        services: Vec::new(),
+    });
     (host, common)
 }
 
 /// `[store]`, with the keys of its type.
-fn store_table<'t>(
-    file: &mut File<'t>,
-    kind: &str,
-    of_type: Option<Vec<&'static str>>,
-    report: &mut Report,
-) -> Option<Table<'t>> {
+fn store_table<'t>(file: &mut File<'t>, kind: &str, of_type: Option<Vec<&'static str>>) -> Option<Table<'t>> {
     let every = StoreSettings::BUILT_IN.iter().filter_map(|kind| StoreSettings::keys_and_failures(kind));
     let every: BTreeSet<&str> = every.flat_map(|(keys, _)| keys).collect();
     let own = of_type.unwrap_or_else(|| every.iter().copied().collect());
     let others: Vec<&str> = every.into_iter().filter(|key| !own.contains(key)).collect();
     let message = |key: &str| format!("the key {key:?} has no meaning for the store type {kind:?}: remove it");
-    file.refuse("store", &others, message, report);
-    file.table("store", [names(STORE), own].concat(), report)
+    file.refuse("store", &others, message);
+    file.table("store", [names(STORE), own].concat())
 }
 
-fn check_store(root: &Path, mut table: Table<'_>, report: &mut Report) -> Option<(StoreSettings, Option<PathBuf>)> {
+fn check_store(root: &Path, mut table: Table<'_>) -> Option<(StoreSettings, Option<PathBuf>)> {
     let mut any = AnyStore::default();
-    let is_known = table.read(STORE, &mut any, report);
-    let store = StoreSettings::read(&any.kind, &mut table, root, report);
-    take_seal_key(root, &mut any.seal_key, &table, report);
+    let is_known = table.read(STORE, &mut any);
+    let store = StoreSettings::read(&any.kind, &mut table, root);
+    take_seal_key(root, &mut any.seal_key, &table);
     store.filter(|_| is_known).map(|store| (store, any.seal_key))
 }
 
-fn check_guard(mut table: Table<'_>, report: &mut Report) -> Option<WatchdogSettings> {
+fn check_guard(mut table: Table<'_>) -> Option<WatchdogSettings> {
     let mut watchdog = WatchdogSettings::default();
-    let is_good = table.read(GUARD, &mut watchdog, report);
+    let is_good = table.read(GUARD, &mut watchdog);
     let (device, timeout) = ("watchdog-device", "watchdog-timeout");
     match (table.place(device).is_some(), table.place(timeout).is_some()) {
         (true, false) => {
-            table.missing(timeout, "say how long the device waits for a keep-alive, such as \"3s\"", report);
+            table.missing(timeout, "say how long the device waits for a keep-alive, such as \"3s\"");
         }
         (false, true) => {
-            table.missing(device, "name the device, such as watchdog-device = \"/dev/watchdog\"", report);
+            table.missing(device, "name the device, such as watchdog-device = \"/dev/watchdog\"");
         }
         (true, true) => return is_good.then_some(watchdog),
         (false, false) => {}
@@ -153,17 +162,17 @@ fn check_guard(mut table: Table<'_>, report: &mut Report) -> Option<WatchdogSett
     None
 }
 
-fn check_metrics(mut table: Table<'_>, report: &mut Report) -> Option<SocketAddr> {
+fn check_metrics(mut table: Table<'_>) -> Option<SocketAddr> {
     let mut listen = None;
-    table.read(METRICS, &mut listen, report);
+    table.read(METRICS, &mut listen);
     let Listen(address) = listen?;
     if let Some(warning) = exposure(address) {
-        report.warning(&table.at("listen"), warning);
+        table.warning(&["listen"], warning);
     }
     Some(address)
 }
 
-fn node_of(host_name: &str, report: &mut Report) -> Option<NodeId> {
+fn node_of(host_name: &str, report: &Report) -> Option<NodeId> {
     // These are the names of a host that nobody has named, so another host may have the same.
     if ["", "(none)", "localhost", "localhost.localdomain"].contains(&host_name) {
         report.file_error(format!(
@@ -179,12 +188,11 @@ fn node_of(host_name: &str, report: &mut Report) -> Option<NodeId> {
 
 /// Checks `[defaults]`. The defaults have to be safe by themselves, so that an unsafe service can be blamed on its own
 /// file.
-fn check_defaults(mut table: Table<'_>, common: &mut Common, report: &mut Report) {
-    let place = table.at("");
+fn check_defaults(mut table: Table<'_>, common: &mut Common) {
     let defaults = &mut common.defaults;
-    let is_safe = table.read(SHARED, defaults, report)
-        && check_timings(&defaults.timings, common.election.as_ref(), &table, &place, report)
-        && check_stop_limit(defaults.stop_limit, defaults.timings.stop_budget, &table, report);
+    let is_safe = table.read(SHARED, defaults)
+        && check_timings(&defaults.timings, common.election.as_ref(), &table)
+        && check_stop_limit(defaults.stop_limit, defaults.timings.stop_budget, &table);
     common.bad = !is_safe;
     common.given = table.given();
 }

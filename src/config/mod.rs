@@ -16,10 +16,9 @@ mod timings;
 mod units;
 
 pub use crate::keys::{Diagnostic, Place, Severity, similar};
+pub use host_file::Settings;
 pub use listen::exposure;
-pub use load::{
-    Loaded, SERVICE_DIRECTORIES, Settings, Texts, lacks_store, load, load_as, load_keeping, load_unanswered,
-};
+pub use load::{Loaded, SERVICE_DIRECTORIES, Texts, lacks_store, load, load_as, load_keeping, load_unanswered};
 pub use service::ServiceSettings;
 pub use settings::{FenceSettings, HealthSettings, Mode, Probe, SourceFile, StopProof, WatchdogSettings};
 pub use units::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT};

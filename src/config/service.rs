@@ -11,9 +11,12 @@ use toml::Spanned;
 use super::health::{FENCE, HEALTH, check_fence, check_health};
 use super::settings::{FenceSettings, HealthSettings, Mode, SourceFile, StopProof, WatchdogSettings};
 use super::timings::{STOP_LIMIT, check_stop_limit, check_timings, check_watchdog, start_limit_problem};
-use super::units::{check_beside, check_bound_units, check_contains, check_unit, key_problem};
+use super::units::{
+    BOUND_UNITS_LIMIT, CONTAINS_LIMIT, beside_problem, bound_problem, check_unit, contained_problem, key_problem,
+    length_problem, listed,
+};
 use crate::election::{self, Timings};
-use crate::keys::{ConfigKey, File, Report, Table, agreement, names};
+use crate::keys::{ConfigKey, File, agreement, names};
 use crate::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, UnitName};
 
 type Row = ConfigKey<ServiceSettings>;
@@ -23,9 +26,13 @@ const OWN: &[ConfigKey<ServiceSettings>] = &[
     Row::new("unit", |service| &mut service.unit)
         .agreed()
         .required("name the unit to run, such as unit = \"database.service\""),
-    Row::new("bound-units", |service| &mut service.bound_units).agreed(),
+    Row::new("bound-units", |service| &mut service.bound_units)
+        .agreed()
+        .checked(|service| length_problem("bound-units", &service.bound_units, BOUND_UNITS_LIMIT)),
     Row::new("beside", |service| &mut service.beside),
-    Row::new("contains", |service| &mut service.contains).agreed(),
+    Row::new("contains", |service| &mut service.contains)
+        .agreed()
+        .checked(|service| length_problem("contains", &service.contains, CONTAINS_LIMIT)),
     Row::new("mode", |service| &mut service.mode),
     Row::new("stop-proof", |service| &mut service.stop_proof).agreed(),
     Row::new("key", |service| &mut service.key).agreed().checked(|service| key_problem(&service.key)),
@@ -253,15 +260,11 @@ pub(super) struct Claim {
 }
 
 /// Validates one service. `None`: an error was reported.
-pub(super) fn check(
-    name: &ServiceName,
-    mut file: File<'_>,
-    common: &Common,
-    report: &mut Report,
-) -> (Option<ServiceSettings>, Claim) {
-    let health = file.table("health", names(HEALTH), report);
-    let fence = file.table("fence", names(FENCE), report);
-    let mut table = file.top([names(OWN), names(SHARED)].concat(), report);
+pub(super) fn check(name: &ServiceName, mut file: File<'_>, common: &Common) -> (Option<ServiceSettings>, Claim) {
+    let report = file.report;
+    let health = file.table("health", names(HEALTH));
+    let fence = file.table("fence", names(FENCE));
+    let mut table = file.top([names(OWN), names(SHARED)].concat());
     table.inherit(&common.given);
     let usual = ServiceSettings::new(name.clone());
     let mut service = ServiceSettings {
@@ -271,51 +274,42 @@ pub(super) fn check(
         source: SourceFile(report.path().to_owned()),
         ..common.defaults.clone()
     };
-    table.read(OWN, &mut service, report);
-    let are_known = table.read(SHARED, &mut service, report) && !common.bad;
+    table.read(OWN, &mut service);
+    let are_known = table.read(SHARED, &mut service) && !common.bad;
 
-    let unit_place = table.at("unit");
-    let unit = table.has_taken("unit").then(|| Spanned::new(unit_place.clone(), service.unit.clone()));
-    let bound_units =
-        check_bound_units(taken(&service.bound_units, "bound-units", &table), &table, unit.as_ref(), report);
-    let units: Vec<Spanned<UnitName>> = unit.into_iter().chain(bound_units).collect();
+    table.blame("unit");
+    let unit = table.has_taken("unit").then(|| Spanned::new(table.at(&["unit"]), service.unit.clone()));
+    let name = unit.as_ref().map(Spanned::get_ref);
+    let bound = listed(&service.bound_units, "bound-units", &table, |bound, before| bound_problem(bound, name, before));
+    service.bound_units = sorted(&bound);
+    let units = [unit.into_iter().collect(), bound].concat();
     for unit in &units {
-        check_unit(unit, service.on_stop_failure, table.place("on-stop-failure"), report);
+        check_unit(unit, service.on_stop_failure, &table);
     }
-    let beside = check_beside(taken(&service.beside, "beside", &table), &units, report);
-    let contains = check_contains(taken(&service.contains, "contains", &table), &table, report);
-    service.bound_units = sorted(units.iter().filter(|unit| *unit.get_ref() != service.unit));
-    service.beside = sorted(beside.iter());
-    service.contains = contains.iter().map(|unit| unit.get_ref().clone()).collect();
+    let beside = listed(&service.beside, "beside", &table, |beside, _| beside_problem(beside, &units));
+    service.beside = sorted(&beside);
+    let contains = listed(&service.contains, "contains", &table, contained_problem);
 
-    let is_safe = are_known && check_timings(&service.timings, common.election.as_ref(), &table, &unit_place, report);
+    let is_safe = are_known && check_timings(&service.timings, common.election.as_ref(), &table);
     let timings = is_safe.then_some(service.timings);
     if let Some(timings) = &timings {
         if let Some(watchdog) = &common.watchdog {
-            check_watchdog(timings, watchdog, &table, &unit_place, report);
+            check_watchdog(timings, watchdog, &table);
         }
-        check_stop_limit(service.stop_limit, timings.stop_budget, &table, report);
+        check_stop_limit(service.stop_limit, timings.stop_budget, &table);
     }
-    service.health = health.and_then(|health| check_health(health, timings, &common.root, report));
+    service.health = health.and_then(|health| check_health(health, timings, &common.root));
     if let Some(fence) = fence {
-        service.fence = check_fence(fence, &units, common.node.as_ref(), report);
+        service.fence = check_fence(fence, &units, common.node.as_ref());
     }
-    let key = table.place("key").is_none_or(|_| table.has_taken("key"));
-    let key_place = table.place("key").unwrap_or(unit_place);
-    let key = key.then(|| Spanned::new(key_place, service.key.clone()));
+    let is_known = table.place("key").is_none() || table.has_taken("key");
+    let key = is_known.then(|| Spanned::new(table.at(&["key"]), service.key.clone()));
     let settings = (is_safe && !report.has_errors()).then_some(service);
     (settings, Claim { units, key, contains })
 }
 
-/// What was taken of a list, with the places.
-fn taken(units: &[UnitName], key: &str, table: &Table<'_>) -> Vec<Spanned<UnitName>> {
-    units.iter().zip(table.items(key)).map(|(unit, place)| Spanned::new(place.clone(), unit.clone())).collect()
-}
-
-fn sorted<'a>(units: impl Iterator<Item = &'a Spanned<UnitName>>) -> Vec<UnitName> {
-    let mut units: Vec<UnitName> = units.map(|unit| unit.get_ref().clone()).collect();
-    units.sort();
-    units
+fn sorted(units: &[Spanned<UnitName>]) -> Vec<UnitName> {
+    units.iter().map(|unit| unit.get_ref().clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 #[cfg(test)]

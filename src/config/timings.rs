@@ -1,12 +1,12 @@
 //! Checks of the times of a service, which concern more than one key.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::settings::WatchdogSettings;
 use crate::election::{Timings, TimingsError};
 use crate::host::watchdog;
-use crate::keys::{Report, Table};
+use crate::keys::Table;
 
 /// The longest time limit that is accepted. A longer one would limit nothing in practice.
 pub(super) const LONGEST_LIMIT: Duration = Duration::from_secs(86_400);
@@ -17,22 +17,15 @@ pub(super) const STOP_LIMIT: Duration = Duration::from_secs(90);
 
 /// Checks timings that were read from `table`, and reports errors at the responsible key, or at `fallback` if the table has none of
 /// those keys. `election`: how long the store answers nobody while its servers elect a leader. `false`: an error was reported.
-pub(super) fn check_timings(
-    timings: &Timings,
-    election: Option<&RangeInclusive<Duration>>,
-    table: &Table<'_>,
-    fallback: &Range<usize>,
-    report: &mut Report,
-) -> bool {
-    let blame = |keys: &[&str]| table.first_of(keys).unwrap_or_else(|| fallback.clone());
+pub(super) fn check_timings(timings: &Timings, election: Option<&RangeInclusive<Duration>>, table: &Table<'_>) -> bool {
     if let Err(error) = timings.validate() {
-        report.error(&blame(responsible(&error)), error.to_string());
+        table.error(responsible(&error), error.to_string());
         return false;
     }
     let hold = timings.hold();
     if let Some(longest) = timings.longest_hold.filter(|longest| *longest < hold) {
-        report.error(
-            &blame(&["longest-hold", "stop-budget", "failures", "renew-interval", "confirmations"]),
+        table.error(
+            &["longest-hold", "stop-budget", "failures", "renew-interval", "confirmations"],
             format!(
                 "longest-hold = {longest:?} is below this service's own hold of T − margin + stop-budget = {hold:?}: \
                  set it to the largest hold of all hosts"
@@ -41,7 +34,7 @@ pub(super) fn check_timings(
         return false;
     }
     for caution in timings.warnings() {
-        report.warning(&blame(caution.keys), caution.text);
+        table.warning(caution.keys, caution.text);
     }
     if let Some(election) = election.filter(|election| timings.rides_through() < *election.end()) {
         let (never, when) = if timings.rides_through() < *election.start() {
@@ -49,8 +42,7 @@ pub(super) fn check_timings(
         } else {
             ("does not always", "each time such an election takes longer")
         };
-        report.warning(
-            &blame(&["failures", "renew-interval"]),
+        table.warning(&["failures", "renew-interval"],
             format!(
                 "a lease of {:.1?} {never} ride through an election of the NATS servers, {} to {} s: the unit is stopped \
                  {when}; failures = {} does",
@@ -85,7 +77,7 @@ fn responsible(error: &TimingsError) -> &'static [&'static str] {
 }
 
 /// Checks the time that an orderly stop may take. `false`: an error was reported.
-pub(super) fn check_stop_limit(limit: Duration, budget: Duration, table: &Table<'_>, report: &mut Report) -> bool {
+pub(super) fn check_stop_limit(limit: Duration, budget: Duration, table: &Table<'_>) -> bool {
     let message = if limit < budget {
         format!("stop-limit = {limit:?} is below stop-budget = {budget:?}: raise stop-limit, or lower stop-budget")
     } else if limit > LONGEST_LIMIT {
@@ -94,20 +86,14 @@ pub(super) fn check_stop_limit(limit: Duration, budget: Duration, table: &Table<
         return true;
     };
     let keys = ["stop-limit", "stop-budget", "confirmations", "renew-interval"];
-    report.error(&table.first_of(&keys).unwrap_or(0..0), message);
+    table.error(&keys, message);
     false
 }
 
 /// Checks that a keep-alive of the watchdog does not outlast the time in which the unit has to be dead. Such a
 /// keep-alive is worthless, and the guard would write none. A lease is armed up to R after the write that it counts
 /// from.
-pub(super) fn check_watchdog(
-    timings: &Timings,
-    watchdog: &WatchdogSettings,
-    table: &Table<'_>,
-    fallback: &Range<usize>,
-    report: &mut Report,
-) {
+pub(super) fn check_watchdog(timings: &Timings, watchdog: &WatchdogSettings, table: &Table<'_>) {
     let (deadline, budget, renew) = (timings.deadline_after(), timings.stop_budget, timings.renew_interval);
     let room = (deadline + budget).saturating_sub(renew);
     let reach = watchdog::reach(watchdog.timeout);
@@ -123,8 +109,7 @@ pub(super) fn check_watchdog(
             longest.as_secs()
         )
     };
-    report.error(
-        &table.first_of(&["stop-budget", "renew-interval", "failures", "confirmations"]).unwrap_or(fallback.clone()),
+    table.error(&["stop-budget", "renew-interval", "failures", "confirmations"],
         format!(
             "watchdog-timeout = {:?} of putexd.toml is too long for this service: this host would be reset {reach:?} \
              after it hangs, but the unit may have to be dead after (T·(1−ρ) − margin) + stop-budget − renew-interval = \

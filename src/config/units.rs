@@ -1,11 +1,9 @@
 //! Which units and keys a service may name.
 
-use std::ops::Range;
-
 use toml::Spanned;
 
 use crate::host::group_name::{is_within, slice_path};
-use crate::keys::{Report, Table};
+use crate::keys::Table;
 use crate::types::{Key, OnStopFailure, UnitName};
 
 /// The most units that a service may list in `bound-units`.
@@ -15,72 +13,54 @@ pub const CONTAINS_LIMIT: usize = 15;
 
 type Units = Vec<Spanned<UnitName>>;
 
-/// The bound units that differ from `unit`, each once. The others are reported.
-pub(super) fn check_bound_units(
-    given: Units,
+/// The units of a list that `problem` has nothing against, as it is told those before them. The others are reported.
+pub(super) fn listed(
+    units: &[UnitName],
+    key: &str,
     table: &Table<'_>,
-    unit: Option<&Spanned<UnitName>>,
-    report: &mut Report,
+    problem: impl Fn(&UnitName, &Units) -> Option<String>,
 ) -> Units {
-    refuse_many("bound-units", given.len(), BOUND_UNITS_LIMIT, table, report);
-    let mut units = Units::new();
-    for bound in given {
-        let name = bound.get_ref();
-        if unit.is_some_and(|unit| unit.get_ref() == name) {
-            report.error(&bound.span(), format!("{name} is the unit itself: bound-units lists what follows it"));
-        } else if has(&units, name) {
-            report.error(&bound.span(), format!("{name} is listed twice: once is enough"));
-        } else {
-            units.push(bound);
+    let mut good = Units::new();
+    for (unit, place) in units.iter().zip(table.items(key)) {
+        match problem(unit, &good) {
+            Some(problem) => table.report.error(place, problem),
+            None => good.push(Spanned::new(place.clone(), unit.clone())),
         }
     }
-    units
+    good
 }
 
-/// The units that may run beside the `own` ones, each once. One that belongs to the service is reported: it runs on one host only.
-pub(super) fn check_beside(given: Units, own: &Units, report: &mut Report) -> Units {
-    let mut units = Units::new();
-    for beside in given {
-        let name = beside.get_ref();
-        if has(own, name) {
-            report.error(
-                &beside.span(),
-                format!("take {name} out of beside: it is a unit of the service, and runs on one host at a time"),
-            );
-        } else if !has(&units, name) {
-            units.push(beside);
-        }
+/// What is wrong with a unit of `bound-units`.
+pub(super) fn bound_problem(name: &UnitName, unit: Option<&UnitName>, before: &Units) -> Option<String> {
+    if unit == Some(name) {
+        return Some(format!("{name} is the unit itself: bound-units lists what follows it"));
     }
-    units
+    has(before, name).then(|| format!("{name} is listed twice: once is enough"))
 }
 
-/// The units that can be killed as a whole, each once, in the order of the file: nothing else may run in them. The others are
-/// reported.
-pub(super) fn check_contains(given: Units, table: &Table<'_>, report: &mut Report) -> Units {
-    refuse_many("contains", given.len(), CONTAINS_LIMIT, table, report);
-    let mut units = Units::new();
-    for unit in given {
-        let name = unit.get_ref();
-        if let Some(reason) = name.why_not_contained() {
-            report.error(&unit.span(), format!("{name} cannot be contained: {reason}"));
-        } else if let Some(other) = units.iter().find(|other| overlap(other.get_ref(), name)) {
-            let other = other.get_ref();
-            report.error(&unit.span(), format!("{name} and {other} are not apart: list the outer one, once"));
-        } else {
-            units.push(unit);
-        }
+/// What is wrong with a unit of `beside`. One that belongs to the service runs on one host only.
+pub(super) fn beside_problem(name: &UnitName, own: &Units) -> Option<String> {
+    has(own, name)
+        .then(|| format!("take {name} out of beside: it is a unit of the service, and runs on one host at a time"))
+}
+
+/// What is wrong with a unit of `contains`, which is killed as a whole, so that nothing else may run in it.
+pub(super) fn contained_problem(name: &UnitName, before: &Units) -> Option<String> {
+    if let Some(reason) = name.why_not_contained() {
+        return Some(format!("{name} cannot be contained: {reason}"));
     }
-    units
+    let other = before.iter().map(Spanned::get_ref).find(|other| overlap(other, name))?;
+    Some(format!("{name} and {other} are not apart: list the outer one, once"))
+}
+
+/// What is wrong with the length of a list.
+pub(super) fn length_problem(key: &str, units: &[UnitName], limit: usize) -> Option<String> {
+    let count = units.len();
+    (count > limit).then(|| format!("{key} lists {count} units, at most {limit} are accepted"))
 }
 
 fn has(units: &Units, name: &UnitName) -> bool {
     units.iter().any(|unit| unit.get_ref() == name)
-}
-
-fn refuse_many(key: &str, count: usize, limit: usize, table: &Table<'_>, report: &mut Report) {
-    if count > limit {
-        report.error(&table.at(key), format!("{key} lists {count} units, at most {limit} are accepted"));
-    }
 }
 
 /// Whether two contained units are the same, or one lies within the other.
@@ -93,25 +73,21 @@ pub(super) fn overlap(one: &UnitName, other: &UnitName) -> bool {
     is_within(&one, &other) || is_within(&other, &one)
 }
 
-/// Reports a unit whose stop proves nothing. `place` is that of `on-stop-failure`.
-pub(super) fn check_unit(
-    unit: &Spanned<UnitName>,
-    on_stop_failure: OnStopFailure,
-    place: Option<Range<usize>>,
-    report: &mut Report,
-) {
+/// Reports a unit whose stop proves nothing.
+pub(super) fn check_unit(unit: &Spanned<UnitName>, on_stop_failure: OnStopFailure, table: &Table<'_>) {
     let name = unit.get_ref();
     if name.is_part_of_putexd() {
-        report
+        table
+            .report
             .error(&unit.span(), format!("{name} is part of putexd itself: name the unit that is to run on one host"));
         return;
     }
     if let Some(reason) = refusal(name.kind()) {
-        report.error(&unit.span(), format!("{name} cannot be supervised: {reason}"));
+        table.report.error(&unit.span(), format!("{name} cannot be supervised: {reason}"));
     }
     if name.kind() == "mount" && !on_stop_failure.is_self_fence() {
-        report.error(
-            &place.unwrap_or_else(|| unit.span()),
+        table.report.error(
+            &table.place("on-stop-failure").unwrap_or_else(|| unit.span()),
             format!(
                 "{name} needs on-stop-failure = \"reboot-force\" or \"kernel-panic\": no signal can end a mount that \
                  will not unmount, only taking the host down can"

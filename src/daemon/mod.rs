@@ -246,12 +246,8 @@ fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
         .map_err(|error| format!("failed to start the runtime: {error}"))?;
     let found = runtime.block_on(async { audit::units(&audit::connect().await?, settings, false).await });
     runtime.shutdown_background();
-    let diagnostic = |Finding { file, is_error, text, .. }| Diagnostic {
-        severity: if is_error { Severity::Error } else { Severity::Warning },
-        path: file,
-        place: None,
-        message: text,
-    };
+    let severity = |is_error| if is_error { Severity::Error } else { Severity::Warning };
+    let diagnostic = |Finding { file, is_error, text, .. }| Diagnostic::of_file(severity(is_error), file, text);
     loaded.diagnostics.extend(found?.into_iter().map(diagnostic));
     Ok(())
 }

@@ -91,6 +91,8 @@ pub fn agreement<S: Clone>(keys: &[ConfigKey<S>], settings: &S) -> String {
 
 /// A file that is TOML, whose tables are taken out of it one by one.
 pub struct File<'t> {
+    /// Where errors go.
+    pub report: &'t Report,
     rest: DeTable<'t>,
     /// The tables that were asked for, with their keys; the file's own one has no name.
     known: BTreeMap<&'static str, Vec<&'static str>>,
@@ -101,13 +103,13 @@ pub struct File<'t> {
 impl<'t> File<'t> {
     /// Parses a file's text; `None` if that fails. Where there are syntax errors, nothing else is reported: their consequences would
     /// only distract.
-    pub fn parse(text: &'t str, report: &mut Report) -> Option<Self> {
-        let (table, errors) = DeTable::parse_recoverable(text);
+    pub fn parse(report: &'t Report) -> Option<Self> {
+        let (table, errors) = DeTable::parse_recoverable(report.text());
         for error in &errors {
             report.error(&error.span().unwrap_or(0..0), syntax_in_words(error.message()));
         }
         let rest = table.into_inner();
-        errors.is_empty().then(|| Self { rest, known: BTreeMap::new(), unknown: Vec::new() })
+        errors.is_empty().then(|| Self { report, rest, known: BTreeMap::new(), unknown: Vec::new() })
     }
 
     /// Whether the file has the table, of whatever kind it is.
@@ -123,28 +125,28 @@ impl<'t> File<'t> {
     }
 
     /// Removes keys from a table, and reports them.
-    pub fn refuse(&mut self, table: &str, keys: &[&str], message: impl Fn(&str) -> String, report: &mut Report) {
+    pub fn refuse(&mut self, table: &str, keys: &[&str], message: impl Fn(&str) -> String) {
         let Some(DeValue::Table(values)) = self.rest.get_mut(table).map(Spanned::get_mut) else { return };
         for (key, value) in keys.iter().filter_map(|key| values.remove_entry(*key)) {
-            report.error(&value.span(), message(key.get_ref()));
+            self.report.error(&value.span(), message(key.get_ref()));
         }
     }
 
     /// Takes a table that has these keys. `None`: there is none, or what has its name is no table, which is reported.
-    pub fn table(&mut self, name: &'static str, keys: Vec<&'static str>, report: &mut Report) -> Option<Table<'t>> {
+    pub fn table(&mut self, name: &'static str, keys: Vec<&'static str>) -> Option<Table<'t>> {
         let found = self.rest.remove(name);
         self.known.insert(name, keys);
         let found = found?;
         let span = found.span();
         let DeValue::Table(values) = found.into_inner() else {
-            report.error(&span, "write here a table, its name in brackets and its keys in the lines below");
+            self.report.error(&span, "write here a table, its name in brackets and its keys in the lines below");
             return None;
         };
         Some(self.known_of(name, Some(span), values))
     }
 
     /// Takes the keys at the top, reports those that neither it nor a table knows, and ends.
-    pub fn top(mut self, keys: Vec<&'static str>, report: &mut Report) -> Table<'t> {
+    pub fn top(mut self, keys: Vec<&'static str>) -> Table<'t> {
         let mut all = keys.clone();
         all.extend(self.known.keys());
         let rest = std::mem::take(&mut self.rest);
@@ -162,7 +164,7 @@ impl<'t> File<'t> {
                 (None, Some(near)) => format!("did you mean {near:?}?"),
                 (None, None) => format!("known here are {}", here.join(", ")),
             };
-            report.error(&key.span(), format!("the key {name:?} is unknown here: {remedy}"));
+            self.report.error(&key.span(), format!("the key {name:?} is unknown here: {remedy}"));
         }
         table
     }
@@ -175,16 +177,27 @@ impl<'t> File<'t> {
                 None => self.unknown.push((name, Spanned::new(key.span(), key.get_ref().to_string()))),
             }
         }
-        Table { name, span, values: known, items: BTreeMap::new(), inherited: BTreeSet::new() }
+        Table {
+            report: self.report,
+            name,
+            span,
+            values: known,
+            items: BTreeMap::new(),
+            wrong: BTreeSet::new(),
+            inherited: BTreeSet::new(),
+        }
     }
 }
 
 /// A table of a file, with the keys that it knows.
 pub struct Table<'t> {
+    /// Where errors go.
+    pub report: &'t Report,
     name: &'static str,
     span: Option<Range<usize>>,
     values: BTreeMap<&'static str, Spanned<DeValue<'t>>>,
     items: BTreeMap<&'static str, Vec<Range<usize>>>,
+    wrong: BTreeSet<&'static str>,
     inherited: BTreeSet<&'static str>,
 }
 
@@ -195,38 +208,51 @@ impl Table<'_> {
     }
 
     /// Reads these keys into `settings`, in their order, and reports what is wrong. `false`: at least one is wrong or missing.
-    pub fn read<S>(&mut self, keys: &[ConfigKey<S>], settings: &mut S, report: &mut Report) -> bool {
+    pub fn read<S>(&mut self, keys: &[ConfigKey<S>], settings: &mut S) -> bool {
         let mut is_good = true;
         for key in keys {
             let Some(found) = self.values.get(key.name) else {
                 if let Some(remedy) = key.missing {
                     is_good = false;
-                    self.missing(key.name, remedy, report);
+                    self.missing(key.name, remedy);
                 } else if let Some(default) = key.default.filter(|_| !self.inherited.contains(key.name)) {
                     default(settings);
                 }
                 continue;
             };
-            let mut value = Value::new(found, key.unit, report);
+            let mut value = Value::new(found, key.unit, self.report);
             let taken = (key.field)(settings).take(&mut value);
             let items = value.items;
             let problem = taken.and_then(|()| key.check?(settings));
             is_good &= taken.is_some() && problem.is_none();
-            if let Some(problem) = problem {
-                report.error(&found.span(), problem);
-            } else if taken.is_some() {
+            if taken.is_some() {
                 self.items.insert(key.name, items);
+            }
+            if let Some(problem) = problem {
+                self.report.error(&found.span(), problem);
+                self.wrong.insert(key.name);
             }
         }
         is_good
     }
 
     /// Reports that a key is missing.
-    pub fn missing(&self, key: &str, remedy: &str, report: &mut Report) {
-        match &self.span {
-            Some(span) => report.error(span, format!("the key {key:?} is missing in [{}]: {remedy}", self.name)),
-            None => report.file_error(format!("the key {key:?} is missing: {remedy}")),
+    pub fn missing(&self, key: &str, remedy: &str) {
+        if self.name.is_empty() {
+            self.report.file_error(format!("the key {key:?} is missing: {remedy}"));
+        } else {
+            self.error(&[], format!("the key {key:?} is missing in [{}]: {remedy}", self.name));
         }
+    }
+
+    /// Reports a mistake at the place of the first of these keys that the file has.
+    pub fn error(&self, keys: &[&str], message: impl Into<String>) {
+        self.report.error(&self.at(keys), message);
+    }
+
+    /// The same, of what is probably not intended.
+    pub fn warning(&self, keys: &[&str], message: impl Into<String>) {
+        self.report.warning(&self.at(keys), message);
     }
 
     /// The names of the keys that the file has.
@@ -241,19 +267,24 @@ impl Table<'_> {
         self.values.get(key).map(Spanned::span)
     }
 
-    /// The place of the value of the first of these keys that the file has.
+    /// The place of the value of the first of these keys that the file has. If it has none: that of the table.
     #[must_use]
-    pub fn first_of(&self, keys: &[&str]) -> Option<Range<usize>> {
-        keys.iter().find_map(|key| self.place(key))
+    pub fn at(&self, keys: &[&str]) -> Range<usize> {
+        keys.iter().find_map(|key| self.place(key)).or_else(|| self.span.clone()).unwrap_or_default()
     }
 
-    /// As [`Table::place`]. Where the file does not have the key: the place of the table.
-    #[must_use]
-    pub fn at(&self, key: &str) -> Range<usize> {
-        self.place(key).or_else(|| self.span.clone()).unwrap_or(0..0)
+    /// Has errors of other keys at the place of this one, if the table has no place of its own.
+    pub fn blame(&mut self, key: &str) {
+        self.span = self.span.take().or_else(|| self.place(key));
     }
 
-    /// Whether the value of a key was taken.
+    /// Whether the value of a key was taken, and nothing is wrong with it.
+    #[must_use]
+    pub fn is_good(&self, key: &str) -> bool {
+        self.has_taken(key) && !self.wrong.contains(key)
+    }
+
+    /// Whether the value of a key was taken, although something may be wrong with it.
     #[must_use]
     pub fn has_taken(&self, key: &str) -> bool {
         self.items.contains_key(key)
@@ -299,8 +330,8 @@ mod tests {
         let known = ["unit", "key", "renew-interval", "failures"];
         let remedy = |key: &str| {
             let text = format!("{key} = 1");
-            let mut report = Report::new("x".into(), text.clone());
-            File::parse(&text, &mut report).expect("it is TOML").top(known.to_vec(), &mut report);
+            let report = Report::new("x".into(), text);
+            File::parse(&report).expect("it is TOML").top(known.to_vec());
             report.diagnostics().pop().expect("it is unknown").message
         };
         for (written, meant) in [("renew_interval", "renew-interval"), ("failuers", "failures"), ("Unit", "unit")] {

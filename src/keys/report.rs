@@ -1,6 +1,7 @@
 //! What is wrong with a configuration, shown so that an operator can correct it without a manual: the place, the line
 //! itself with a caret, and a message that names the remedy.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,12 @@ pub struct Place {
 }
 
 impl Diagnostic {
+    /// A finding about a file or directory as a whole.
+    #[must_use]
+    pub fn of_file(severity: Severity, path: PathBuf, message: String) -> Self {
+        Self { severity, path, place: None, message }
+    }
+
     /// The file, and where in it: `path:line:column`.
     #[must_use]
     pub fn location(&self) -> String {
@@ -92,14 +99,14 @@ pub struct Report {
     text: String,
     /// The severity of the finding that a secret is not safe.
     unsafe_is: Severity,
-    diagnostics: Vec<Diagnostic>,
+    diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
 impl Report {
     /// A report on a file that was just read.
     #[must_use]
     pub fn new(path: PathBuf, text: String) -> Self {
-        Self { path, text, unsafe_is: Severity::Error, diagnostics: Vec::new() }
+        Self { path, text, unsafe_is: Severity::Error, diagnostics: RefCell::default() }
     }
 
     /// A report on a text that was in force, and goes on for the leases that exist under it. An unsafe secret is only a
@@ -123,34 +130,29 @@ impl Report {
     }
 
     /// Reports a mistake at a place.
-    pub fn error(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    pub fn error(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(Severity::Error, Some(span), message.into());
     }
 
     /// Reports a secret that other users or hosts could learn.
-    pub fn unsafe_secret(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    pub fn unsafe_secret(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(self.unsafe_is, Some(span), message.into());
     }
 
     /// Reports what is probably not intended.
-    pub fn warning(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    pub fn warning(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(Severity::Warning, Some(span), message.into());
     }
 
     /// An error about the file as a whole.
-    pub fn file_error(&mut self, message: impl Into<String>) {
+    pub fn file_error(&self, message: impl Into<String>) {
         self.push(Severity::Error, None, message.into());
-    }
-
-    /// A warning about the file as a whole.
-    pub fn file_warning(&mut self, message: impl Into<String>) {
-        self.push(Severity::Warning, None, message.into());
     }
 
     /// Whether there is an error among the findings.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+        self.diagnostics.borrow().iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
     /// The error to correct first, as [`first_error`] chooses it.
@@ -175,14 +177,14 @@ impl Report {
     /// The findings in the order of their places; those about the whole file first.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let mut sorted = self.diagnostics.clone();
+        let mut sorted = self.diagnostics.borrow().clone();
         sorted.sort_by_key(|diagnostic| diagnostic.place.as_ref().map(|place| (place.line, place.column)));
         sorted
     }
 
-    fn push(&mut self, severity: Severity, span: Option<&Range<usize>>, message: String) {
+    fn push(&self, severity: Severity, span: Option<&Range<usize>>, message: String) {
         let place = span.map(|span| place(&self.text, span));
-        self.diagnostics.push(Diagnostic { severity, path: self.path.clone(), place, message });
+        self.diagnostics.borrow_mut().push(Diagnostic { severity, path: self.path.clone(), place, message });
     }
 }
 

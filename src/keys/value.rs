@@ -18,7 +18,7 @@ use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
 pub struct Value<'v> {
     found: &'v Spanned<DeValue<'v>>,
     unit: Option<&'static str>,
-    report: &'v mut Report,
+    report: &'v Report,
     /// The places of the items that were taken of a list.
     pub(super) items: Vec<Range<usize>>,
 }
@@ -46,7 +46,7 @@ impl<T: Read + Debug> Field for T {
 }
 
 impl<'v> Value<'v> {
-    pub(super) fn new(found: &'v Spanned<DeValue<'v>>, unit: Option<&'static str>, report: &'v mut Report) -> Self {
+    pub(super) fn new(found: &'v Spanned<DeValue<'v>>, unit: Option<&'static str>, report: &'v Report) -> Self {
         Self { found, unit, report, items: Vec::new() }
     }
 

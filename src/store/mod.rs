@@ -42,7 +42,7 @@ use tokio::sync::{mpsc, watch};
 use self::files::Files;
 use self::settings::StoreType;
 use crate::frames::{Role, Socket};
-use crate::keys::{Report, Table};
+use crate::keys::Table;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
 /// The future that each operation of a store returns.
@@ -306,9 +306,9 @@ macro_rules! stores {
             }
 
             /// As [`StoreType::read`], by the name of the type.
-            pub fn read(name: &str, table: &mut Table<'_>, root: &Path, report: &mut Report) -> Option<Self> {
+            pub fn read(name: &str, table: &mut Table<'_>, root: &Path) -> Option<Self> {
                 match name {
-                    $($(#[cfg(feature = $feature)])? $name => <$settings>::read(table, root, report).map(Self::$kind),)*
+                    $($(#[cfg(feature = $feature)])? $name => <$settings>::read(table, root).map(Self::$kind),)*
                     _ => None,
                 }
             }

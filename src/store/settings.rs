@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::Administer;
 use super::files::Files;
 use super::sealed::SEAL_KEY_BYTES;
 use crate::host::identity;
-use crate::keys::{ConfigKey, Report, Table};
+use crate::keys::{ConfigKey, Table};
 use crate::types::store::StoreAddress;
 use crate::types::trust::{self, Rights};
 
@@ -34,7 +34,7 @@ pub trait StoreType {
         Self: Sized;
 
     /// Reads `[store]`. `None`: something is wrong, which was reported. Secrets and certificates are searched for below `root`.
-    fn read(table: &mut Table<'_>, root: &Path, report: &mut Report) -> Option<Self>
+    fn read(table: &mut Table<'_>, root: &Path) -> Option<Self>
     where
         Self: Sized;
 
@@ -136,78 +136,65 @@ pub(super) const ACCESS: &[ConfigKey<Access>] = &[
 
 impl Access {
     /// Reads [`ACCESS`], and [`USER`] where the store has it.
-    pub(super) fn read(user: &[ConfigKey<Self>], table: &mut Table<'_>, root: &Path, report: &mut Report) -> Self {
+    pub(super) fn read(user: &[ConfigKey<Self>], table: &mut Table<'_>, root: &Path) -> Self {
         let mut access = Self::default();
-        table.read(user, &mut access, report);
-        table.read(ACCESS, &mut access, report);
-        take_secret(root, "password-file", &mut access.password_file, table, report);
+        table.read(user, &mut access);
+        table.read(ACCESS, &mut access);
+        take_secret(root, "password-file", &mut access.password_file, table);
         for (key, file) in [("tls-ca", &access.ca_file), ("tls-cert", &access.certificate)] {
             if let Some(file) = file {
-                check_file(root, file, &table.at(key), |_, _, _| None, report);
+                check_file(root, file, key, |_, _, _| None, table);
             }
         }
-        take_secret(root, "tls-key", &mut access.key, table, report);
+        take_secret(root, "tls-key", &mut access.key, table);
         access
     }
 
     /// `user` and `password-file`, of which either needs the other.
-    pub(super) fn login(&mut self, table: &Table<'_>, report: &mut Report) -> Option<Login> {
+    pub(super) fn login(&mut self, table: &Table<'_>) -> Option<Login> {
         let needs = [
             ("user", "user needs password-file, the path of a file with the password"),
             ("password-file", "password-file needs user, the name to log in with"),
         ];
-        pair(self.user.take(), self.password_file.take(), needs, table, report)
+        pair(self.user.take(), self.password_file.take(), needs, table)
             .map(|(user, password_file)| Login { user, password_file })
     }
 
     /// The certificates; `tls-cert` and `tls-key` need each other, and connections that are encrypted in any case: without those an
     /// attacker between client and server could make the client connect without TLS. `remedy` says how they are.
-    pub(super) fn tls(&mut self, are_encrypted: bool, remedy: &str, table: &Table<'_>, report: &mut Report) -> Tls {
+    pub(super) fn tls(&mut self, are_encrypted: bool, remedy: &str, table: &Table<'_>) -> Tls {
         let needs = [
             ("tls-cert", "tls-cert needs tls-key, the path of its private key"),
             ("tls-key", "tls-key needs tls-cert, the path of its certificate"),
         ];
-        let client = pair(self.certificate.take(), self.key.take(), needs, table, report);
+        let client = pair(self.certificate.take(), self.key.take(), needs, table);
         let tls = Tls { ca_file: self.ca_file.take(), client };
         if tls != Tls::default() && !are_encrypted {
-            report.error(&table.first_of(&["tls-ca", "tls-cert"]).unwrap_or_default(), remedy);
+            table.error(&["tls-ca", "tls-cert"], remedy);
         }
         tls
     }
 
     /// Refuses a login by `key` that an attacker on the network could read, or take over, on its way to the `far` server.
-    pub(super) fn refuse_plaintext(
-        &self,
-        key: Option<&str>,
-        far: Option<&str>,
-        remedy: &str,
-        table: &Table<'_>,
-        report: &mut Report,
-    ) {
+    pub(super) fn refuse_plaintext(&self, key: Option<&str>, far: Option<&str>, remedy: &str, table: &Table<'_>) {
         if let (Some(key), Some(far), false) = (key, far, self.allow_plaintext) {
             let message = format!(
                 "{remedy}, or say allow-plaintext = true: with {key} the login to {far} would go over the network without TLS"
             );
-            report.unsafe_secret(&table.at(key), message);
+            table.report.unsafe_secret(&table.at(&[key]), message);
         }
     }
 }
 
 /// Two values that need each other, or an error at the one that is there alone.
-fn pair<A, B>(
-    one: Option<A>,
-    other: Option<B>,
-    needs: [(&str, &str); 2],
-    table: &Table<'_>,
-    report: &mut Report,
-) -> Option<(A, B)> {
+fn pair<A, B>(one: Option<A>, other: Option<B>, needs: [(&str, &str); 2], table: &Table<'_>) -> Option<(A, B)> {
     let alone = match (&one, &other) {
         (Some(_), None) => Some(needs[0]),
         (None, Some(_)) => Some(needs[1]),
         _ => None,
     };
     if let Some((key, message)) = alone {
-        report.error(&table.at(key), message);
+        table.error(&[key], message);
     }
     one.zip(other)
 }
@@ -219,16 +206,15 @@ pub(super) fn check_servers(
     example: &str,
     problem: impl Fn(&str, Option<&String>) -> Option<String>,
     table: &Table<'_>,
-    report: &mut Report,
 ) {
     if servers.is_empty() && table.has_taken(key) && table.items(key).is_empty() {
-        report.error(&table.at(key), format!("{key} is empty: name at least one, such as {example:?}"));
+        table.error(&[key], format!("{key} is empty: name at least one, such as {example:?}"));
     }
     let mut good: Vec<String> = Vec::new();
     for (server, place) in std::mem::take(servers).into_iter().zip(table.items(key)) {
         match problem(&server, good.first()) {
-            Some(problem) => report.error(place, problem),
-            None if good.contains(&server) => report.warning(place, format!("{server:?} is named twice")),
+            Some(problem) => table.report.error(place, problem),
+            None if good.contains(&server) => table.report.warning(place, format!("{server:?} is named twice")),
             None => good.push(server),
         }
     }
@@ -237,23 +223,22 @@ pub(super) fn check_servers(
 
 /// Takes the path of the seal key, and checks the length of the key as the store does when it is opened. A user who may not
 /// read the key, and only checks the configuration, hears nothing of it.
-pub fn take_seal_key(root: &Path, file: &mut Option<PathBuf>, table: &Table<'_>, report: &mut Report) {
-    take_secret(root, "seal-key", file, table, report);
+pub fn take_seal_key(root: &Path, file: &mut Option<PathBuf>, table: &Table<'_>) {
+    take_secret(root, "seal-key", file, table);
     let Some(file) = file else { return };
     let (least, most) = (*SEAL_KEY_BYTES.start() as u64, *SEAL_KEY_BYTES.end() as u64);
-    let place = table.at("seal-key");
     let Some(path) = file.strip_prefix("/").ok().map(|below| root.join(below)).filter(|path| path.is_file()) else {
         return;
     };
     let shown = file.display();
     match key_length(&path, most) {
         Ok(length) if (least..=most).contains(&length) => {}
-        Ok(length) => report.error(
-            &place,
+        Ok(length) => table.error(
+            &["seal-key"],
             format!("make the key with \"head -c 32 /dev/urandom | base64\": {shown} has {length} bytes without the newline at its end, and {least} to {most} are accepted"),
         ),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && identity::user() != 0 => {}
-        Err(error) => report.error(&place, format!("{shown} cannot be read: {error}; mend it, or name another file")),
+        Err(error) => table.error(&["seal-key"], format!("{shown} cannot be read: {error}; mend it, or name another file")),
     }
 }
 
@@ -266,15 +251,13 @@ fn key_length(path: &Path, most: u64) -> io::Result<u64> {
 }
 
 /// Checks the file of a secret, which is given as a path or as the name of a credential, and makes a path of it.
-pub(super) fn take_secret(root: &Path, key: &str, file: &mut Option<PathBuf>, table: &Table<'_>, report: &mut Report) {
+pub(super) fn take_secret(root: &Path, key: &str, file: &mut Option<PathBuf>, table: &Table<'_>) {
     let Some(path) = file else { return };
-    let place = table.at(key);
     let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)).map(str::to_owned) else {
-        return check_file(root, path, &place, trust::why_no_secret, report);
+        return check_file(root, path, key, trust::why_no_secret, table);
     };
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        report
-            .error(&place, format!("{name:?} is not the name of a credential: write it like \"credential:password\""));
+        table.error(&[key], format!("{name:?} is not the name of a credential: write it like \"credential:password\""));
         return;
     }
     let folder = std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -285,16 +268,15 @@ pub(super) fn take_secret(root: &Path, key: &str, file: &mut Option<PathBuf>, ta
     let found = root.join(path.strip_prefix("/").unwrap_or(path)).metadata();
     let shown = path.display();
     match found {
-        Err(error) => report.error(
-            &place,
+        Err(error) => table.error(&[key],
             format!(
                 "add LoadCredential={name}:/etc/putex/{name} to [Service] of putexd.service, and restart it: {shown} cannot be used: {error}"
             ),
         ),
-        Ok(found) if !found.is_file() => report.error(&place, format!("{shown} is not a file")),
+        Ok(found) if !found.is_file() => table.error(&[key], format!("{shown} is not a file")),
         Ok(found) => {
             if let Some(why) = trust::why_no_credential(path, &found, identity::user()) {
-                report.unsafe_secret(&place, why);
+                table.report.unsafe_secret(&table.at(&[key]), why);
             }
         }
     }
@@ -304,23 +286,23 @@ pub(super) fn take_secret(root: &Path, key: &str, file: &mut Option<PathBuf>, ta
 fn check_file(
     root: &Path,
     path: &Path,
-    place: &Range<usize>,
+    key: &str,
     objection: fn(&Path, Rights, u32) -> Option<String>,
-    report: &mut Report,
+    table: &Table<'_>,
 ) {
     let shown = path.display();
     let Ok(below) = path.strip_prefix("/") else {
-        report.error(place, format!("{:?} is not a full path: write it from the root", shown.to_string()));
+        table.error(&[key], format!("{:?} is not a full path: write it from the root", shown.to_string()));
         return;
     };
     match root.join(below).metadata() {
         Err(error) => {
-            report.error(place, format!("put the file there, or mend the path: {shown} cannot be used: {error}"));
+            table.error(&[key], format!("put the file there, or mend the path: {shown} cannot be used: {error}"));
         }
-        Ok(found) if !found.is_file() => report.error(place, format!("{shown} is not a file")),
+        Ok(found) if !found.is_file() => table.error(&[key], format!("{shown} is not a file")),
         Ok(found) => {
             if let Some(why) = objection(path, (&found).into(), identity::user()) {
-                report.unsafe_secret(place, why);
+                table.report.unsafe_secret(&table.at(&[key]), why);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryStore, local_file_system};
-use crate::keys::{ConfigKey, Report, Table, names};
+use crate::keys::{ConfigKey, Table, names};
 use crate::store::Administer;
 use crate::store::files::Files;
 use crate::store::settings::StoreType;
@@ -37,9 +37,9 @@ impl StoreType for DirectorySettings {
         names(KEYS)
     }
 
-    fn read(table: &mut Table<'_>, _: &Path, report: &mut Report) -> Option<Self> {
+    fn read(table: &mut Table<'_>, _: &Path) -> Option<Self> {
         let mut store = Self::default();
-        table.read(KEYS, &mut store, report).then_some(store)
+        table.read(KEYS, &mut store).then_some(store)
     }
 
     fn address(&self) -> StoreAddress {

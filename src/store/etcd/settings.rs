@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EtcdStore;
 use crate::host::address::{host_of, is_host_and_port, is_loopback};
-use crate::keys::{ConfigKey, Report, Table, names};
+use crate::keys::{ConfigKey, Table, names};
 use crate::store::Administer;
 use crate::store::files::Files;
 use crate::store::settings::{ACCESS, Access, Login, StoreType, Tls, USER, check_servers};
@@ -43,21 +43,21 @@ impl StoreType for EtcdSettings {
         [names(KEYS), names(USER), names(ACCESS)].concat()
     }
 
-    fn read(table: &mut Table<'_>, root: &Path, report: &mut Report) -> Option<Self> {
+    fn read(table: &mut Table<'_>, root: &Path) -> Option<Self> {
         let mut store = Self { prefix: "/putex".to_owned(), ..Self::default() };
-        let is_good = table.read(KEYS, &mut store, report);
+        let is_good = table.read(KEYS, &mut store);
         for endpoint in &mut store.endpoints {
             endpoint.truncate(endpoint.strip_suffix('/').unwrap_or(endpoint).len());
         }
-        check_servers("endpoints", &mut store.endpoints, "http://h1:2379", endpoint_problem, table, report);
-        let mut access = Access::read(USER, table, root, report);
-        store.login = access.login(table, report);
+        check_servers("endpoints", &mut store.endpoints, "http://h1:2379", endpoint_problem, table);
+        let mut access = Access::read(USER, table, root);
+        store.login = access.login(table);
         let is_encrypted = store.endpoints.first().is_some_and(|endpoint| endpoint.starts_with("https://"));
         let remedy = "certificates need endpoints that begin with \"https://\"";
-        store.tls = access.tls(is_encrypted, remedy, table, report);
+        store.tls = access.tls(is_encrypted, remedy, table);
         let far = store.endpoints.iter().find(|endpoint| is_far(endpoint)).map(String::as_str);
         let user = table.place("user").map(|_| "user");
-        access.refuse_plaintext(user, far, "write https:// in endpoints", table, report);
+        access.refuse_plaintext(user, far, "write https:// in endpoints", table);
         is_good.then_some(store)
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NatsStore;
 use crate::host::address::{host_of, is_host, is_host_and_port, is_loopback};
-use crate::keys::{ConfigKey, Report, Table, names};
+use crate::keys::{ConfigKey, Table, names};
 use crate::store::files::Files;
 use crate::store::settings::{ACCESS, Access, Login, StoreType, Tls, USER, check_servers, take_secret};
 use crate::store::{Administer, PERMISSIONS};
@@ -84,29 +84,29 @@ impl StoreType for NatsSettings {
         [names(KEYS), names(USER), names(ACCESS)].concat()
     }
 
-    fn read(table: &mut Table<'_>, root: &Path, report: &mut Report) -> Option<Self> {
+    fn read(table: &mut Table<'_>, root: &Path) -> Option<Self> {
         // Three replicas are the fewest that survive the loss of one server.
         let mut store = Written { replicas: 3, ..Written::default() };
-        let is_good = table.read(KEYS, &mut store, report);
-        check_servers("servers", &mut store.servers, "nats://h1:4222", server_problem, table, report);
-        if table.has_taken("replicas") && store.replicas.is_multiple_of(2) {
+        let is_good = table.read(KEYS, &mut store);
+        check_servers("servers", &mut store.servers, "nats://h1:4222", server_problem, table);
+        if table.is_good("replicas") && store.replicas.is_multiple_of(2) {
             let odd = store.replicas - 1;
-            report.warning(
-                &table.at("replicas"),
+            table.warning(
+                &["replicas"],
                 format!(
                     "replicas = {} survives no more lost servers than {odd} would: an odd number is usual",
                     odd + 1
                 ),
             );
         }
-        let mut access = Access::read(USER, table, root, report);
-        take_secret(root, "creds", &mut store.creds, table, report);
-        take_secret(root, "nkey-seed", &mut store.nkey_seed, table, report);
-        let login = access.login(table, report);
+        let mut access = Access::read(USER, table, root);
+        take_secret(root, "creds", &mut store.creds, table);
+        take_secret(root, "nkey-seed", &mut store.nkey_seed, table);
+        let login = access.login(table);
         let ways: Vec<&str> =
             ["creds", "nkey-seed", "user"].into_iter().filter(|key| table.place(key).is_some()).collect();
         if let [first, second, ..] = ways[..] {
-            report.error(&table.at(second), format!("{first} and {second} are two ways to log in: keep one of them"));
+            table.error(&[second], format!("{first} and {second} are two ways to log in: keep one of them"));
         }
         let credentials = match (login, store.creds, store.nkey_seed) {
             (Some(login), ..) => NatsCredentials::UserPassword(login),
@@ -116,11 +116,11 @@ impl StoreType for NatsSettings {
         };
         let is_plain = table.has_taken("tls-required") && !store.tls_required;
         let remedy = "certificates require TLS: remove tls-required = false, or tls-ca and tls-cert";
-        let tls = access.tls(!is_plain, remedy, table, report);
+        let tls = access.tls(!is_plain, remedy, table);
         let tls_required = tls != Tls::default() || store.tls_required;
         let far = store.servers.iter().find(|server| !tls_required && is_far(server));
         let far = far.map(String::as_str);
-        access.refuse_plaintext(ways.first().copied(), far, "set tls-required = true", table, report);
+        access.refuse_plaintext(ways.first().copied(), far, "set tls-required = true", table);
         let Written { servers, bucket, replicas, create_bucket, .. } = store;
         is_good.then_some(Self { servers, bucket, replicas, create_bucket, credentials, tls_required, tls })
     }

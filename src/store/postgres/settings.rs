@@ -10,7 +10,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::PostgresStore;
 use crate::host::address::is_loopback;
-use crate::keys::{ConfigKey, Report, Table, names};
+use crate::keys::{ConfigKey, Table, names};
 use crate::store::files::Files;
 use crate::store::settings::{ACCESS, Access, StoreType, Tls};
 use crate::store::{Administer, PERMISSIONS};
@@ -46,18 +46,18 @@ impl StoreType for PostgresSettings {
         [names(KEYS), names(ACCESS)].concat()
     }
 
-    fn read(table: &mut Table<'_>, root: &Path, report: &mut Report) -> Option<Self> {
+    fn read(table: &mut Table<'_>, root: &Path) -> Option<Self> {
         let mut store = Self { table: "putex_locks".to_owned(), ..Self::default() };
-        let is_good = table.read(KEYS, &mut store, report);
-        let mut access = Access::read(&[], table, root, report);
+        let is_good = table.read(KEYS, &mut store);
+        let mut access = Access::read(&[], table, root);
         let config = parse(&store.connection).ok().filter(|_| table.has_taken("connection"));
         // With "prefer", the default, a server that refuses TLS gets the password without it, in whatever form it asks for it.
         let is_encrypted = config.as_ref().is_none_or(|config| config.get_ssl_mode() == SslMode::Require);
         let remedy = "certificates need sslmode=require in the connection";
-        store.tls = access.tls(is_encrypted, remedy, table, report);
+        store.tls = access.tls(is_encrypted, remedy, table);
         let password = table.place("password-file").map(|_| "password-file");
         let far = config.as_ref().and_then(far).filter(|_| !is_encrypted);
-        access.refuse_plaintext(password, far.as_deref(), "add sslmode=require to the connection", table, report);
+        access.refuse_plaintext(password, far.as_deref(), "add sslmode=require to the connection", table);
         store.password_file = access.password_file;
         is_good.then_some(store)
     }
