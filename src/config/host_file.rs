@@ -100,7 +100,7 @@ pub(super) fn check(root: &Path, host_name: &str, mut file: File<'_>) -> (Option
     // This holds even if something else in the table is wrong: the services are judged by the values that they will run with.
     common.defaults.timings.failures = of_type.as_ref().map_or(3, |(_, failures)| *failures);
     let store = store_table(&mut file, &kind, of_type.map(|(keys, _)| keys)).and_then(|table| check_store(root, table));
-    common.election = store.as_ref().and_then(|(store, _)| store.election());
+    common.election = store.as_ref().and_then(|(store, _)| Some((store.title(), store.election()?)));
     let guard = file.table("guard", names(GUARD));
     common.watchdog = guard.and_then(|table| check_guard(table));
     let metrics = file.table("metrics", names(METRICS)).and_then(|table| check_metrics(table));

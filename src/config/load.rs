@@ -278,7 +278,7 @@ fn combine(
 
 /// The warning, with its remedy, if these services renew more often than the store was measured with; `None` if they do not.
 fn overload(store: &StoreSettings, services: &[ServiceSettings]) -> Option<String> {
-    let (name, borne) = store.capacity();
+    let (name, borne) = (store.title(), store.capacity());
     let renewals: f64 = services.iter().map(|service| service.timings.renew_after().as_secs_f64().recip()).sum();
     (renewals > borne).then(|| {
         format!(

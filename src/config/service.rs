@@ -233,8 +233,8 @@ pub(super) struct Common {
     pub(super) given: BTreeSet<&'static str>,
     /// At least one default is wrong, and was reported: no conclusion can be drawn from the others.
     pub(super) bad: bool,
-    /// How long the store answers nobody while its servers elect a leader, if that is long.
-    pub(super) election: Option<RangeInclusive<Duration>>,
+    /// What kind of store it is, and how long it answers nobody while its servers elect a leader, if that is long.
+    pub(super) election: Option<(&'static str, RangeInclusive<Duration>)>,
     pub(super) watchdog: Option<WatchdogSettings>,
     pub(super) node: Option<NodeId>,
     /// Programs are searched for below this directory.

@@ -16,8 +16,12 @@ const SHORTEST_START: Duration = Duration::from_secs(10);
 pub(super) const STOP_LIMIT: Duration = Duration::from_secs(90);
 
 /// Checks timings that were read from `table`, and reports errors at the responsible key, or at `fallback` if the table has none of
-/// those keys. `election`: how long the store answers nobody while its servers elect a leader. `false`: an error was reported.
-pub(super) fn check_timings(timings: &Timings, election: Option<&RangeInclusive<Duration>>, table: &Table<'_>) -> bool {
+/// those keys. `election`: what kind of store it is, and how long it answers nobody while its servers elect a leader. `false`: an error was reported.
+pub(super) fn check_timings(
+    timings: &Timings,
+    election: Option<&(&str, RangeInclusive<Duration>)>,
+    table: &Table<'_>,
+) -> bool {
     if let Err(error) = timings.validate() {
         table.error(responsible(&error), error.to_string());
         return false;
@@ -36,7 +40,7 @@ pub(super) fn check_timings(timings: &Timings, election: Option<&RangeInclusive<
     for caution in timings.warnings() {
         table.warning(caution.keys, caution.text);
     }
-    if let Some(election) = election.filter(|election| timings.rides_through() < *election.end()) {
+    if let Some((store, election)) = election.filter(|(_, election)| timings.rides_through() < *election.end()) {
         let (never, when) = if timings.rides_through() < *election.start() {
             ("does not", "each time a server is updated")
         } else {
@@ -44,7 +48,7 @@ pub(super) fn check_timings(timings: &Timings, election: Option<&RangeInclusive<
         };
         table.warning(&["failures", "renew-interval"],
             format!(
-                "a lease of {:.1?} {never} ride through an election of the NATS servers, {} to {} s: the unit is stopped \
+                "a lease of {:.1?} {never} ride through an election of the {store} servers, {} to {} s: the unit is stopped \
                  {when}; failures = {} does",
                 timings.lease(),
                 election.start().as_secs(),

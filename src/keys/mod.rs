@@ -146,6 +146,7 @@ impl<'t> File<'t> {
     }
 
     /// Takes the keys at the top, reports those that neither it nor a table knows, and ends.
+    #[must_use]
     pub fn top(mut self, keys: Vec<&'static str>) -> Table<'t> {
         let mut all = keys.clone();
         all.extend(self.known.keys());
@@ -331,7 +332,7 @@ mod tests {
         let remedy = |key: &str| {
             let text = format!("{key} = 1");
             let report = Report::new("x".into(), text);
-            File::parse(&report).expect("it is TOML").top(known.to_vec());
+            drop(File::parse(&report).expect("it is TOML").top(known.to_vec()));
             report.diagnostics().pop().expect("it is unknown").message
         };
         for (written, meant) in [("renew_interval", "renew-interval"), ("failuers", "failures"), ("Unit", "unit")] {

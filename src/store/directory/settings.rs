@@ -46,8 +46,12 @@ impl StoreType for DirectorySettings {
         StoreAddress { what: "directory".to_owned(), servers: vec![self.path.display().to_string()] }
     }
 
-    fn capacity(&self) -> (&'static str, f64) {
-        ("a directory", 400.0)
+    fn title(&self) -> &'static str {
+        "a directory"
+    }
+
+    fn capacity(&self) -> f64 {
+        400.0
     }
 
     fn has_servers(&self) -> bool {

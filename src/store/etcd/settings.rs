@@ -69,8 +69,12 @@ impl StoreType for EtcdSettings {
         self.login.iter().map(|login| login.password_file.clone()).chain(self.tls.files()).collect()
     }
 
-    fn capacity(&self) -> (&'static str, f64) {
-        ("etcd", 1000.0)
+    fn title(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn capacity(&self) -> f64 {
+        1000.0
     }
 
     fn rights_to_make(&self) -> String {

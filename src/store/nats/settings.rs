@@ -143,8 +143,12 @@ impl StoreType for NatsSettings {
         login.into_iter().chain(self.tls.files()).collect()
     }
 
-    fn capacity(&self) -> (&'static str, f64) {
-        ("NATS", 700.0)
+    fn title(&self) -> &'static str {
+        "NATS"
+    }
+
+    fn capacity(&self) -> f64 {
+        700.0
     }
 
     fn election(&self) -> Option<RangeInclusive<Duration>> {

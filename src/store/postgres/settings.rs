@@ -70,8 +70,12 @@ impl StoreType for PostgresSettings {
         self.password_file.iter().cloned().chain(self.tls.files()).collect()
     }
 
-    fn capacity(&self) -> (&'static str, f64) {
-        ("PostgreSQL", 1000.0)
+    fn title(&self) -> &'static str {
+        "PostgreSQL"
+    }
+
+    fn capacity(&self) -> f64 {
+        1000.0
     }
 
     fn rights_to_make(&self) -> String {
