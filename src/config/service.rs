@@ -22,7 +22,7 @@ use crate::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, UnitName}
 type Row = ConfigKey<ServiceSettings>;
 
 /// The keys of a service's file alone.
-const OWN: &[ConfigKey<ServiceSettings>] = &[
+const OWN: &[Row] = &[
     Row::new("unit", |service| &mut service.unit)
         .agreed()
         .required("name the unit to run, such as unit = \"database.service\""),
@@ -40,7 +40,7 @@ const OWN: &[ConfigKey<ServiceSettings>] = &[
 
 /// The keys that `[defaults]` may set too. What follows from other keys comes after them. Timings are checked together, by
 /// [`check_timings`].
-pub(super) const SHARED: &[ConfigKey<ServiceSettings>] = &[
+pub(super) const SHARED: &[Row] = &[
     Row::new("renew-interval", |service| &mut service.timings.renew_interval).agreed(),
     Row::new("failures", |service| &mut service.timings.failures).agreed(),
     Row::new("confirmations", |service| &mut service.timings.confirmations).agreed(),

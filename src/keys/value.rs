@@ -184,3 +184,41 @@ impl<T: Read> Read for Vec<T> {
         Some(items)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ConfigKey, File, names};
+    use super::*;
+
+    const KEYS: &[ConfigKey<(u32, Duration)>] =
+        &[ConfigKey::new("count", |values| &mut values.0), ConfigKey::new("span", |values| &mut values.1)];
+
+    fn read(text: &str) -> Result<(u32, Duration), String> {
+        let report = Report::new("x".into(), text.to_owned());
+        let mut values = (0, Duration::ZERO);
+        File::parse(&report).expect("it is TOML").top(names(KEYS)).read(KEYS, &mut values);
+        report.first_error().map_or(Ok(values), |error| Err(error.message))
+    }
+
+    #[test]
+    fn values_are_read_by_the_types_of_their_fields() {
+        assert_eq!(read("count = 1_0\nspan = \"1min 30s\""), Ok((10, Duration::from_secs(90))));
+        assert_eq!(read("count = 0x1f"), Ok((31, Duration::ZERO)));
+        let wanted = "write here a whole number without quotes, such as 3, and not the";
+        for (written, found) in [
+            ("\"3\"", "string \"3\""),
+            ("true", "boolean `true`"),
+            ("1.5", "number with a point"),
+            ("[1]", "list"),
+            ("{ a = 1 }", "table"),
+            ("2026-11-26", "date"),
+        ] {
+            assert_eq!(read(&format!("count = {written}")), Err(format!("{wanted} {found}")));
+        }
+        for number in ["-1", "4294967296", "18446744073709551616"] {
+            let message = format!("{number} is out of range: write a whole number from 0 on");
+            assert_eq!(read(&format!("count = {number}")), Err(message));
+        }
+        assert!(read("span = 3").is_err_and(|error| error.ends_with("and not the integer `3`")));
+    }
+}

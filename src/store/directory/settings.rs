@@ -24,7 +24,7 @@ pub struct DirectorySettings {
 
 type Row = ConfigKey<DirectorySettings>;
 
-const KEYS: &[ConfigKey<DirectorySettings>] = &[
+const KEYS: &[Row] = &[
     Row::new("path", |store| &mut store.path).required("add path = \"/srv/putex\"").checked(|store| {
         let shown = store.path.display().to_string();
         (!store.path.is_absolute()).then(|| format!("{shown:?} is not a full path: write it from the root"))

@@ -29,7 +29,7 @@ pub struct EtcdSettings {
 
 type Row = ConfigKey<EtcdSettings>;
 
-const KEYS: &[ConfigKey<EtcdSettings>] = &[
+const KEYS: &[Row] = &[
     Row::new("endpoints", |store| &mut store.endpoints).required("add endpoints = [\"http://h1:2379\"]"),
     Row::new("prefix", |store| &mut store.prefix).checked(|store| {
         let prefix = &store.prefix;

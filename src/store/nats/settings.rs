@@ -65,7 +65,7 @@ struct Written {
 
 type Row = ConfigKey<Written>;
 
-const KEYS: &[ConfigKey<Written>] = &[
+const KEYS: &[Row] = &[
     Row::new("servers", |store| &mut store.servers).required("add servers = [\"nats://h1:4222\"]"),
     Row::new("bucket", |store| &mut store.bucket).required("add bucket = \"locks\"").checked(bucket_problem),
     Row::new("replicas", |store| &mut store.replicas).checked(|store| {

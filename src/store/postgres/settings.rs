@@ -34,7 +34,7 @@ pub struct PostgresSettings {
 
 type Row = ConfigKey<PostgresSettings>;
 
-const KEYS: &[ConfigKey<PostgresSettings>] = &[
+const KEYS: &[Row] = &[
     Row::new("connection", |store| &mut store.connection)
         .required("add connection = \"host=h1,h2 dbname=putex user=putex\"")
         .checked(|store| parse(&store.connection).err()),
