@@ -35,7 +35,7 @@ pub struct Finding {
 
 impl Finding {
     fn of(service: &ServiceSettings, is_error: bool, text: String) -> Self {
-        Self { service: service.name.clone(), file: service.source.clone(), is_error, text }
+        Self { service: service.name.clone(), file: service.source.0.clone(), is_error, text }
     }
 }
 
@@ -58,7 +58,7 @@ pub async fn units(systemd: &Systemd, settings: &Settings, with_gate: bool) -> R
     let until = Instant::now() + LIMIT;
     let mut found = Vec::new();
     let boot = systemd.boot().await.map_err(|error| error.to_string())?;
-    let judged = settings.services.iter().filter(|service| !service.observes).flat_map(ServiceSettings::units);
+    let judged = settings.services.iter().filter(|service| !service.observes()).flat_map(ServiceSettings::units);
     let judged: BTreeSet<UnitName> = judged.cloned().collect();
     for service in &settings.services {
         let of_service = async {
@@ -87,7 +87,7 @@ async fn units_of(
     for unit in &all {
         let around = Surroundings {
             // What is only observed is not bound to a lease, and systemd may start it.
-            service: (with_gate && !service.observes).then_some(&service.name),
+            service: (with_gate && !service.observes()).then_some(&service.name),
             named_in: Some(&service.name),
             self_fence: service.on_stop_failure.is_self_fence(),
             bound: &all,
@@ -103,7 +103,7 @@ async fn units_of(
         };
         let is_loaded = !is_error;
         found.extend(texts.into_iter().map(|text| finding(is_error, text)));
-        if !service.observes && runs_unbound(systemd, unit).await.map_err(|error| error.to_string())? {
+        if !service.observes() && runs_unbound(systemd, unit).await.map_err(|error| error.to_string())? {
             found.push(finding(
                 false,
                 format!(
@@ -118,7 +118,7 @@ async fn units_of(
             found.extend(of_time(unit, facts.stop_time, service).map(|text| finding(false, text)));
             found.extend(of_memory(unit, facts.memory, service).map(|text| finding(false, text)));
         }
-        if is_loaded && !service.observes {
+        if is_loaded && !service.observes() {
             let turned_off = systemd.turned_off(unit).await.map_err(|error| error.to_string())?;
             let conflicts = systemd.conflicts(unit).await.map_err(|error| error.to_string())?;
             let rivals = of_rivals(unit, &conflicts, service, &settings.services);
@@ -137,7 +137,7 @@ async fn runs_unbound(systemd: &Systemd, unit: &UnitName) -> Result<bool, BusErr
 /// What starts the units of a service at a boot. What is only observed may be started.
 async fn at_boot(boot: &Boot, service: &ServiceSettings, judged: &BTreeSet<UnitName>) -> Result<Vec<Finding>, String> {
     let mut found = Vec::new();
-    for unit in service.units().filter(|_| !service.observes) {
+    for unit in service.units().filter(|_| !service.observes()) {
         let pullers = boot.pullers(unit, judged).await.map_err(|error| error.to_string())?;
         found.extend(pullers.iter().map(|puller| Finding::of(service, false, of_boot(puller))));
     }
@@ -182,7 +182,7 @@ fn of_rivals(
     service: &ServiceSettings,
     all: &[ServiceSettings],
 ) -> Vec<String> {
-    let others = all.iter().filter(|other| other.name != service.name && !other.observes);
+    let others = all.iter().filter(|other| other.name != service.name && !other.observes());
     let rivals = others.flat_map(|other| other.units().map(move |rival| (&other.name, rival)));
     let tell = |(other, rival): (&ServiceName, &UnitName)| {
         format!(

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use clap::Parser;
 
-use crate::types::store::StoreSettings;
+use crate::store::StoreSettings;
 
 /// Exit statuses, from sysexits(3); 3 and 4 as systemctl(1) has them.
 pub mod exit {

@@ -5,8 +5,8 @@
 //! | layer | modules |
 //! | --- | --- |
 //! | common types | [`types`], [`command_line`], [`task`], [`frames`] |
-//! | the protocol, the kernel | [`election`], [`host`] |
-//! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`http`], [`journal`] |
+//! | the protocol, the kernel, tables of keys | [`election`], [`host`], [`keys`] |
+//! | edges, which never import each other, but `config` the keys of each [`store`] | [`config`], [`store`], [`systemd`], [`guard_client`], [`http`], [`journal`] |
 //! | what hosts tell each other, the served interfaces, what PID 1 says of the units | [`cluster`], [`dbus`], [`metrics`], [`audit`] |
 //! | programs | [`daemon`], [`ctl`], [`generator`], [`guard`], [`net`] |
 //!
@@ -51,6 +51,7 @@ pub mod guard_client;
 pub mod host;
 pub mod http;
 pub mod journal;
+pub mod keys;
 pub mod metrics;
 pub mod net;
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use putexd::election::{Details, OperatorNote, Record, Standing};
+use putexd::store::directory::DirectorySettings;
 use putexd::store::directory::DirectoryStore;
 use putexd::store::{Attempt, Link, Snapshot, Store, WriteOutcome};
-use putexd::types::store::DirectorySettings;
 use putexd::types::{FencingToken, Holder, Instance, Key, MachineId, Revision, WriteId};
 use tempfile::TempDir;
 

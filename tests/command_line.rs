@@ -57,7 +57,7 @@ fn each_program_says_its_version_its_commit_and_its_stores() {
         assert_eq!(*first, format!("{name} {}", env!("CARGO_PKG_VERSION")));
         assert_eq!(commit.strip_prefix("commit: "), Some(option_env!("PUTEX_COMMIT").unwrap_or("unknown")));
         let stores: Vec<&str> = stores.strip_prefix("stores: ").expect("the stores").split(", ").collect();
-        assert_eq!(stores, putexd::types::store::StoreSettings::BUILT_IN);
+        assert_eq!(stores, putexd::store::StoreSettings::BUILT_IN);
     }
 }
 
@@ -94,7 +94,7 @@ fn a_good_configuration_is_checked_with_0() {
     assert_eq!(status(&output), 0, "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("1 good service, 0 errors"), "{}", text(&output.stdout));
     // The timings are shown as resolved: the store decides the default of F.
-    let resolved = "db: R = 3s, F = 6, C = 2: the lease T = R·F is 18s";
+    let resolved = "db.toml: ok   R 3 s  lease 18 s  failover ≤ 30 s\n";
     assert!(text(&output.stdout).contains(resolved), "{}", text(&output.stdout));
 }
 

@@ -8,8 +8,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, Texts, load_as, load_keeping};
 use putexd::election::Confirmation;
+use putexd::store::StoreSettings;
+use putexd::store::directory::DirectorySettings;
+use putexd::store::nats::NatsCredentials;
+use putexd::store::settings::Login;
 use putexd::types::kept::{Made, Text};
-use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
 use putexd::types::{LEASE_LIMIT, NodeId, OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
 
@@ -271,8 +274,11 @@ fn a_watchdog_is_taken() {
 #[test]
 fn what_is_wrong_with_a_watchdog_is_said() {
     for (keys, message) in [
-        ("watchdog-device = \"/dev/watchdog\"", "6:1: error: the key \"watchdog-timeout\" is missing: say how long"),
-        ("watchdog-timeout = \"3s\"", "6:1: error: the key \"watchdog-device\" is missing: name the device"),
+        (
+            "watchdog-device = \"/dev/watchdog\"",
+            "6:1: error: the key \"watchdog-timeout\" is missing in [guard]: say how long",
+        ),
+        ("watchdog-timeout = \"3s\"", "6:1: error: the key \"watchdog-device\" is missing in [guard]: name the device"),
         (
             "watchdog-device = \"dev/watchdog\"\nwatchdog-timeout = \"3s\"",
             "7:19: error: \"dev/watchdog\" is not the path of a device: write it from the root",
@@ -313,7 +319,7 @@ fn where_metrics_are_served_is_taken_and_an_address_that_others_reach_is_warned_
         assert!(loaded.settings.is_some_and(|settings| settings.metrics.is_some()));
     }
     for (line, message) in [
-        ("", "6:1: error: the key \"listen\" is missing: say where metrics and leases are served"),
+        ("", "6:1: error: the key \"listen\" is missing in [metrics]: say where metrics and leases are served"),
         ("listen = 0", "7:10: error: a port is a number from 1 to 65535"),
         (
             "listen = true",
@@ -574,7 +580,7 @@ fn etc_wins_over_run_over_usr_lib() {
     let settings = settings(&root);
     let units: Vec<_> = settings.services.iter().map(|service| service.unit.as_str()).collect();
     assert_eq!(units, ["a-etc.service", "b-run.service", "c-lib.service"]);
-    assert!(settings.services[1].source.ends_with("run/putex.d/b.toml"));
+    assert!(settings.services[1].source.0.ends_with("run/putex.d/b.toml"));
 }
 
 #[test]
@@ -689,7 +695,11 @@ fn a_folder_that_is_not_there_yet_says_nothing_of_any_service() {
     // The files were on this mount when they were read last.
     write(root.path(), "etc/putex.d/db.toml", "unit = \"database.service\"\n");
     let copy = |mount: &str| {
-        write(root.path(), "etc/putex.kept/bound.json", &format!("{{\"mounts\":[\"{mount}\"],\"services\":{{}}}}"));
+        write(
+            root.path(),
+            "etc/putex.kept/bound.json",
+            &format!("{{\"format\":1,\"mounts\":[\"{mount}\"],\"services\":{{}}}}"),
+        );
     };
     copy("proc.mount");
     assert!(!load(&root).is_unread, "it is mounted");
@@ -854,8 +864,8 @@ fn how_far_a_stop_is_proven_is_said_in_words() {
     assert_eq!(taken.stop_proof, StopProof::UnitOnly);
     assert_ne!(taken, service("unit = \"a.service\"\n"));
     refused("unit = \"a.service\"\nstop-proof = \"none\"\n", "unit-only");
-    assert!(!service("unit = \"a.service\"\nmode = \"run\"\n").observes);
-    assert!(service("unit = \"a.service\"\nmode = \"observe\"\n").observes);
+    assert!(!service("unit = \"a.service\"\nmode = \"run\"\n").observes());
+    assert!(service("unit = \"a.service\"\nmode = \"observe\"\n").observes());
     assert_ne!(service("unit = \"a.service\"\nmode = \"observe\"\n"), service("unit = \"a.service\"\n"));
     refused("unit = \"a.service\"\nmode = \"watch\"\n", "observe");
     assert_ne!(service("unit = \"a.service\"\ncontains = [\"a.slice\"]\n"), service("unit = \"a.service\"\n"));
@@ -1350,7 +1360,7 @@ fn a_file_moved_to_another_directory_is_no_change_and_a_changed_key_is() {
     let a = service("unit = \"x.service\"\n");
     let root = root(&[("etc/putex/putexd.toml", HOST), ("usr/lib/putex.d/db.toml", "unit = \"x.service\"\n")]);
     let b = settings(&root).services.pop().expect("one service");
-    assert_ne!(a.source, b.source);
+    assert_ne!(a.source.0, b.source.0);
     assert_eq!(a, b);
     assert_ne!(a, service("unit = \"x.service\"\nfailures = 4\n"));
 }

@@ -12,7 +12,7 @@ const CORE: Layers = &[("types", &[]), ("election", &["types"]), ("guard", &["ty
 
 /// All other modules. `types` and `election` are those of the core.
 const PROGRAMS: Layers = &[
-    ("command_line", &["types"]),
+    ("command_line", &["types", "store"]),
     // Only in tests.
     ("samples", &[]),
     ("task", &[]),
@@ -20,8 +20,9 @@ const PROGRAMS: Layers = &[
     ("frames", &["task"]),
     ("http", &["types", "task", "frames"]),
     ("host", &["types"]),
-    ("config", &["types", "election", "host"]),
-    ("store", &["types", "task", "host", "frames"]),
+    ("keys", &["types", "election"]),
+    ("store", &["types", "task", "host", "frames", "keys"]),
+    ("config", &["types", "election", "host", "keys", "store"]),
     ("systemd", &["types", "host", "task", "bus"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),

@@ -65,7 +65,7 @@ use putexd::types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, W
 
 use nats_server::NatsServer;
 use process::PATIENCE;
-use putexd::types::store::StoreSettings;
+use putexd::store::StoreSettings;
 use remote::remote;
 
 /// The call limit of all stores here: long enough for a busy machine, and short enough to be waited for.

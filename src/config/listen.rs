@@ -1,10 +1,8 @@
 //! Where a server of putexd listens, as `[metrics] listen` has it.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use crate::keys::{Read, Value};
 
 const FORM: &str = "a port for this host alone, such as 9190, or an address with a port in quotes, such as \
                     \"127.0.0.1:9190\", \"10.0.0.5:9190\" or \"[::1]:9190\"";
@@ -41,23 +39,14 @@ impl Listen {
     }
 }
 
-impl<'de> Deserialize<'de> for Listen {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
-            type Value = Listen;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(FORM)
-            }
-            fn visit_i64<E: de::Error>(self, port: i64) -> Result<Listen, E> {
-                let port = u16::try_from(port).ok().and_then(Listen::local);
-                port.ok_or_else(|| E::custom("a port is a number from 1 to 65535"))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Listen, E> {
-                Listen::parse(text).ok_or_else(|| E::custom(format!("{text:?} is no place to listen: write {FORM}")))
-            }
+impl Read for Listen {
+    fn read(value: &mut Value<'_>) -> Option<Self> {
+        if value.get().is_integer() {
+            let port = value.number().and_then(|port| Self::local(u16::try_from(port).ok()?));
+            return port.or_else(|| value.error("a port is a number from 1 to 65535"));
         }
-        deserializer.deserialize_any(Words)
+        let text = value.text(FORM)?;
+        Self::parse(text).or_else(|| value.error(format!("{text:?} is no place to listen: write {FORM}")))
     }
 }
 

@@ -4,23 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::capacity;
-use super::contains::overlap;
-use super::diagnostic::{Diagnostic, Report, Severity, first_error};
-use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
-use super::host_file::{self, Common, Host};
-use super::service::{self, Claim};
-use super::settings::{ServiceSettings, Settings};
+use super::host_file::{self, Settings};
+use super::service::{self, Claim, Common, ServiceSettings};
+use super::units::overlap;
 use crate::host::identity;
 use crate::host::mountinfo::Mount;
 use crate::host::mounts;
+use crate::keys::{Diagnostic, File, Report, Severity, first_error};
+use crate::store::StoreSettings;
 use crate::types::bound::{self, AtBoot};
 use crate::types::kept::{Made, Text};
+use crate::types::span::rounded;
 use crate::types::trust;
 use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
 
@@ -70,6 +68,54 @@ impl Loaded {
     pub fn has_errors(&self) -> bool {
         first_error(&self.diagnostics).is_some()
     }
+
+    fn errors_in(&self, file: &Path) -> usize {
+        self.diagnostics.iter().filter(|found| found.severity == Severity::Error && found.path == *file).count()
+    }
+
+    /// A line for each service: its file, and its times or how many errors there are; and what moves together.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let errors = |file: &Path| plural(self.errors_in(file), "error");
+        let mut rows: BTreeMap<&ServiceName, String> =
+            self.broken.iter().map(|(name, error)| (name, errors(&error.path))).collect();
+        for service in self.settings.iter().flat_map(|settings| &settings.services) {
+            if self.errors_in(&service.source.0) > 0 {
+                rows.insert(&service.name, errors(&service.source.0));
+                continue;
+            }
+            let times =
+                [service.timings.renew_interval, service.timings.lease()].map(|time| spaced(&format!("{time:?}")));
+            let [renew, lease] = times;
+            let failover = spaced(&rounded(service.failover()));
+            let mut row = format!("ok   R {renew}  lease {lease}  failover ≤ {failover}");
+            if service.observes() {
+                row.push_str("  observed");
+            }
+            if !service.bound_units.is_empty() {
+                let units: Vec<&str> = service.units().map(UnitName::as_str).collect();
+                row = format!("{row}\n  moves together: {}", units.join(", "));
+            }
+            rows.insert(&service.name, row);
+        }
+        let width = rows.keys().map(|name| name.as_str().len()).max().unwrap_or_default() + ".toml:".len();
+        rows.iter()
+            .map(|(name, row)| format!("{:width$} {row}\n", format!("{name}.toml:")))
+            .collect::<Vec<_>>()
+            .concat()
+    }
+}
+
+/// A span with spaces before its units.
+fn spaced(span: &str) -> String {
+    let mut text = String::new();
+    for character in span.chars() {
+        if character.is_alphabetic() && text.ends_with(|last: char| last.is_ascii_digit()) {
+            text.push(' ');
+        }
+        text.push(character);
+    }
+    text
 }
 
 /// Each diagnostic, with an empty line after it, and a last line with the numbers of services, errors and warnings.
@@ -81,11 +127,9 @@ impl fmt::Display for Loaded {
         let count = |severity| self.diagnostics.iter().filter(|found| found.severity == severity).count();
         let found =
             format!("{}, {}", plural(count(Severity::Error), "error"), plural(count(Severity::Warning), "warning"));
-        let is_refused =
-            |file: &Path| self.diagnostics.iter().any(|found| found.severity == Severity::Error && found.path == *file);
         match (&self.settings, &self.for_all) {
             (Some(settings), _) => {
-                let good = settings.services.iter().filter(|service| !is_refused(&service.source)).count();
+                let good = settings.services.iter().filter(|service| self.errors_in(&service.source.0) == 0).count();
                 write!(f, "{}, {found}", plural(good, "good service"))
             }
             (None, Some(error)) => {
@@ -125,8 +169,7 @@ pub fn load_unanswered(root: &Path, former: &Texts, leased: &BTreeSet<ServiceNam
         "see which of {} and {HOST_FILE} is on a file system that does not answer, and mount it anew: they were not read within the limit",
         SERVICE_DIRECTORIES.join(", ")
     );
-    let unread = Unlisted::Unread(Diagnostic { severity: Severity::Error, path, place: None, message });
-    combine(root, &identity::host_name(), host, Err(unread), (former, leased))
+    combine(root, &identity::host_name(), host, Err(Unlisted::new(true, path, message)), (former, leased))
 }
 
 /// Whether nobody has said yet where the locks are: there is no `putexd.toml`, or it names no store and nothing else is wrong in
@@ -140,11 +183,11 @@ pub fn lacks_store(root: &Path) -> bool {
     let Ok(text) = read(&path) else {
         return matches!(fs::symlink_metadata(&path), Err(missing) if missing.kind() == io::ErrorKind::NotFound);
     };
-    let mut report = Report::new(path, text);
-    let Some(fragment) = parse::<HostFragment>(&mut report) else { return false };
-    let is_unnamed = fragment.store.is_none();
+    let report = Report::new(path, text);
+    let Some(file) = File::parse(&report) else { return false };
+    let is_unnamed = !file.has("store");
     // Whether the name of the host will do is of no interest before there is a store.
-    host_file::check(root, "unnamed", fragment, &mut report);
+    host_file::check(root, "unnamed", file);
     let errors = report.diagnostics().iter().filter(|found| found.severity == Severity::Error).count();
     is_unnamed && errors == 1
 }
@@ -160,17 +203,13 @@ fn combine(
     files: Result<BTreeMap<String, PathBuf>, Unlisted>,
     (former, leased): (&Texts, &BTreeSet<ServiceName>),
 ) -> Loaded {
-    let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = host_file;
-    let mut is_unread = false;
-    let (files, is_listed) = match files {
-        Ok(files) => (files, true),
-        Err(unlisted) => {
-            is_unread = matches!(unlisted, Unlisted::Unread(_));
-            // What is missing because of it is not what the administrator has to see to.
-            diagnostics.insert(0, unlisted.into_diagnostic());
-            (BTreeMap::new(), false)
-        }
-    };
+    let HostFile { mut host, common, text: mut host_text, mut diagnostics } = host_file;
+    let (is_listed, is_unread) = (files.is_ok(), files.as_ref().is_err_and(|unlisted| unlisted.is_unread));
+    let files = files.unwrap_or_else(|unlisted| {
+        // What is missing because of it is not what the administrator has to see to.
+        diagnostics.insert(0, unlisted.error);
+        BTreeMap::new()
+    });
     // The error that concerns every service.
     let for_all = first_error(&diagnostics).filter(|_| host.is_none() || !is_listed).cloned();
     // The services are checked even without a good host file, so that one run shows everything that is to be corrected.
@@ -179,14 +218,13 @@ fn combine(
         match ServiceName::new(&stem) {
             Ok(name) => candidates.push(load_service(name, path, &common)),
             Err(error) => {
-                let mut report = Report::new(path, String::new());
-                report.file_error(format!("{error}: a service is called after its file, so rename it"));
-                diagnostics.extend(report.diagnostics());
+                let message = format!("{error}: a service is called after its file, so rename it");
+                diagnostics.push(Diagnostic::of_file(Severity::Error, path, message));
             }
         }
     }
-    refuse_duplicates(&mut candidates);
-    refuse_too_many(&mut candidates, leased);
+    refuse_clashes(&candidates);
+    refuse_too_many(&candidates, leased);
     diagnostics.extend(candidates.iter().flat_map(|candidate| candidate.report.diagnostics()));
     let (bad, mut good): (Vec<Candidate>, Vec<Candidate>) =
         candidates.into_iter().partition(|candidate| candidate.report.has_errors());
@@ -214,10 +252,10 @@ fn combine(
     if for_all.is_some() {
         let former_host = former.host.clone().filter(|_| !kept.is_empty());
         let checked = former_host.map(|text| check_host(root, host_name, Report::former(text)));
-        (host, common, host_text) = match (host, checked) {
-            (Some(host), Some(_)) => (Some(host), common, host_text),
-            (None, Some(HostFile { host, common, text, .. })) => (host, common, text),
-            (Some(_) | None, None) => (None, common, None),
+        (host, host_text) = match (host, checked) {
+            (Some(host), Some(_)) => (Some(host), host_text),
+            (None, Some(HostFile { host, text, .. })) => (host, text),
+            (Some(_) | None, None) => (None, None),
         };
     }
 
@@ -231,22 +269,24 @@ fn combine(
     let mut services: Vec<ServiceSettings> =
         kept.into_iter().chain(good).filter_map(|candidate| candidate.settings).collect();
     services.sort_by(|one, other| one.name.cmp(&other.name));
-    let overload = host.as_ref().and_then(|host| capacity::warning(&host.store, &services));
-    if let Some(warning) = overload {
-        let mut report = Report::new(root.join(HOST_FILE), String::new());
-        report.file_warning(warning);
-        diagnostics.extend(report.diagnostics());
+    if let Some(warning) = host.as_ref().and_then(|host| overload(&host.store, &services)) {
+        diagnostics.push(Diagnostic::of_file(Severity::Warning, root.join(HOST_FILE), warning));
     }
-    let settings = host.map(|host| Settings {
-        node: host.node,
-        store: host.store,
-        cluster: host.cluster,
-        seal_key: host.seal_key,
-        watchdog: common.watchdog,
-        metrics: host.metrics,
-        services,
-    });
+    let settings = host.map(|host| Settings { services, ..host });
     Loaded { settings, broken, for_all, is_unread, diagnostics, texts }
+}
+
+/// The warning, with its remedy, if these services renew more often than the store was measured with; `None` if they do not.
+fn overload(store: &StoreSettings, services: &[ServiceSettings]) -> Option<String> {
+    let (name, borne) = (store.title(), store.capacity());
+    let renewals: f64 = services.iter().map(|service| service.timings.renew_after().as_secs_f64().recip()).sum();
+    (renewals > borne).then(|| {
+        format!(
+            "raise renew-interval, or try that the store bears it: {} services renew {renewals:.0} locks a second, and {name} was measured \
+             with up to {borne:.0}; where renewals come too late their units are stopped",
+            services.len()
+        )
+    })
 }
 
 fn first_errors(candidates: &[Candidate]) -> BTreeMap<ServiceName, Diagnostic> {
@@ -260,7 +300,7 @@ fn outrank(kept: &mut Vec<Candidate>, good: Vec<Candidate>) -> (Vec<Candidate>, 
         return (Vec::new(), good);
     }
     kept.extend(good);
-    refuse_duplicates(kept);
+    refuse_clashes(kept);
     kept.split_off(first_good).into_iter().partition(|candidate| candidate.report.has_errors())
 }
 
@@ -274,7 +314,8 @@ struct Candidate {
 
 /// The result of reading `putexd.toml`.
 struct HostFile {
-    host: Option<Host>,
+    /// The settings without the services.
+    host: Option<Settings>,
     common: Common,
     /// The text of the file; `None` if it has errors.
     text: Option<Text>,
@@ -288,8 +329,7 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
     match folder.map_or_else(|| read(&path), Err) {
         Ok(text) => check_host(root, host_name, Report::new(path, text)),
         Err(error) => {
-            let mut report = Report::new(path, String::new());
-            let remedy = match fs::symlink_metadata(report.path()) {
+            let remedy = match fs::symlink_metadata(&path) {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
                     format!(
                         "copy the sample {SAMPLE} to this place and change what it says, because there is no such file"
@@ -297,21 +337,21 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
                 }
                 Ok(_) | Err(_) => error,
             };
-            report.file_error(format!("{remedy}; it names the store and is needed"));
-            HostFile { host: None, common: unknown_common(root), text: None, diagnostics: report.diagnostics() }
+            let error =
+                Diagnostic::of_file(Severity::Error, path, format!("{remedy}; it names the store and is needed"));
+            HostFile { host: None, common: unknown_common(root), text: None, diagnostics: vec![error] }
         }
     }
 }
 
 /// The values in place of those of a `putexd.toml` that cannot be used.
 fn unknown_common(root: &Path) -> Common {
-    Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, node: None, root: root.to_owned() }
+    Common { bad: true, ..Common::new(root) }
 }
 
-fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
-    let fragment = parse::<HostFragment>(&mut report);
-    let (host, common) = match fragment {
-        Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
+fn check_host(root: &Path, host_name: &str, report: Report) -> HostFile {
+    let (host, common) = match File::parse(&report) {
+        Some(file) => host_file::check(root, host_name, file),
         None => (None, unknown_common(root)),
     };
     let text = host.is_some().then(|| report.source());
@@ -327,7 +367,7 @@ fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate 
     match read(&path) {
         Ok(text) => check_service(name, Text { path, text }, common),
         Err(error) => {
-            let mut report = Report::new(path, String::new());
+            let report = Report::new(path, String::new());
             report.file_error(error);
             Candidate { name, report, settings: None, claim: Claim::default() }
         }
@@ -335,9 +375,9 @@ fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate 
 }
 
 fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
-    let mut report = Report::new(text.path, text.text);
-    let (settings, claim) = match parse::<ServiceFragment>(&mut report) {
-        Some(fragment) => service::check(&name, fragment, common, &mut report),
+    let report = Report::new(text.path, text.text);
+    let (settings, claim) = match File::parse(&report) {
+        Some(file) => service::check(&name, file, common),
         // The claims of a file that is not TOML would be a guess, and a guess must not stop another service.
         None => (None, Claim::default()),
     };
@@ -351,28 +391,77 @@ fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> 
     (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }
 
-/// Refuses files that claim the same unit or key. Two files with one unit would put it under two locks, and two hosts
-/// that each read one of them would both run it. So both files are refused, and not only the second: only the operator
-/// knows which one is right.
-fn refuse_duplicates(candidates: &mut [Candidate]) {
-    let units = |claim: &Claim| claim.units.iter().map(named).collect();
-    let keys = |claim: &Claim| claim.key.iter().map(named).collect();
-    refuse_same(candidates, units, |name, other| {
-        format!("{name} is a unit of {other} too: a unit belongs to one service, so change or remove one of them")
+/// Refuses files that claim the same unit or key, or slices that overlap. Two files with one unit would put it under two locks, and
+/// two hosts that each read one of them would both run it; and one service's SIGKILL would reach the other's processes in a slice. So
+/// both files are refused, and not only the second: only the operator knows which one is right.
+fn refuse_clashes(candidates: &[Candidate]) {
+    for same in grouped(claims(candidates, |claim| &claim.units)).values() {
+        refuse(
+            same,
+            |_, _| true,
+            |name, other| {
+                format!(
+                    "{name} is a unit of {other} too: a unit belongs to one service, so change or remove one of them"
+                )
+            },
+        );
+    }
+    for same in grouped(claims(candidates, |claim| claim.key.as_slice())).values() {
+        refuse(
+            same,
+            |_, _| true,
+            |name, other| {
+                let name = name.as_str();
+                format!(
+                    "the key {name:?} is that of {other} too: each service needs a lock of its own, so set another key"
+                )
+            },
+        );
+    }
+    refuse(&claims(candidates, |claim| &claim.contains), overlap, |name, other| {
+        format!(
+            "{name} is the same as, above or below a slice of {other}: what one service kills must be its own, so give each a \
+             slice that does not begin with the other's name"
+        )
     });
-    refuse_same(candidates, keys, |name, other| {
-        format!("the key {name:?} is that of {other} too: each service needs a lock of its own, so set another key")
-    });
-    refuse_nested(candidates);
+}
+
+/// What a file claims, and the report on the file.
+type Claimed<'c, T> = (&'c Report, &'c Spanned<T>);
+
+fn claims<'c, T>(candidates: &'c [Candidate], of: impl Fn(&'c Claim) -> &'c [Spanned<T>]) -> Vec<Claimed<'c, T>> {
+    candidates.iter().flat_map(|one| of(&one.claim).iter().map(move |claim| (&one.report, claim))).collect()
+}
+
+fn grouped<T: Ord>(claims: Vec<Claimed<'_, T>>) -> BTreeMap<&T, Vec<Claimed<'_, T>>> {
+    let mut groups: BTreeMap<&T, Vec<Claimed<'_, T>>> = BTreeMap::new();
+    for claim in claims {
+        groups.entry(claim.1.get_ref()).or_default().push(claim);
+    }
+    groups
+}
+
+/// Reports each claim that clashes with those of other files.
+fn refuse<T>(claims: &[Claimed<'_, T>], clash: impl Fn(&T, &T) -> bool, message: impl Fn(&T, &str) -> String) {
+    for (report, claim) in claims {
+        let is_other = |(other, theirs): &&Claimed<'_, T>| {
+            !std::ptr::eq(*other, *report) && clash(claim.get_ref(), theirs.get_ref())
+        };
+        let places: Vec<String> =
+            claims.iter().filter(is_other).map(|(other, theirs)| other.locate(&theirs.span())).collect();
+        if !places.is_empty() {
+            report.error(&claim.span(), message(claim.get_ref(), &places.join(" and ")));
+        }
+    }
 }
 
 /// Refuses services beyond [`LEASE_LIMIT`]. The guard arms no more leases than that, and a service over the limit would
 /// win its lock and let it go, again and again. A service with a lease keeps its place. Of the others the last by name
 /// are refused, so that the same are refused at each start.
-fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>) {
+fn refuse_too_many(candidates: &[Candidate], leased: &BTreeSet<ServiceName>) {
     // A broken service that has a lease runs on with its former settings.
     let counts = |candidate: &Candidate| leased.contains(&candidate.name) || !candidate.report.has_errors();
-    let mut counted: Vec<&mut Candidate> = candidates.iter_mut().filter(|candidate| counts(candidate)).collect();
+    let mut counted: Vec<&Candidate> = candidates.iter().filter(|candidate| counts(candidate)).collect();
     counted.sort_by_cached_key(|candidate| (!leased.contains(&candidate.name), candidate.name.clone()));
     for candidate in counted.into_iter().skip(LEASE_LIMIT) {
         candidate.report.file_error(format!(
@@ -381,86 +470,26 @@ fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>)
     }
 }
 
-/// Refuses contained units that overlap: one service's SIGKILL would reach the processes of the other.
-fn refuse_nested(candidates: &mut [Candidate]) {
-    let contained: Vec<(usize, Spanned<UnitName>)> = candidates
-        .iter()
-        .enumerate()
-        .flat_map(|(index, candidate)| candidate.claim.contains.iter().map(move |unit| (index, unit.clone())))
-        .collect();
-    for (index, unit) in &contained {
-        let overlaps =
-            |(other, theirs): &&(usize, Spanned<UnitName>)| other != index && overlap(unit.get_ref(), theirs.get_ref());
-        let places: Vec<String> = contained
-            .iter()
-            .filter(overlaps)
-            .map(|(other, theirs)| candidates[*other].report.locate(&theirs.span()))
-            .collect();
-        if !places.is_empty() {
-            let message = format!(
-                "{} is the same as, above or below a slice of {}: what one service kills must be its own, so give each \
-                 a slice that does not begin with the other's name",
-                unit.get_ref(),
-                places.join(" and ")
-            );
-            candidates[*index].report.error(&unit.span(), message);
-        }
-    }
-}
-
-fn named<T: fmt::Display>(field: &Spanned<T>) -> (String, Range<usize>) {
-    (field.get_ref().to_string(), field.span())
-}
-
-fn refuse_same(
-    candidates: &mut [Candidate],
-    claimed: impl Fn(&Claim) -> Vec<(String, Range<usize>)>,
-    message: impl Fn(&str, &str) -> String,
-) {
-    let mut claimants: BTreeMap<String, Vec<(usize, Range<usize>)>> = BTreeMap::new();
-    for (index, candidate) in candidates.iter().enumerate() {
-        for (name, span) in claimed(&candidate.claim) {
-            claimants.entry(name).or_default().push((index, span));
-        }
-    }
-    for (name, places) in claimants.iter().filter(|(_, places)| places.len() > 1) {
-        for (index, span) in places {
-            let others: Vec<String> = places
-                .iter()
-                .filter(|(other, _)| other != index)
-                .map(|(other, span)| candidates[*other].report.locate(span))
-                .collect();
-            let message = message(name, &others.join(" and "));
-            candidates[*index].report.error(span, message);
-        }
-    }
-}
-
 /// Why the services' files are not known.
-enum Unlisted {
-    /// A directory that putexd does not obey.
-    Refused(Diagnostic),
-    /// A directory that cannot be read, or whose file system is not mounted.
-    Unread(Diagnostic),
+struct Unlisted {
+    error: Diagnostic,
+    /// Whether a directory cannot be read, or its file system is not mounted; else putexd does not obey it.
+    is_unread: bool,
 }
 
 impl Unlisted {
-    fn into_diagnostic(self) -> Diagnostic {
-        match self {
-            Self::Refused(diagnostic) | Self::Unread(diagnostic) => diagnostic,
-        }
+    fn new(is_unread: bool, path: PathBuf, why: String) -> Self {
+        Self { error: Diagnostic::of_file(Severity::Error, path, why), is_unread }
     }
 }
 
 /// The services' files that count, by their names without `.toml`.
 fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Unlisted> {
-    let wrong =
-        |path: &Path, message| Diagnostic { severity: Severity::Error, path: path.into(), place: None, message };
     let mut files = BTreeMap::new();
     for directory in SERVICE_DIRECTORIES.map(|directory| root.join(directory)) {
-        let names = list(&directory).map_err(|why| Unlisted::Unread(wrong(&directory, why)))?;
+        let names = list(&directory).map_err(|why| Unlisted::new(true, directory.clone(), why))?;
         if let Some(why) = why_not_obeyed(&directory) {
-            return Err(Unlisted::Refused(wrong(&directory, why)));
+            return Err(Unlisted::new(false, directory, why));
         }
         for name in names {
             let stem = name.strip_suffix(".toml").filter(|stem| !stem.is_empty() && !stem.starts_with('.'));
@@ -471,7 +500,7 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Unlisted> {
     }
     // A directory that is listed has had its automount mounted.
     match missing(root) {
-        Some((place, why)) => Err(Unlisted::Unread(wrong(&place, why))),
+        Some((place, why)) => Err(Unlisted::new(true, place, why)),
         None => Ok(files),
     }
 }

@@ -30,7 +30,6 @@ use crate::frames::{Socket, Units};
 use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::{date, rounded};
-use crate::types::store::StoreSettings;
 use crate::types::{Key, NET_SOCKET, NodeId, ServiceName, UnitName, Value, printable_lines};
 
 /// How long an operator is kept waiting for a server.
@@ -71,7 +70,7 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
         Ok(Creation::Existed(what)) => (false, what),
         Err(error @ StoreError::Misconfigured(_)) => return Err(Failure::new(exit::CONFIGURATION, error.to_string())),
         Err(error) => {
-            let remedy = Some(rights_to_make(&settings.store)).filter(|_| matches!(error, StoreError::Denied(_)));
+            let remedy = Some(settings.store.rights_to_make()).filter(|_| matches!(error, StoreError::Denied(_)));
             let remedy = remedy.map_or_else(String::new, |remedy| format!("{remedy}: "));
             return Err(Failure::unavailable(format!("{remedy}failed to make the store: {error}")));
         }
@@ -94,38 +93,13 @@ pub(super) async fn init(root: &Path, is_local: bool, json: bool) -> Result<(), 
     warnings.iter().try_for_each(|warning| print(&format!("warning: {warning}\n")))
 }
 
-/// What to do where putexd's login has the least rights, with which the store was made once and cannot be made again.
-fn rights_to_make(store: &StoreSettings) -> String {
-    match store {
-        StoreSettings::Nats(nats) => format!(
-            "put the lines for $JS.API.STREAM.CREATE.KV_{bucket} and $JS.API.STREAM.PURGE.KV_{bucket}, which end in \"# only for putexctl \
-             init\" in {PERMISSIONS}/nats-account.conf, back into the account, run \"systemctl reload nats-server\" on each server, and \
-             remove them after this",
-            bucket = nats.bucket
-        ),
-        StoreSettings::Etcd(etcd) => format!(
-            "run \"etcdctl role grant-permission putexd readwrite {prefix}/incarnation\" as etcd's root, and the same with \"read\" after \
-             this",
-            prefix = etcd.prefix
-        ),
-        StoreSettings::Postgres(_) => format!(
-            "have a superuser execute postgres.sql in the database, and the lines with GRANT of {PERMISSIONS}/postgres-role.sql, which \
-             makes the store without this command"
-        ),
-        StoreSettings::Directory(_) => "let root of this host write to the folder".to_owned(),
-    }
-}
-
-/// Where the package has the least rights in each store.
-const PERMISSIONS: &str = "/usr/share/putexd/permissions";
-
 /// The key that `init` makes.
 const SEAL_KEY: &str = "/etc/putex/seal.key";
 
 /// Makes a key that seals records, if there is none, where others than root of the hosts can write to the store. Returns what is to
 /// be done with it.
 fn seal(root: &Path, settings: &Settings, made: bool) -> Option<String> {
-    if settings.seal_key.is_some() || matches!(settings.store, StoreSettings::Directory(_)) {
+    if settings.seal_key.is_some() || !settings.store.has_servers() {
         return None;
     }
     let path = root.join(SEAL_KEY.trim_start_matches('/'));
@@ -159,7 +133,7 @@ fn make_key(path: &Path) -> io::Result<()> {
 /// Refuses to make a store where only this machine would see it: each host would get locks of its own, and run the services.
 async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
     let of_store = settings.store.clone();
-    let look = tokio::task::spawn_blocking(move || store::local_file_system(&of_store));
+    let look = tokio::task::spawn_blocking(move || of_store.local_file_system());
     // A folder that hangs is told of by the store itself.
     let Ok(Ok(Some(local))) = timeout(CALL_LIMIT, look).await else { return Ok(()) };
     Err(Failure::new(
@@ -262,7 +236,7 @@ pub(super) struct Line {
 
 /// The services that this host only observes.
 fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
-    let observed = settings.services.iter().filter(|service| service.observes);
+    let observed = settings.services.iter().filter(|service| service.observes());
     let names: Vec<String> = observed.map(|service| service.name.to_string()).collect();
     if names.is_empty() {
         return Vec::new();
@@ -547,9 +521,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Fai
     let mut settings = settings.clone();
     // Even where putexd may make the bucket: a command that looks at a store does not make one, and `init` needs no such
     // permission.
-    if let StoreSettings::Nats(nats) = &mut settings.store {
-        nats.create_bucket = false;
-    }
+    settings.store.make_nothing();
     let store = store::open(&settings.store, CALL_LIMIT, Socket::new(NetUnits));
     let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
         .map_err(|error| Failure::unavailable(error.to_string()))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-use crate::config::{FenceSettings, ServiceSettings, StopProof};
+use crate::config::{FenceSettings, Mode, ServiceSettings, SourceFile, StopProof};
 use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
@@ -103,12 +103,12 @@ pub(super) fn unit(name: &str) -> UnitName {
 pub(super) fn settings() -> ServiceSettings {
     ServiceSettings {
         name: "db".parse().expect("a service's name"),
-        source: "db.toml".into(),
+        source: SourceFile("db.toml".into()),
         unit: unit("database.service"),
         bound_units: Vec::new(),
         beside: Vec::new(),
         contains: Vec::new(),
-        observes: false,
+        mode: Mode::Run,
         stop_proof: StopProof::Whole,
         key: Key::new("db").expect("a key"),
         timings: Timings::new(Duration::from_millis(50), 2, 1),

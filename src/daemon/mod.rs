@@ -85,7 +85,6 @@ pub mod tidings;
 mod timers;
 mod unit_control;
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
 use crate::config::{Diagnostic, Loaded, Severity};
 use crate::systemd::bond::is_group;
-use crate::types::{GUARDED_LEASES_DIR, UnitName, first_named};
+use crate::types::{GUARDED_LEASES_DIR, UnitName};
 use crate::{config, journal};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
@@ -218,36 +217,12 @@ fn at_boot() -> ExitCode {
     if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::REFUSED) }
 }
 
-/// How many services with the same timings "--check" names.
-const CHECKED_NAMED: usize = 6;
-
 fn check(arguments: &Arguments) -> ExitCode {
     let mut loaded = config::load(&arguments.root);
     let unasked = if arguments.files { None } else { check_units(&arguments.root, &mut loaded).err() };
-    let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
-    for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        let observed =
-            if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
-        let words = format!("{observed}{}", service.timings.in_words());
-        match alike.iter_mut().find(|(known, _)| *known == words) {
-            Some((_, names)) => names.push(service.name.as_str()),
-            None => alike.push((words, vec![service.name.as_str()])),
-        }
-    }
-    let mut text = String::new();
-    for (words, names) in &alike {
-        writeln!(text, "{}: {words}\n", first_named(names, CHECKED_NAMED)).expect("writing to a string does not fail");
-    }
-    for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        if !service.bound_units.is_empty() {
-            let all: Vec<&str> = service.units().map(UnitName::as_str).collect();
-            writeln!(text, "{}: moves together: {}\n", service.name, all.join(", "))
-                .expect("writing to a string does not fail");
-        }
-    }
     let unasked = unasked.map_or_else(String::new, |reason| format!("; the units were not looked at: {reason}"));
     let mut output = io::stdout().lock();
-    match writeln!(output, "{text}{loaded}{unasked}").and_then(|()| output.flush()) {
+    match writeln!(output, "{}{loaded}{unasked}", loaded.table()).and_then(|()| output.flush()) {
         Ok(()) => {}
         // The reader may have enough before the end, as in `putexd --check | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::from(exit::CLOSED_PIPE),
@@ -271,12 +246,8 @@ fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
         .map_err(|error| format!("failed to start the runtime: {error}"))?;
     let found = runtime.block_on(async { audit::units(&audit::connect().await?, settings, false).await });
     runtime.shutdown_background();
-    let diagnostic = |Finding { file, is_error, text, .. }| Diagnostic {
-        severity: if is_error { Severity::Error } else { Severity::Warning },
-        path: file,
-        place: None,
-        message: text,
-    };
+    let severity = |is_error| if is_error { Severity::Error } else { Severity::Warning };
+    let diagnostic = |Finding { file, is_error, text, .. }| Diagnostic::of_file(severity(is_error), file, text);
     loaded.diagnostics.extend(found?.into_iter().map(diagnostic));
     Ok(())
 }

@@ -222,7 +222,7 @@ impl Lock {
 
 /// The services that take part, and those that are only observed.
 pub(super) fn apart(services: Vec<ServiceSettings>) -> (Vec<ServiceSettings>, Vec<ServiceSettings>) {
-    services.into_iter().partition(|service| !service.observes)
+    services.into_iter().partition(|service| !service.observes())
 }
 
 #[cfg(test)]

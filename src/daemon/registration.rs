@@ -390,7 +390,7 @@ impl Registrar {
         let unit = &self.unit;
         let (name, key, source, is_bound) = {
             let settings = self.settings.borrow();
-            (settings.name.clone(), settings.key.clone(), settings.source.clone(), settings.unit != *unit)
+            (settings.name.clone(), settings.key.clone(), settings.source.0.clone(), settings.unit != *unit)
         };
         let source = source.display();
         let correct = |other: &Key| {

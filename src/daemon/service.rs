@@ -243,7 +243,7 @@ impl Service {
         let (units, units_changed) = inherited::control(host, &settings, armed.as_ref());
         let epoch = Arc::new(AtomicU64::new(0));
         let memory = machine.recall(&settings.name, &settings.key);
-        let election_settings = election_settings(host, &settings);
+        let election_settings = settings.election(host.node.clone(), host.machine_id);
         let election = Election::new(election_settings, memory, remembered, machine.now());
         let (role, _) = watch::channel(Role::of(election.state()));
         let (shown, _) = watch::channel(Arc::clone(&settings));
@@ -666,7 +666,7 @@ impl Service {
                 if health_changed {
                     self.restart_checker();
                 }
-                self.handle(Event::Reconfigure(election_settings(&self.host, &self.settings)));
+                self.handle(Event::Reconfigure(self.settings.election(self.host.node.clone(), self.host.machine_id)));
                 Event::TryAgain
             }
         }
@@ -805,25 +805,4 @@ fn failure_of(event: &Event) -> Option<String> {
         return Some(format!("unfencing has failed: {reason}"));
     }
     None
-}
-
-fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Settings {
-    election::Settings {
-        key: settings.key.clone(),
-        node: host.node.clone(),
-        machine: host.machine_id,
-        timings: settings.timings,
-        stop_limit: settings.stop_limit,
-        on_stop_failure: settings.on_stop_failure,
-        // A passed check counts for T, or for the time that it takes to fail `fall` times where that is longer.
-        check_validity: settings
-            .health
-            .as_ref()
-            .map(|health| settings.timings.lease().max(health.interval * health.fall + health.timeout * 2)),
-        checks_standby: settings.health.as_ref().is_some_and(|health| health.probe.asks_standby()),
-        fences: settings.fence.others.is_some(),
-        fence_hosts: settings.fence.hosts.clone(),
-        unfences: settings.fence.unfence.is_some(),
-        units: settings.units().cloned().collect(),
-    }
 }

@@ -57,10 +57,10 @@ use crate::host::{clock, identity};
 use crate::http::Http;
 use crate::journal;
 use crate::metrics::{Answers, HostFacts, Metrics, Sources};
+use crate::store::StoreSettings;
 use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
-use crate::types::store::StoreSettings;
 use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, kept};
 
 /// Used in place of R where there is no service.

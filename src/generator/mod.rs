@@ -1150,10 +1150,12 @@ mod tests {
         let copy = |text: &str| {
             host.file("bound.json", text);
         };
-        copy(r#"{"services":{"db":["db.mount","db.service"],"former":["other.service"],"web":["web.service"]}}"#);
+        copy(
+            r#"{"format":1,"mounts":[],"services":{"db":["db.mount","db.service"],"former":["other.service"],"web":["web.service"]}}"#,
+        );
         host.file("usr/web.toml", "unit = \"other.service\"");
         assert_eq!(host.bonds(), "db:db.mount db:db.service web:other.service", "a file that is there counts");
-        copy(r#"{"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#);
+        copy(r#"{"format":1,"mounts":[],"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#);
         let told = host.run().problems;
         assert!(told.iter().any(|said| said.starts_with("db has no file")) && told.len() == 1, "{told:?}");
         // A folder that cannot be listed, and a link into a file system that is not mounted yet.
@@ -1166,7 +1168,7 @@ mod tests {
             fs::remove_file(&usr).expect("removed");
         }
         // What is only observed has no units there.
-        copy(r#"{"services":{}}"#);
+        copy(r#"{"format":1,"mounts":[],"services":{}}"#);
         assert_eq!(host.bonds(), "");
         copy("{");
         assert!(host.run().problems.iter().any(|said| said.contains("bound.json: ")), "{:?}", host.run());

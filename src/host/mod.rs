@@ -1,5 +1,6 @@
 //! What the kernel tells and does: clocks, randomness, identities, control groups, mounts. No D-Bus, no store, no configuration.
 
+pub mod address;
 pub mod cgroup;
 pub mod clock;
 pub mod descriptors;

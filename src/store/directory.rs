@@ -36,6 +36,7 @@ mod folder;
 mod hints;
 pub mod layout;
 mod root;
+mod settings;
 mod steps;
 mod threads;
 
@@ -53,10 +54,10 @@ use super::{
 use crate::host::mountinfo::Mount;
 use crate::task::{OwnedTask, lock};
 use crate::types::span::rounded;
-use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
 use folder::Folder;
 use root::Orphans;
+pub use settings::DirectorySettings;
 use steps::Lock;
 use threads::{Answer, Threads};
 

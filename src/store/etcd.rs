@@ -24,6 +24,7 @@
 mod connection;
 mod hints;
 pub mod record;
+mod settings;
 mod survey;
 
 use std::sync::Arc;
@@ -40,9 +41,9 @@ use super::{
     MAKE_ONCE, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, attempted, listed_name, listing,
 };
 use crate::task::OwnedTask;
-use crate::types::store::EtcdSettings;
 use crate::types::{Incarnation, Key, Revision, Value};
 use connection::{Connection, Found, revision_in};
+pub use settings::EtcdSettings;
 
 /// The time limit of `putexctl init`.
 const INIT_LIMIT: Duration = Duration::from_secs(10);

@@ -10,10 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, Creation, Entry, Examination, Link, Listed, Snapshot, StoreError, TEXT_LIMIT, WriteOutcome, incarnation,
-    listed_name, refusal,
+    Attempt, Creation, Entry, Examination, Link, Listed, Snapshot, StoreError, StoreSettings, TEXT_LIMIT, WriteOutcome,
+    incarnation, listed_name, refusal,
 };
-use crate::types::store::StoreSettings;
 use crate::types::{Incarnation, Key, Revision, Value, shortened};
 
 /// How many characters of a sentence for an administrator are shown.

@@ -23,10 +23,14 @@ mod reconnect;
 pub mod remote;
 pub mod sealed;
 pub mod serve;
+pub mod settings;
 mod shared_request;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +40,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::files::Files;
+use self::settings::StoreType;
 use crate::frames::{Role, Socket};
-use crate::types::store::StoreSettings;
+use crate::keys::Table;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
 /// The future that each operation of a store returns.
@@ -210,15 +215,6 @@ pub trait Administer: Store {
     }
 }
 
-/// The file system on which `init` would make a store that only this machine sees, in words. It may take as long as a folder hangs.
-#[must_use]
-pub fn local_file_system(settings: &StoreSettings) -> Option<String> {
-    match settings {
-        StoreSettings::Directory(directory) => directory::local_file_system(&directory.path),
-        StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => None,
-    }
-}
-
 /// The keys of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
@@ -285,6 +281,76 @@ pub struct Examination {
     pub forgeable: Option<String>,
 }
 
+macro_rules! stores {
+    ($($kind:ident($settings:path) = $name:literal $(if $feature:tt)?,)*) => {
+        /// Which store has the locks, and how it is reached.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[expect(missing_docs, reason = "the settings of each type say what it is")]
+        pub enum StoreSettings {
+            $($(#[cfg(feature = $feature)])? $kind($settings),)*
+        }
+
+        impl StoreSettings {
+            /// The types that this build knows, as `type` in `[store]` names them.
+            pub const BUILT_IN: &[&str] = &[$($(#[cfg(feature = $feature)])? $name,)*];
+            /// The types that need a Cargo feature, with its name.
+            pub const FEATURES: &[&str] = &[$($($feature,)?)*];
+
+            /// The keys of a type in `[store]`, and the default of F with it; `None` if this build does not know the type.
+            #[must_use]
+            pub fn keys_and_failures(name: &str) -> Option<(Vec<&'static str>, u32)> {
+                match name {
+                    $($(#[cfg(feature = $feature)])? $name => Some((<$settings>::keys(), <$settings>::failures())),)*
+                    _ => None,
+                }
+            }
+
+            /// As [`StoreType::read`], by the name of the type.
+            pub fn read(name: &str, table: &mut Table<'_>, root: &Path) -> Option<Self> {
+                match name {
+                    $($(#[cfg(feature = $feature)])? $name => <$settings>::read(table, root).map(Self::$kind),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Deref for StoreSettings {
+            type Target = dyn StoreType;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $($(#[cfg(feature = $feature)])? Self::$kind(settings) => settings,)*
+                }
+            }
+        }
+
+        impl DerefMut for StoreSettings {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self {
+                    $($(#[cfg(feature = $feature)])? Self::$kind(settings) => settings,)*
+                }
+            }
+        }
+    };
+}
+
+stores! {
+    Nats(nats::NatsSettings) = "nats",
+    Directory(directory::DirectorySettings) = "directory",
+    Etcd(etcd::EtcdSettings) = "etcd" if "etcd",
+    Postgres(postgres::PostgresSettings) = "postgres" if "postgres",
+}
+
+/// Where the store is, as an operator knows it: its servers or its path.
+impl fmt::Display for StoreSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address().servers.join(", "))
+    }
+}
+
+/// Where the package has the least rights in each store.
+const PERMISSIONS: &str = "/usr/share/putexd/permissions";
+
 /// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and
 /// answers `Unreachable` until then. `call_limit` bounds each call, so it must not be longer than the shortest R.
 ///
@@ -292,28 +358,17 @@ pub struct Examination {
 /// kernel's to reach.
 #[must_use]
 pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Administer> {
-    match settings {
-        StoreSettings::Directory(settings) => Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)),
-        StoreSettings::Nats(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
-            let connect = move |previous| socket.clone().connect(Role::Store, previous);
-            Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
-        }
+    if !settings.has_servers() {
+        return client(settings, call_limit, Files::of_this_host());
     }
+    let connect = move |previous| socket.clone().connect(Role::Store, previous);
+    Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
 }
 
 /// The client of the store's servers, in this process.
-pub fn client(settings: StoreSettings, call_limit: Duration, files: Files) -> Result<Arc<dyn Administer>, StoreError> {
-    match settings {
-        StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings, call_limit, files))),
-        StoreSettings::Directory(settings) => Ok(Arc::new(directory::DirectoryStore::new(settings, call_limit))),
-        #[cfg(feature = "etcd")]
-        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings, call_limit, files))),
-        #[cfg(feature = "postgres")]
-        StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings, call_limit, files))),
-        // The check of the configuration has refused such a type already, with its place in the file.
-        #[cfg(not(all(feature = "etcd", feature = "postgres")))]
-        _ => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
-    }
+#[must_use]
+pub fn client(settings: &StoreSettings, call_limit: Duration, files: Files) -> Arc<dyn Administer> {
+    settings.open(call_limit, files)
 }
 
 /// Why every store refuses `value` before anything is sent; `None` if it is accepted.

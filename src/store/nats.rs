@@ -27,6 +27,7 @@ mod bucket;
 mod connection;
 mod hints;
 pub mod record;
+mod settings;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,11 +51,11 @@ use super::{
 };
 use crate::task::{OwnedTask, lock};
 use crate::types::span::rounded;
-use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
 use bucket::{Bucket, Found, Identity, Replicas};
 use connection::{Connection, parse};
+pub use settings::{NatsCredentials, NatsSettings};
 
 /// The number of servers that one connect begins to try within one call limit.
 const SERVERS_PER_LIMIT: u32 = 4;

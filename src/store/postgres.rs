@@ -23,6 +23,7 @@ mod connection;
 mod hints;
 pub mod record;
 mod session;
+mod settings;
 mod table;
 mod tls;
 
@@ -39,10 +40,10 @@ use super::{
     StoreFuture, WriteOutcome, attempted,
 };
 use crate::task::{OwnedTask, lock};
-use crate::types::store::PostgresSettings;
 use crate::types::{Key, Revision};
 use connection::Connection;
 use session::{Endpoint, Session};
+pub use settings::PostgresSettings;
 use table::Table;
 
 /// The time limit of `init`.

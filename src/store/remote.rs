@@ -25,12 +25,11 @@ use super::files::text_of;
 use super::reconnect::pause;
 use super::{
     Administer, Attempt, Creation, Examination, Forgeries, Hints, LISTED_LIMIT, Link, Listed, Listing, Snapshot, Store,
-    StoreError, StoreFuture, WriteOutcome, attempted, hints, listing,
+    StoreError, StoreFuture, StoreSettings, WriteOutcome, attempted, hints, listing,
 };
 use crate::frames::{Beat, Frames, Pending, Previous, Pulse, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
-use crate::types::store::StoreSettings;
 use crate::types::{Key, Revision};
 
 /// How many hints wait for their reader. Further ones are dropped, because whoever reads so late reads the keys all the same.
@@ -329,16 +328,21 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::types::store::{EtcdSettings, Login, Tls};
+    use crate::store::nats::{NatsCredentials, NatsSettings};
+    use crate::store::settings::{Login, Tls};
     use crate::types::{Incarnation, Value};
 
     const SOON: Duration = Duration::from_secs(20);
 
     fn settings(password_file: &str) -> StoreSettings {
-        StoreSettings::Etcd(EtcdSettings {
-            endpoints: vec!["http://127.0.0.1:1".to_owned()],
-            prefix: "/putex".to_owned(),
-            login: Some(Login { user: "putex".to_owned(), password_file: password_file.into() }),
+        let login = Login { user: "putex".to_owned(), password_file: password_file.into() };
+        StoreSettings::Nats(NatsSettings {
+            servers: vec!["nats://127.0.0.1:1".to_owned()],
+            bucket: "locks".to_owned(),
+            replicas: 1,
+            create_bucket: false,
+            credentials: NatsCredentials::UserPassword(login),
+            tls_required: false,
             tls: Tls::default(),
         })
     }

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +22,6 @@ use super::{
     Administer, Attempt, Creation, Entry, Examination, Forgeries, Hints, Link, Listing, Snapshot, Store, StoreError,
     StoreFuture, WriteOutcome,
 };
-use crate::types::store::SEAL_KEY_BYTES;
 use crate::types::{ClusterName, Incarnation, Key, Revision, Value};
 
 /// The field that holds the seal, in lower case hexadecimal digits.
@@ -30,6 +30,9 @@ const FIELD: &str = "seal";
 /// The first part of the sealed text. It keeps an HMAC that is made with the same key for another purpose from being
 /// taken for a seal.
 const LABEL: &[u8] = b"putexd sealed value 1";
+
+/// How long the key may be that records are sealed with, in bytes, without a newline at its end.
+pub const SEAL_KEY_BYTES: RangeInclusive<usize> = 32..=4096;
 
 /// Wraps `store` so that the values of `cluster` are sealed, if there is a key file; otherwise returns `store` itself.
 /// The file is read once. The error says why the key cannot be used.

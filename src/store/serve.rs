@@ -12,11 +12,10 @@ use tokio::sync::oneshot;
 
 use super::exchange::{Answer, Call, Reply, Request};
 use super::files::Files;
-use super::{Administer, Link, StoreError};
+use super::{Administer, Link, StoreError, StoreSettings};
 use crate::frames::{Frames, Hello, Sender};
 use crate::host::clock;
 use crate::task::{OwnedTask, lock};
-use crate::types::store::StoreSettings;
 
 /// How many keys are in a page of a listing. A page with the longest names is within the limit of a frame.
 const PAGE_KEYS: usize = 64;
@@ -25,7 +24,7 @@ const PAGE_KEYS: usize = 64;
 const RESOLVER_AGE: Duration = Duration::from_secs(5);
 
 /// How a store is made of its settings, its call limit and the means to read its files.
-pub type Opening = fn(StoreSettings, Duration, Files) -> Result<Arc<dyn Administer>, StoreError>;
+pub type Opening = fn(&StoreSettings, Duration, Files) -> Arc<dyn Administer>;
 
 /// Carries out what comes over this stream, until it ends, on the store that `opening` makes.
 pub async fn serve(stream: Frames<(), Hello>, opening: Opening) -> io::Result<()> {
@@ -33,7 +32,7 @@ pub async fn serve(stream: Frames<(), Hello>, opening: Opening) -> io::Result<()
     let Some(Request::Open { settings, call_limit }) = frames.next().await? else { return Ok(()) };
     let sender = frames.sender.clone();
     let asked = Asked::default();
-    let store = opening(settings, call_limit, asked.files(&sender)).map_err(io::Error::other)?;
+    let store = opening(&settings, call_limit, asked.files(&sender));
     let following = follow(Arc::clone(&store), sender.clone());
     tokio::pin!(following);
     let mut watches = HashMap::new();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
+use putexd::config::{FenceSettings, HealthSettings, Mode, Probe, ServiceSettings, SourceFile, StopProof};
 use putexd::election::{KeptPlace, Memory, State, Timings};
 use putexd::store::Link as StoreLink;
 use putexd::types::{FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName};
@@ -379,12 +379,12 @@ impl World {
         };
         ServiceSettings {
             name: self.service.clone(),
-            source: "/etc/putex.d/db.toml".into(),
+            source: SourceFile("/etc/putex.d/db.toml".into()),
             unit: self.unit.clone(),
             bound_units: Vec::new(),
             beside: Vec::new(),
             contains: Vec::new(),
-            observes: false,
+            mode: Mode::Run,
             stop_proof: StopProof::Whole,
             key: self.key.clone(),
             timings,

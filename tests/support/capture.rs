@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use data_encoding::{BASE64, HEXLOWER};
 use putexd::config::load_as;
-use putexd::types::store::StoreSettings;
+use putexd::store::StoreSettings;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -5,9 +5,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use putexd::store::directory::DirectorySettings;
 use putexd::store::directory::{DirectoryStore, layout};
 use putexd::store::{Administer, Store};
-use putexd::types::store::DirectorySettings;
 use putexd::types::{Key, Value};
 
 use super::faulty_fs::{FaultyFs, Hang};

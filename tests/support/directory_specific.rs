@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use putexd::store::directory::DirectorySettings;
 use putexd::store::directory::DirectoryStore;
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
-use putexd::types::store::DirectorySettings;
 use putexd::types::{Key, Revision, Value};
 use tempfile::TempDir;
 

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, DeleteOptions};
+use putexd::store::StoreSettings;
+use putexd::store::etcd::EtcdSettings;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::files::Files;
+use putexd::store::settings::Tls;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
-use putexd::types::store::{EtcdSettings, StoreSettings, Tls};
 use tempfile::TempDir;
 
 use super::process::{ServerProcess, free_port};

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Channel, Client, ConnectOptions, Permission};
 use futures_util::StreamExt;
+use putexd::store::etcd::EtcdSettings;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::files::Files;
+use putexd::store::settings::{Login, Tls};
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
-use putexd::types::store::{EtcdSettings, Login, Tls};
 use putexd::types::{Revision, Value};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

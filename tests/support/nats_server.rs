@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use putexd::types::store::{NatsCredentials, NatsSettings, Tls};
+use putexd::store::nats::{NatsCredentials, NatsSettings};
+use putexd::store::settings::Tls;
 use tempfile::TempDir;
 
 use super::process::{ServerProcess, free_port};

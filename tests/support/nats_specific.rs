@@ -14,8 +14,9 @@ use futures_util::StreamExt;
 use nkeys::KeyPair;
 use putexd::store::files::Files;
 use putexd::store::nats::NatsStore;
+use putexd::store::nats::{NatsCredentials, NatsSettings};
+use putexd::store::settings::{Login, Tls};
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
-use putexd::types::store::{Login, NatsCredentials, NatsSettings, Tls};
 use putexd::types::{Key, Revision, Value};
 use serde_json::json;
 use tempfile::TempDir;
@@ -911,7 +912,10 @@ async fn renew_barely(context: jetstream::Context, key: String, until: Instant) 
 /// share of the client's.
 async fn compare_with_a_bare_client(servers: &[NatsServer]) {
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
-    let store = Arc::new(open(&NatsSettings { replicas: servers.len(), ..settings(urls.clone()) }));
+    let store = Arc::new(open(&NatsSettings {
+        replicas: u32::try_from(servers.len()).expect("few"),
+        ..settings(urls.clone())
+    }));
     up(&*store).await;
     usable(&*store, &key()).await;
     let bare = async_nats::jetstream::new(async_nats::connect(&urls).await.expect("the bare client connects"));

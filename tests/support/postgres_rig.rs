@@ -9,11 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use putexd::store::StoreSettings;
 use putexd::store::files::Files;
+use putexd::store::postgres::PostgresSettings;
 use putexd::store::postgres::PostgresStore;
+use putexd::store::settings::Tls;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
-use putexd::types::store::{PostgresSettings, StoreSettings, Tls};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};

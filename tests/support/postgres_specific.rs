@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use putexd::store::files::Files;
+use putexd::store::postgres::PostgresSettings;
 use putexd::store::postgres::PostgresStore;
+use putexd::store::settings::Tls;
 use putexd::store::{Administer, Creation, Entry, Link, Store, StoreError, WriteOutcome};
-use putexd::types::store::{PostgresSettings, Tls};
 use putexd::types::{Key, Revision, Value};
 
 use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::frames::Role;
+use putexd::store::StoreSettings;
 use putexd::store::remote::RemoteStore;
-use putexd::types::store::StoreSettings;
 
 use super::net_process::start;
 

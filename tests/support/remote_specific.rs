@@ -4,11 +4,11 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use putexd::frames::Role;
+use putexd::store::StoreSettings;
 use putexd::store::files::Files;
 use putexd::store::nats::NatsStore;
 use putexd::store::remote::RemoteStore;
 use putexd::store::{Link, Store, WriteOutcome};
-use putexd::types::store::StoreSettings;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::nats_server::NatsServer;

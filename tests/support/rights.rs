@@ -53,7 +53,8 @@ async fn notes_fail_and_locks_go_on(store: &dyn Store, fails: impl AsyncFn(Key, 
 #[tokio::test]
 async fn nats_permissions_of_each_lock_keep_the_locks() {
     use putexd::store::nats::NatsStore;
-    use putexd::types::store::{Login, NatsCredentials, NatsSettings};
+    use putexd::store::nats::{NatsCredentials, NatsSettings};
+    use putexd::store::settings::Login;
 
     let server = super::nats_server::NatsServer::start(
         "authorization { users: [
@@ -86,8 +87,9 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
 #[tokio::test]
 async fn an_etcd_role_for_each_lock_keeps_the_locks() {
     use etcd_client::Permission;
+    use putexd::store::etcd::EtcdSettings;
     use putexd::store::etcd::EtcdStore;
-    use putexd::types::store::{EtcdSettings, Login};
+    use putexd::store::settings::Login;
 
     use super::etcd_rig::{EtcdServer, init};
 
@@ -140,8 +142,8 @@ async fn a_folder_of_a_note_that_others_may_write_to_keeps_the_locks() {
     use std::os::unix::fs::PermissionsExt as _;
 
     use putexd::store::Administer as _;
+    use putexd::store::directory::DirectorySettings;
     use putexd::store::directory::DirectoryStore;
-    use putexd::types::store::DirectorySettings;
 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store");

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use values::Hostile;
 
+use putexd::store::StoreSettings;
 use putexd::store::files::Files;
 use putexd::store::{self, Attempt, Store, StoreError, WriteOutcome};
-use putexd::types::store::StoreSettings;
 use putexd::types::{Key, Revision, Value, WriteId};
 
 use crate::cluster::Host;
@@ -160,7 +160,7 @@ fn key() -> Key {
 pub fn with_store<T: Send>(fixture: &Fixture, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
     let settings = fixture.locks.settings(fixture);
     fixture.ask_on_the_switch(async || {
-        let store = store::client(settings, SOON, Files::of_this_host()).expect("the store can be opened");
+        let store = store::client(&settings, SOON, Files::of_this_host());
         work(&*store).await
     })
 }

@@ -1,6 +1,6 @@
 //! The kinds of lock store, and how each of them is lost and comes back.
 
-use putexd::types::store::StoreSettings;
+use putexd::store::StoreSettings;
 
 use crate::cluster::{Cluster, Host};
 use crate::environment::utf8;

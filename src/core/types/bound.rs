@@ -18,10 +18,8 @@ pub const FILE: &str = "/etc/putex.kept/bound.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtBoot {
     /// The number of the file's format.
-    #[serde(default)]
     pub format: Format<1>,
     /// The mounts that the files were read from, without the root.
-    #[serde(default)]
     pub mounts: BTreeSet<UnitName>,
     /// The units that each service binds to its lease.
     pub services: BTreeMap<ServiceName, BTreeSet<UnitName>>,

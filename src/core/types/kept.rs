@@ -37,7 +37,6 @@ pub struct Made {
     /// The service's own file, or `putexd.toml` itself.
     pub file: Text,
     /// For a service: `putexd.toml` at that time, for its defaults.
-    #[serde(default)]
     pub host: Option<Text>,
 }
 
@@ -45,7 +44,6 @@ pub struct Made {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The number of the file's format.
-    #[serde(default)]
     pub format: Format<1>,
     /// The boot in which it was written. A lease is of one boot, and so are the settings that it was armed with.
     pub boot: BootId,

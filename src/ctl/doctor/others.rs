@@ -23,7 +23,7 @@ pub(super) async fn look(settings: &Settings, host: &mut Host) {
 
 /// The hash of what must agree, of each service that this host's files have it run.
 fn agreements(settings: &Settings) -> BTreeMap<String, String> {
-    let run = settings.services.iter().filter(|service| !service.observes);
+    let run = settings.services.iter().filter(|service| !service.observes());
     run.map(|service| (service.name.to_string(), service.agreement())).collect()
 }
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::daemon::fake::written;
 use crate::store::Administer as _;
+use crate::store::directory::DirectorySettings;
 use crate::store::directory::DirectoryStore;
 use crate::store::memory::MemoryStore;
-use crate::types::store::DirectorySettings;
 
 fn shown(silences: &Silences) -> (u64, u64, u64) {
     let status = silences.status("a store".to_owned());

@@ -27,10 +27,11 @@ use tonic::codegen::Service;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
+use super::EtcdSettings;
 use crate::store::disconnect::Disconnect;
 use crate::store::files::Files;
+use crate::store::settings::{Login, Tls};
 use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
-use crate::types::store::{EtcdSettings, Login, Tls};
 
 /// The most bytes of an answer: at most one value of putexd, and what etcd adds to it.
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;

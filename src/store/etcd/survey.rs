@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use etcd_client::{Member, StatusResponse};
 use futures_util::future::join_all;
 
+use super::EtcdSettings;
 use super::connection::Connection;
 use crate::store::files::Files;
 use crate::store::{Examination, StoreError, version_numbers};
-use crate::types::store::EtcdSettings;
 
 /// The state of a member, as its endpoint reports it.
 struct Answer {

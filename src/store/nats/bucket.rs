@@ -363,7 +363,7 @@ impl Bucket {
     pub(super) async fn make(
         &self,
         connection: &Connection,
-        replicas: usize,
+        replicas: u32,
         maker: &str,
         by_hand: bool,
     ) -> Result<bool, StoreError> {
@@ -451,7 +451,7 @@ impl Bucket {
         Err(StoreError::Unfit(format!("bucket {}: {why}", self.name)))
     }
 
-    async fn create(&self, connection: &Connection, replicas: usize, maker: &str) -> Result<Info, StoreError> {
+    async fn create(&self, connection: &Connection, replicas: u32, maker: &str) -> Result<Info, StoreError> {
         let config = Config {
             name: self.stream(),
             description: Some(description(maker)),
@@ -467,7 +467,7 @@ impl Bucket {
             deny_delete: true,
             allow_direct: true,
             storage: StorageType::File,
-            num_replicas: replicas.max(1),
+            num_replicas: replicas.max(1) as usize,
             ..Config::default()
         };
         let question = serde_json::to_value(config).map_err(|error| StoreError::Garbled(error.to_string()))?;

@@ -23,12 +23,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use super::settings::{NatsCredentials, NatsSettings};
 use crate::store::disconnect::Disconnect;
 use crate::store::files::{Files, Placed, unusable};
 use crate::store::hexadecimal::hexadecimal;
+use crate::store::settings::Login;
 use crate::store::{Forgeries, StoreError, with_sources};
 use crate::task::{OwnedTask, lock};
-use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// The interval between two requests of [`Connection::insist`].
 const INSIST_INTERVAL: Duration = Duration::from_millis(100);

@@ -329,7 +329,7 @@ fn describe(error: &Error) -> String {
 mod tests {
     use super::*;
     use crate::store::files::Files;
-    use crate::types::store::Tls;
+    use crate::store::settings::Tls;
 
     #[tokio::test]
     async fn each_server_is_tried_by_itself_with_all_that_is_common() {

@@ -12,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::StoreError;
 use crate::store::files::{Files, unusable};
-use crate::types::store::Tls;
+use crate::store::settings::Tls;
 
 /// Makes the TLS connector, and reads all certificates anew.
 pub(super) async fn connector(config: &Config, tls: &Tls, files: &Files) -> Result<MakeRustlsConnect, StoreError> {

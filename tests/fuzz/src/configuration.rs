@@ -80,7 +80,7 @@ fn check_services(root: &Path, loaded: &Loaded, files: &[(&str, &[u8])]) {
         let Some((path, text)) = files.get(file) else { continue };
         let hidden = hidden.is_some_and(|by| files.len() > by);
         let broken = !hidden && loaded.broken.keys().any(|broken| broken.as_str() == name);
-        let good = services.iter().any(|service| service.source == root.join(path));
+        let good = services.iter().any(|service| service.source.0 == root.join(path));
         let masked = text.is_empty();
         assert_eq!(errors(root, loaded, path) > 0, broken, "{path}: {loaded}");
         let expected = !hidden && !broken && !masked && loaded.settings.is_some();

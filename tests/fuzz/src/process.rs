@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use putexd::store::StoreSettings;
+use putexd::store::directory::DirectorySettings;
 use putexd::store::remote::RemoteStore;
 use putexd::store::{Administer as _, Store as _};
-use putexd::types::store::{EtcdSettings, StoreSettings, Tls};
 use putexd::types::{Key, is_printable};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -20,9 +21,8 @@ pub fn process(input: &[u8]) {
     runtime.block_on(async {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let ours = std::sync::Mutex::new(Some(ours));
-        let settings =
-            EtcdSettings { endpoints: Vec::new(), prefix: "/p".to_owned(), login: None, tls: Tls::default() };
-        let store = RemoteStore::new(StoreSettings::Etcd(settings), Duration::from_secs(60), move |_| {
+        let settings = StoreSettings::Directory(DirectorySettings::default());
+        let store = RemoteStore::new(settings, Duration::from_secs(60), move |_| {
             let ours = ours.lock().expect("nobody panics").take();
             async { ours.ok_or_else(|| std::io::Error::other("there is one process")) }
         });

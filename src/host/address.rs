@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 /// Whether `text` is `host:port`, with an IPv6 address in brackets and a port from 1 to 65535.
-pub(super) fn is_host_and_port(text: &str) -> bool {
+#[must_use]
+pub fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         is_host(host)
             && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -12,7 +13,8 @@ pub(super) fn is_host_and_port(text: &str) -> bool {
 }
 
 /// Whether `text` is a host's name or address, with an IPv6 address in brackets.
-pub(super) fn is_host(text: &str) -> bool {
+#[must_use]
+pub fn is_host(text: &str) -> bool {
     if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let address = inner.split_once('%').map_or(inner, |(address, _)| address);
         return address.parse::<std::net::Ipv6Addr>().is_ok();
@@ -22,13 +24,15 @@ pub(super) fn is_host(text: &str) -> bool {
 }
 
 /// Whether traffic to `host`, written as in [`is_host`], never leaves this host.
-pub(super) fn is_loopback(host: &str) -> bool {
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']);
     host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// The host part of a text that is written as in [`is_host`] or [`is_host_and_port`].
-pub(super) fn host_of(authority: &str) -> &str {
+#[must_use]
+pub fn host_of(authority: &str) -> &str {
     if authority.ends_with(']') {
         return authority;
     }

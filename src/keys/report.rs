@@ -1,6 +1,7 @@
 //! What is wrong with a configuration, shown so that an operator can correct it without a manual: the place, the line
 //! itself with a caret, and a message that names the remedy.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,12 @@ pub struct Place {
 }
 
 impl Diagnostic {
+    /// A finding about a file or directory as a whole.
+    #[must_use]
+    pub fn of_file(severity: Severity, path: PathBuf, message: String) -> Self {
+        Self { severity, path, place: None, message }
+    }
+
     /// The file, and where in it: `path:line:column`.
     #[must_use]
     pub fn location(&self) -> String {
@@ -80,93 +87,104 @@ impl fmt::Display for Diagnostic {
 }
 
 /// The error to correct first. An error at a place comes before one about a file as a whole, which may follow from it.
-pub(super) fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
+#[must_use]
+pub fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
     let errors = || diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
     errors().find(|error| error.place.is_some()).or_else(|| errors().next())
 }
 
 /// The findings in one file, with its text to find places in.
-pub(super) struct Report {
+pub struct Report {
     path: PathBuf,
     text: String,
     /// The severity of the finding that a secret is not safe.
     unsafe_is: Severity,
-    diagnostics: Vec<Diagnostic>,
+    diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
 impl Report {
-    pub(super) fn new(path: PathBuf, text: String) -> Self {
-        Self { path, text, unsafe_is: Severity::Error, diagnostics: Vec::new() }
+    /// A report on a file that was just read.
+    #[must_use]
+    pub fn new(path: PathBuf, text: String) -> Self {
+        Self { path, text, unsafe_is: Severity::Error, diagnostics: RefCell::default() }
     }
 
     /// A report on a text that was in force, and goes on for the leases that exist under it. An unsafe secret is only a
     /// warning in it: no unit is stopped because somebody might have learnt a secret. The present file is judged in
     /// full.
-    pub(super) fn former(text: Text) -> Self {
+    #[must_use]
+    pub fn former(text: Text) -> Self {
         Self { unsafe_is: Severity::Warning, ..Self::new(text.path, text.text) }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn text(&self) -> &str {
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn error(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    /// Reports a mistake at a place.
+    pub fn error(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(Severity::Error, Some(span), message.into());
     }
 
     /// Reports a secret that other users or hosts could learn.
-    pub(super) fn unsafe_secret(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    pub fn unsafe_secret(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(self.unsafe_is, Some(span), message.into());
     }
 
-    pub(super) fn warning(&mut self, span: &Range<usize>, message: impl Into<String>) {
+    /// Reports what is probably not intended.
+    pub fn warning(&self, span: &Range<usize>, message: impl Into<String>) {
         self.push(Severity::Warning, Some(span), message.into());
     }
 
     /// An error about the file as a whole.
-    pub(super) fn file_error(&mut self, message: impl Into<String>) {
+    pub fn file_error(&self, message: impl Into<String>) {
         self.push(Severity::Error, None, message.into());
     }
 
-    /// A warning about the file as a whole.
-    pub(super) fn file_warning(&mut self, message: impl Into<String>) {
-        self.push(Severity::Warning, None, message.into());
-    }
-
-    pub(super) fn has_errors(&self) -> bool {
-        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+    /// Whether there is an error among the findings.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics.borrow().iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
     /// The error to correct first, as [`first_error`] chooses it.
-    pub(super) fn first_error(&self) -> Option<Diagnostic> {
+    #[must_use]
+    pub fn first_error(&self) -> Option<Diagnostic> {
         first_error(&self.diagnostics()).cloned()
     }
 
     /// The file as it was read.
-    pub(super) fn source(&self) -> Text {
+    #[must_use]
+    pub fn source(&self) -> Text {
         Text { path: self.path.clone(), text: self.text.clone() }
     }
 
     /// `path:line:column` of a span, to name the place in another file's message.
-    pub(super) fn locate(&self, span: &Range<usize>) -> String {
+    #[must_use]
+    pub fn locate(&self, span: &Range<usize>) -> String {
         let place = place(&self.text, span);
         format!("{}:{}:{}", self.path.display(), place.line, place.column)
     }
 
     /// The findings in the order of their places; those about the whole file first.
-    pub(super) fn diagnostics(&self) -> Vec<Diagnostic> {
-        let mut sorted = self.diagnostics.clone();
+    #[must_use]
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let mut sorted = self.diagnostics.borrow().clone();
         sorted.sort_by_key(|diagnostic| diagnostic.place.as_ref().map(|place| (place.line, place.column)));
         sorted
     }
 
-    fn push(&mut self, severity: Severity, span: Option<&Range<usize>>, message: String) {
+    fn push(&self, severity: Severity, span: Option<&Range<usize>>, message: String) {
         let place = span.map(|span| place(&self.text, span));
-        self.diagnostics.push(Diagnostic { severity, path: self.path.clone(), place, message });
+        self.diagnostics.borrow_mut().push(Diagnostic { severity, path: self.path.clone(), place, message });
     }
 }
 

@@ -1,0 +1,72 @@
+//! `[store]` with `type = "directory"`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DirectoryStore, local_file_system};
+use crate::keys::{ConfigKey, Table, names};
+use crate::store::Administer;
+use crate::store::files::Files;
+use crate::store::settings::StoreType;
+use crate::types::store::StoreAddress;
+
+/// `[store]` with `type = "directory"`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DirectorySettings {
+    /// The directory, on a file system that all hosts mount.
+    pub path: PathBuf,
+    /// The user that may own the directory, besides root and the user that the program runs as.
+    pub owner: Option<u32>,
+}
+
+type Row = ConfigKey<DirectorySettings>;
+
+const KEYS: &[Row] = &[
+    Row::new("path", |store| &mut store.path).required("add path = \"/srv/putex\"").checked(|store| {
+        let shown = store.path.display().to_string();
+        (!store.path.is_absolute()).then(|| format!("{shown:?} is not a full path: write it from the root"))
+    }),
+    Row::new("owner", |store| &mut store.owner),
+];
+
+impl StoreType for DirectorySettings {
+    fn keys() -> Vec<&'static str> {
+        names(KEYS)
+    }
+
+    fn read(table: &mut Table<'_>, _: &Path) -> Option<Self> {
+        let mut store = Self::default();
+        table.read(KEYS, &mut store).then_some(store)
+    }
+
+    fn address(&self) -> StoreAddress {
+        StoreAddress { what: "directory".to_owned(), servers: vec![self.path.display().to_string()] }
+    }
+
+    fn title(&self) -> &'static str {
+        "a directory"
+    }
+
+    fn capacity(&self) -> f64 {
+        400.0
+    }
+
+    fn has_servers(&self) -> bool {
+        false
+    }
+
+    fn rights_to_make(&self) -> String {
+        "let root of this host write to the folder".to_owned()
+    }
+
+    fn local_file_system(&self) -> Option<String> {
+        local_file_system(&self.path)
+    }
+
+    fn open(&self, call_limit: Duration, _: Files) -> Arc<dyn Administer> {
+        Arc::new(DirectoryStore::new(self.clone(), call_limit))
+    }
+}
