@@ -100,19 +100,13 @@ impl Enforcer {
     /// Begins to stop the units of a lapsed lease.
     #[must_use]
     pub fn begin(&self, lease: Lease) -> Enforcement {
-        self.go_on(lease, false)
-    }
-
-    /// Goes on to stop the units of a lapsed lease. `was_dead`: they were seen dead before, and the journal was told.
-    #[must_use]
-    pub fn go_on(&self, lease: Lease, was_dead: bool) -> Enforcement {
         let office = &self.office;
         let now = clock::now();
         let looker = Looker::begin(&office.lookers, &lease.inactive);
         let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
         // After the host stood still S may be over already, although the stop has only just begun.
         let complain_at = lease.terms.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
-        let state = State { complain_at, death_is_told: was_dead, ..State::default() };
+        let state = State { complain_at, ..State::default() };
         let mut cases = office.lock();
         let number = cases.next;
         cases.next += 1;

@@ -92,12 +92,6 @@ impl Inquiries {
     pub(super) fn forget(&self) {
         self.connection.fetch_add(1, Ordering::Relaxed);
     }
-
-    /// Whether a look has not ended. A program that is replaced then would never answer, and cannot be replaced while a thread of it
-    /// hangs in the kernel.
-    pub(super) fn is_looking(&self) -> bool {
-        self.under_way > 0
-    }
 }
 
 #[cfg(test)]
@@ -122,7 +116,7 @@ mod tests {
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             rustix::event::poll(&mut fds, Some(&second)).expect("it can be waited for");
             let answers = inquiries.answers();
-            if !answers.is_empty() || !inquiries.is_looking() {
+            if !answers.is_empty() || inquiries.under_way == 0 {
                 return answers;
             }
             assert!(Instant::now() < end, "waited in vain");
@@ -134,11 +128,11 @@ mod tests {
         let Ok(hierarchy) = Hierarchy::detect() else { return };
         let enforcer = Enforcer::start(Arc::new(hierarchy), "/nowhere".into()).expect("threads");
         let mut inquiries = Inquiries::new().expect("sockets");
-        assert!(inquiries.answers().is_empty() && !inquiries.is_looking());
+        assert!(inquiries.answers().is_empty() && inquiries.under_way == 0);
         inquiries.ask(7, name("/"), &enforcer).expect("there is room");
         let folder = Source { is_bind: true, ..Source::default() };
         assert_eq!(next(&mut inquiries), [Reply { id: 7, result: Outcome::Source(folder) }]);
-        assert!(!inquiries.is_looking());
+        assert!(inquiries.under_way == 0);
 
         // Whatever hangs, there is a limit, and nobody has to wait for the answer.
         let holds: Vec<_> = (0..16)
@@ -154,11 +148,11 @@ mod tests {
             inquiries.ask(id as u64, name("/"), &enforcer).expect("there is room");
         }
         inquiries.ask(0, name("/"), &enforcer).expect_err("there is none");
-        assert!(inquiries.answers().is_empty() && inquiries.is_looking());
+        assert!(inquiries.answers().is_empty() && inquiries.under_way > 0);
         inquiries.forget();
         drop(holds);
         assert_eq!(next(&mut inquiries), [], "there is another connection");
-        assert!(!inquiries.is_looking());
+        assert!(inquiries.under_way == 0);
         inquiries.ask(9, name("/"), &enforcer).expect("there is room again");
         assert_eq!(next(&mut inquiries).len(), 1);
     }

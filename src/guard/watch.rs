@@ -20,7 +20,7 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -77,16 +77,6 @@ impl Pulse {
     /// Listens on a socket that only its owner may connect to.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { listener: listen(path)?, watcher: None })
-    }
-
-    /// Goes on with the sockets of the program before.
-    pub(super) fn of(listener: UnixListener, watcher: Option<UnixStream>) -> Self {
-        Self { listener, watcher }
-    }
-
-    /// The connection of the watcher.
-    pub(super) fn watcher(&self) -> Option<BorrowedFd<'_>> {
-        self.watcher.as_ref().map(AsFd::as_fd)
     }
 
     /// The listening socket, which is readable when a watcher connects.
