@@ -659,7 +659,6 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::host::cgroup::Version;
     use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, WriteId};
 
     const RESERVE: Duration = Duration::from_secs(2);
@@ -719,7 +718,7 @@ mod tests {
         }
 
         fn enforcer(&self) -> Enforcer {
-            let hierarchy = Arc::new(Hierarchy::at(self.folder.path(), Version::V2));
+            let hierarchy = Arc::new(Hierarchy::at(self.folder.path()));
             Enforcer::start(hierarchy, self.folder.path().join("systemd")).expect("threads")
         }
 

@@ -365,8 +365,8 @@ struct Victim {
 impl Victim {
     fn new(name: &str) -> Option<Self> {
         let path = format!("/putex-test-{name}-{}", std::process::id());
-        // The order is the one in which the guard looks: beside a mounted version 2 the older hierarchy does not count.
-        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+        // The order is the one in which the guard looks.
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
         let root = roots.into_iter().find(|root| Path::new(root).join("cgroup.procs").exists())?;
         let directory = PathBuf::from(format!("{root}{path}"));
         if let Err(error) = fs::create_dir(&directory) {

@@ -89,7 +89,7 @@ fn the_guard_is_replaced_when_it_has_no_lease_and_never_under_one() {
     wait_for_new_guard(other, &guard);
     other.exec(&["putexctl", "undrain"]);
     wait_for_standby(other);
-    assert_eq!(former_programs(other), [] as [&str; 0]);
+    assert!(former_programs(other).iter().all(|line| line.contains("putex-guard-watch.service")));
     for host in &fixture.hosts {
         let journal = host.journal(&["putexd.service", GUARD, "putex-guard-watch.service"]);
         for trouble in ["guard is gone", "was silent for", "the guard does not answer: there"] {

@@ -63,7 +63,7 @@ impl<'a> Shell<'a> {
     fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
         let host = |what| move |error| Fatal::Host(what, error);
         let boot = identity::boot_id().map_err(host("read the boot's id"))?;
-        let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
+        let hierarchy = Arc::new(Hierarchy::that_kills().map_err(host("find the control groups"))?);
         let records = Records::new(&paths.state, boot);
         let (table, effects) = Table::resume(clock::now(), records.load());
         let (condemned, first_act) = kill_overdue(&table, &hierarchy);
