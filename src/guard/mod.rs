@@ -6,13 +6,14 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument; in src/core |
+//! | [`case`] | what is due for a lease that has lapsed, and what is proven: pure; in src/core |
 //! | [`agenda`] | an index of points in time, which gives the next one; in src/core |
 //! | [`records`] | the leases on disk, for the guard's successor |
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |
 //! | [`program`] | whether another program is installed by now, so that this one ends when it has no lease |
 //! | [`told`] | what the guard writes to the journal, which it never waits for |
-//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
+//! | [`enforce`] | carries out what the cases of lapsed leases decide: stop, SIGKILL, proof, again and again |
 //! | [`inquiries`] | what putexd asks about block devices, which it cannot open |
 //! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
@@ -41,7 +42,7 @@ mod told;
 mod watch;
 mod watchdog;
 
-pub use putexd_core::guard::{agenda, table};
+pub use putexd_core::guard::{agenda, case, table};
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

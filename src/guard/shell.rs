@@ -122,7 +122,9 @@ impl Shell<'_> {
             }
             self.converse()?;
             self.beat();
-            if self.program.is_replaced() && self.table.leases().next().is_none() {
+            // A process does not end while one of its threads hangs in the kernel, and systemd would start no other guard.
+            let is_free = self.table.leases().next().is_none() && !self.enforcer.is_looking();
+            if self.program.is_replaced() && is_free {
                 say(Level::Notice, "the guard ends, because it has no lease and another version of it is installed");
                 break;
             }
