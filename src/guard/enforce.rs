@@ -6,10 +6,9 @@
 //! | the killer | looks at the control groups of all cases, sends SIGKILL, looks again; it asks nobody | nowhere: a group of the unified hierarchy waits for nothing of its own |
 //! | the asker | asks PID 1, over one connection for leases due for SIGKILL, then one for the others | until its time limit |
 //! | the lookers | check what is mounted | in the kernel, over one device: another looker is added |
-//! | the inquirers | look at the devices that putexd asks about | in the same way, and no lapse waits for them |
 //!
 //! So a mount that hangs, or a PID 1 that hangs, does not keep any other lease from being killed in time. All threads but additional
-//! lookers and inquirers exist before the first lease is armed: a lapse needs nothing that the host may be unable to give then.
+//! lookers exist before the first lease is armed: a lapse needs nothing that the host may be unable to give then.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,8 +33,6 @@ use crate::types::{ServiceName, Time, UnitName};
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 /// The limit of lookers.
 const MOST_LOOKERS: usize = 64;
-/// The limit of inquirers. When all of them hang, putexd gets no answer, and the lookers prove what is proven.
-const MOST_INQUIRERS: usize = 16;
 
 /// All enforcements, and the threads that carry them out.
 #[derive(Debug)]
@@ -56,9 +53,8 @@ impl Enforcer {
     pub fn start(hierarchy: Arc<Hierarchy>, systemd: PathBuf) -> io::Result<Self> {
         let (tell, stopped) = channel();
         let lookers = ThreadPool::new("looker", MOST_LOOKERS)?;
-        let inquirers = ThreadPool::new("inquirer", MOST_INQUIRERS).inspect_err(|_| lookers.close())?;
         let (cases, killer, asker) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let office = Arc::new(Office { hierarchy, systemd, lookers, inquirers, tell, cases, killer, asker });
+        let office = Arc::new(Office { hierarchy, systemd, lookers, tell, cases, killer, asker });
         let enforcer = Self { office, stopped };
         enforcer.spawn("killer", |office| office.kill())?;
         enforcer.spawn("asker", |office| office.ask())?;
@@ -87,15 +83,10 @@ impl Enforcer {
         Enforcement { office: Arc::clone(office), number }
     }
 
-    /// Has an inquirer do a job that may hang.
-    pub fn give(&self, job: impl FnOnce() + Send + 'static) {
-        self.office.inquirers.give(job);
-    }
-
-    /// Whether a look at a mount or a device has not ended. It may hang, and a process with such a thread does not end.
+    /// Whether a look at a mount has not ended.
     #[must_use]
     pub fn is_looking(&self) -> bool {
-        self.office.lookers.is_busy() || self.office.inquirers.is_busy()
+        self.office.lookers.is_busy()
     }
 
     /// The next service whose units were seen dead; each proof is reported once. They may have been started since:
@@ -111,7 +102,6 @@ impl Drop for Enforcer {
         self.office.killer.notify_one();
         self.office.asker.notify_one();
         self.office.lookers.close();
-        self.office.inquirers.close();
     }
 }
 
@@ -151,7 +141,6 @@ struct Office {
     hierarchy: Arc<Hierarchy>,
     systemd: PathBuf,
     lookers: ThreadPool,
-    inquirers: ThreadPool,
     tell: Sender<ServiceName>,
     cases: Mutex<Cases>,
     killer: Condvar,

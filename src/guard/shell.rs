@@ -123,8 +123,8 @@ impl Shell<'_> {
             self.converse()?;
             self.beat();
             // A process does not end while one of its threads hangs in the kernel, and systemd would start no other guard.
-            let is_free = self.table.leases().next().is_none() && !self.enforcer.is_looking();
-            if self.program.is_replaced() && is_free {
+            let is_looking = self.enforcer.is_looking() || self.inquiries.is_looking();
+            if self.program.is_replaced() && self.table.leases().next().is_none() && !is_looking {
                 say(Level::Notice, "the guard ends, because it has no lease and another version of it is installed");
                 break;
             }
@@ -381,7 +381,7 @@ impl Shell<'_> {
             self.tend();
             let id = request.id;
             let result = match request.source {
-                Some(name) => match self.inquiries.ask(id, name, &self.enforcer) {
+                Some(name) => match self.inquiries.ask(id, name) {
                     Ok(()) => continue,
                     Err(reason) => Outcome::Refused { reason },
                 },

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, DirEntry, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::cgroup::group_in;
 use super::group_name::is_within;
@@ -339,21 +339,14 @@ pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process.pid).filter(|pid| pid.as_raw_nonzero().get() > 1) else { return Ok(()) };
     // The pin is taken before the look: if the process still runs at the look, the pin is of this very process.
     let pin = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pin) => Some(pin),
-        // Before Linux 5.3 there are no pins (pidfds): the pid may be given to another process in between, as it could
-        // with systemd itself.
-        Err(Errno::NOSYS) => None,
+        Ok(pin) => pin,
         Err(Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     if !runs(process)? {
         return Ok(());
     }
-    let sent = match pin {
-        Some(pin) => pidfd_send_signal(pin, signal),
-        None => kill_process(pid, signal),
-    };
-    match sent {
+    match pidfd_send_signal(pin, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -98,7 +98,7 @@ impl<'a> Shell<'a> {
             listener,
             connection: None,
             connection_group: None,
-            inquiries: Inquiries::new().map_err(host("make a pair of sockets"))?,
+            inquiries: Inquiries::new().map_err(host("look at devices"))?,
             heart: Heart::new(pulse),
             program: Program::new(),
             watchdog,
