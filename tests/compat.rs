@@ -273,6 +273,7 @@ fn host_report() -> HostReport {
         at: 1_767_225_700,
         drained: Some(HostWord { by, reason, at: 1_767_225_650, until: Some(1_767_229_200) }),
         guard: "the guard does not answer".to_owned(),
+        guard_version: "0.0.9".to_owned(),
         watchdog: "/dev/watchdog".to_owned(),
         alarms: vec![alarm(), AlarmStatus::sentence("free space in /run".to_owned())],
         lost: vec!["h3".to_owned()],

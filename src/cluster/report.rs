@@ -59,6 +59,8 @@ pub struct HostReport {
     pub drained: Option<Word>,
     /// What is wrong with the guard; empty = it answers.
     pub guard: String,
+    /// The version of the guard; empty = not known.
+    pub guard_version: String,
     /// The hardware watchdog: its device, and what is wrong with it; empty = none is configured.
     pub watchdog: String,
     /// What is wrong with the host as a whole.

@@ -150,9 +150,8 @@ pub fn report(value: &Value, node: &NodeId) -> Option<HostReport> {
 /// The report with texts that can be shown, and no more of them than a report needs.
 #[must_use]
 pub fn bounded_report(mut report: HostReport) -> HostReport {
-    for text in [&mut report.version, &mut report.boot, &mut report.machine, &mut report.guard, &mut report.watchdog] {
-        shorten(text);
-    }
+    let HostReport { version, boot, machine, guard, guard_version, watchdog, .. } = &mut report;
+    [version, boot, machine, guard, guard_version, watchdog].into_iter().for_each(shorten);
     if let Some(Word { by, reason, .. }) = &mut report.drained {
         shorten(by);
         shorten(reason);

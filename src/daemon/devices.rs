@@ -10,8 +10,7 @@ impl Devices for GuardClient {
     fn source(&self, name: SourceName) -> BoxFuture<'_, Result<Source, KernelError>> {
         Box::pin(async move {
             match GuardClient::source(self, name).await {
-                Ok(Some(source)) => Ok(source),
-                Ok(None) => Err(KernelError::OldGuard),
+                Ok(source) => Ok(source),
                 Err(error @ GuardError::Gone) => Err(KernelError::NoGuard(error.to_string())),
                 Err(GuardError::Refused(reason)) => Err(KernelError::NoGuard(reason)),
             }

@@ -1,11 +1,9 @@
-//! What the guard says of itself: that it can arm no lease, cannot serve the hardware watchdog, or is of another version than this
-//! putexd.
+//! What the guard says of itself: that it can arm no lease, or cannot serve the hardware watchdog, and which version it is.
 //!
 //! The guard writes this to the journal at once. Here it is asked from time to time, so that `status` shows it for as long as it
 //! is so: one small question every few seconds for the whole host, which no service waits for. The journal is not read, because
 //! what stands is a state of the guard, and its entries may be lost.
 
-use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,29 +16,38 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// What stands. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct GuardNews(Arc<Mutex<Vec<String>>>);
+pub(super) struct GuardNews(Arc<Mutex<Said>>);
+
+/// What the guard said last.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Said {
+    /// A sentence for each thing that is wrong, without a full stop. What to do about it comes first.
+    pub(super) trouble: Vec<String>,
+    /// The version of its program; empty = not known.
+    pub(super) version: String,
+}
 
 impl GuardNews {
-    /// A sentence for each thing that is wrong, without a full stop. What to do about it comes first.
-    pub(super) fn in_words(&self) -> Vec<String> {
+    /// What stands now.
+    pub(super) fn said(&self) -> Said {
         self.lock().clone()
     }
 
     /// Asks the guard for ever. A guard that does not answer is told of elsewhere, and what it said before stands no more.
     pub(super) async fn follow(self, guard: GuardClient) {
         loop {
-            let words = ask(&guard).await.unwrap_or_default();
-            *self.lock() = words;
+            let said = ask(&guard).await.unwrap_or_default();
+            *self.lock() = said;
             sleep(INTERVAL).await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+    fn lock(&self) -> MutexGuard<'_, Said> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn ask(guard: &GuardClient) -> Result<Vec<String>, GuardError> {
+async fn ask(guard: &GuardClient) -> Result<Said, GuardError> {
     let room = guard.trouble().await?;
     let watchdog = guard.watchdog().await?.and_then(|watchdog| {
         let (device, trouble) = (watchdog.device, watchdog.trouble?);
@@ -50,24 +57,8 @@ async fn ask(guard: &GuardClient) -> Result<Vec<String>, GuardError> {
             device.display()
         ))
     });
-    let version = guard.version().await?.and_then(|version| other_version(&version, env!("CARGO_PKG_VERSION")));
-    Ok(room.into_iter().chain(watchdog).chain(version).collect())
-}
-
-/// What to do where an upgrade was not carried through: the guard runs as `guard`, and putexd as `own`. A version that is no number is
-/// not compared.
-fn other_version(guard: &str, own: &str) -> Option<String> {
-    let number = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>();
-    let (theirs, ours) = (number(guard)?, number(own)?);
-    match theirs.cmp(&ours) {
-        Ordering::Less => Some(format!(
-            "run \"systemctl reload putex-guard\": the guard still runs as version {guard}, and putexd as {own}; no lease ends"
-        )),
-        Ordering::Greater => Some(format!(
-            "run \"systemctl restart putexd\": it still runs as version {own}, and the guard as {guard}; the units continue to run"
-        )),
-        Ordering::Equal => None,
-    }
+    let version = guard.version().await?.unwrap_or_default();
+    Ok(Said { trouble: room.into_iter().chain(watchdog).collect(), version })
 }
 
 #[cfg(test)]
@@ -122,7 +113,7 @@ mod tests {
         let heard = async |outcome| {
             *lock(&says) = outcome;
             sleep(INTERVAL * 2).await;
-            news.in_words()
+            news.said().trouble
         };
         assert_eq!(heard(None).await, Vec::<String>::new());
         assert_eq!(heard(Some(leases(None, None))).await, Vec::<String>::new());
@@ -140,23 +131,9 @@ mod tests {
         assert_eq!(heard(None).await, Vec::<String>::new(), "nobody knows whether it is so still");
         let version = Some("0.0.1".to_owned());
         let former = Some(Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None, version });
-        assert!(
-            heard(former).await[0]
-                .starts_with("run \"systemctl reload putex-guard\": the guard still runs as version 0.0.1")
-        );
+        assert_eq!((heard(former).await.len(), news.said().version.as_str()), (0, "0.0.1"));
         let refused = Some(Outcome::Refused { reason: "it is not known".to_owned() });
         assert_eq!(heard(refused).await, Vec::<String>::new());
-    }
-
-    #[test]
-    fn an_upgrade_that_was_not_carried_through_is_told_with_its_remedy() {
-        let says = |guard, own| other_version(guard, own).unwrap_or_default();
-        assert!(says("0.9.1", "0.10.0").starts_with("run \"systemctl reload putex-guard\": the guard still runs as"));
-        assert!(
-            says("1.0.0", "0.10.0").starts_with("run \"systemctl restart putexd\": it still runs as version 0.10.0")
-        );
-        for (guard, own) in [("0.10.0", "0.10.0"), ("", "0.1.0"), ("\u{1b}[2J", "0.1.0"), ("0.1.0-next", "0.1.0")] {
-            assert_eq!(other_version(guard, own), None, "{guard:?}");
-        }
+        assert_eq!(news.said(), Said::default());
     }
 }

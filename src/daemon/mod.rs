@@ -97,6 +97,7 @@ use clap::Parser;
 use crate::audit::{self, Finding};
 use crate::command_line::{self, exit};
 use crate::config::{Diagnostic, Loaded, Severity};
+use crate::host::cgroup::Hierarchy;
 use crate::systemd::bond::is_group;
 use crate::types::{GUARDED_LEASES_DIR, UnitName};
 use crate::{config, journal};
@@ -165,6 +166,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(exit::OS);
         }
     };
+    if let Err(error) = Hierarchy::that_kills() {
+        tracing::error!("{error}; nothing is run on this host");
+        return ExitCode::from(exit::CONFIGURATION);
+    }
     let code = runtime.block_on(supervisor::run(&arguments.root));
     // A call that hangs in a blocking thread must not hold up the exit.
     runtime.shutdown_background();
@@ -239,6 +244,14 @@ fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
     let Some(settings) = &loaded.settings else { return Ok(()) };
     if root != Path::new("/") {
         return Err("--root names the files of another host".to_owned());
+    }
+    if let Err(error) = Hierarchy::that_kills() {
+        loaded.diagnostics.push(Diagnostic {
+            severity: Severity::Error,
+            path: root.join("etc/putex/putexd.toml"),
+            place: None,
+            message: format!("{error}; nothing is run on this host"),
+        });
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -870,7 +870,7 @@ fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
         Err(
             NotDead::Unknown(_)
             | NotDead::JobQueued { .. }
-            | NotDead::Unreadable(KernelError::NoDescriptors(_) | KernelError::NoGuard(_) | KernelError::OldGuard),
+            | NotDead::Unreadable(KernelError::NoDescriptors(_) | KernelError::NoGuard(_)),
         ) => None,
         Err(_) => Some(ObservedUnit::Alive),
     }
@@ -1225,7 +1225,6 @@ mod tests {
             (NotDead::JobQueued { job: 7, state: "inactive (dead)".to_owned() }, None),
             (NotDead::Unreadable(KernelError::NoDescriptors(Shortage::OfProcess)), None),
             (NotDead::Unreadable(KernelError::NoGuard("it does not answer".to_owned())), None),
-            (NotDead::Unreadable(KernelError::OldGuard), None),
             (NotDead::Unreadable(KernelError::Failed("an error".to_owned())), Some(ObservedUnit::Alive)),
         ] {
             let is_known = main.is_some();

@@ -1,13 +1,9 @@
-//! Reads what the guard of each release has kept for its successor, and hands over to another program, in all samples under
-//! `tests/compat`.
+//! Reads what the guard of each release has kept for its successor, in all samples under `tests/compat`.
 
 use std::fs;
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::records::Records;
-use super::reexec;
 use super::table::{Entry, Table};
 use crate::guard_client::frame::{Command, Lease};
 use crate::samples;
@@ -87,15 +83,5 @@ fn what_a_guard_keeps_for_its_successor() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("db"), content).expect("written");
         understood(&Records::new(folder.path(), BOOT).load())
-    });
-}
-
-#[test]
-fn what_a_guard_hands_over_to_another_program() {
-    let written = vec![("handed", reexec::sample([table(), lapsed()].iter().flat_map(Table::entries).collect()))];
-    samples::check("reload", written, |_, content| {
-        let handed = reexec::read_sample(content).expect("it is read");
-        let (entries, watchdog) = (understood(&handed.entries), handed.watchdog.is_some());
-        json!({"version": handed.version, "entries": entries, "group": handed.connection_group, "watchdog": watchdog})
     });
 }

@@ -9,17 +9,20 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::enforce::Enforcer;
+use super::thread_pool::ThreadPool;
 use crate::guard_client::frame::{Outcome, Reply};
 use crate::host::mounts::source_of;
 use crate::types::mount::SourceName;
 
+/// The limit of threads. When all of them hang, putexd gets no answer, and the guard's own looks prove what is proven.
+const MOST_THREADS: usize = 16;
 /// The most questions that are not answered yet. putexd asks once for each mount, and asks again what was refused.
 const QUESTIONS_LIMIT: usize = 256;
 
 /// The questions that are not answered yet.
 #[derive(Debug)]
 pub(super) struct Inquiries {
+    threads: ThreadPool,
     under_way: usize,
     /// The number of the present connection. What was asked over another one is answered to nobody.
     connection: Arc<AtomicU64>,
@@ -36,13 +39,20 @@ struct Answer {
     reply: Reply,
 }
 
+impl Drop for Inquiries {
+    fn drop(&mut self) {
+        self.threads.close();
+    }
+}
+
 impl Inquiries {
     pub(super) fn new() -> io::Result<Self> {
         let (tell, found) = channel();
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
-        Ok(Self { under_way: 0, connection: Arc::default(), tell, found, bell, ringer: Arc::new(ringer) })
+        let threads = ThreadPool::new("inquirer", MOST_THREADS)?;
+        Ok(Self { threads, under_way: 0, connection: Arc::default(), tell, found, bell, ringer: Arc::new(ringer) })
     }
 
     /// Becomes readable when [`Inquiries::answers`] has something.
@@ -51,14 +61,14 @@ impl Inquiries {
     }
 
     /// Begins to look at what a request with the number `id` asks about. An error is the reason of a refusal.
-    pub(super) fn ask(&mut self, id: u64, name: SourceName, enforcer: &Enforcer) -> Result<(), String> {
+    pub(super) fn ask(&mut self, id: u64, name: SourceName) -> Result<(), String> {
         if self.under_way >= QUESTIONS_LIMIT {
             return Err(format!("{QUESTIONS_LIMIT} looks at block devices have not ended"));
         }
         self.under_way += 1;
         let (present, tell, ringer) = (Arc::clone(&self.connection), self.tell.clone(), Arc::clone(&self.ringer));
         let connection = present.load(Ordering::Relaxed);
-        enforcer.give(move || {
+        self.threads.give(move || {
             let refused = |reason: String| Outcome::Refused { reason };
             let result = if present.load(Ordering::Relaxed) == connection {
                 let found = source_of(&name);
@@ -88,15 +98,14 @@ impl Inquiries {
         answers.into_iter().filter(|answer| answer.connection == present).map(|answer| answer.reply).collect()
     }
 
+    /// Whether a look has not ended.
+    pub(super) fn is_looking(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// Is called when there is another connection.
     pub(super) fn forget(&self) {
         self.connection.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether a look has not ended. A program that is replaced then would never answer, and cannot be replaced while a thread of it
-    /// hangs in the kernel.
-    pub(super) fn is_looking(&self) -> bool {
-        self.under_way > 0
     }
 }
 
@@ -106,7 +115,6 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::host::cgroup::Hierarchy;
     use crate::types::mount::Source;
 
     const LIMIT: Duration = Duration::from_secs(20);
@@ -131,35 +139,33 @@ mod tests {
 
     #[test]
     fn each_question_has_its_answer_and_that_of_a_former_connection_goes_to_nobody() {
-        let Ok(hierarchy) = Hierarchy::detect() else { return };
-        let enforcer = Enforcer::start(Arc::new(hierarchy), "/nowhere".into()).expect("threads");
         let mut inquiries = Inquiries::new().expect("sockets");
         assert!(inquiries.answers().is_empty() && !inquiries.is_looking());
-        inquiries.ask(7, name("/"), &enforcer).expect("there is room");
+        inquiries.ask(7, name("/")).expect("there is room");
         let folder = Source { is_bind: true, ..Source::default() };
         assert_eq!(next(&mut inquiries), [Reply { id: 7, result: Outcome::Source(folder) }]);
         assert!(!inquiries.is_looking());
 
         // Whatever hangs, there is a limit, and nobody has to wait for the answer.
-        let holds: Vec<_> = (0..16)
+        let holds: Vec<_> = (0..MOST_THREADS)
             .map(|_| {
                 let (hold, end) = channel::<()>();
-                enforcer.give(move || {
+                inquiries.threads.give(move || {
                     let _ = end.recv();
                 });
                 hold
             })
             .collect();
         for id in 0..QUESTIONS_LIMIT {
-            inquiries.ask(id as u64, name("/"), &enforcer).expect("there is room");
+            inquiries.ask(id as u64, name("/")).expect("there is room");
         }
-        inquiries.ask(0, name("/"), &enforcer).expect_err("there is none");
+        inquiries.ask(0, name("/")).expect_err("there is none");
         assert!(inquiries.answers().is_empty() && inquiries.is_looking());
         inquiries.forget();
         drop(holds);
         assert_eq!(next(&mut inquiries), [], "there is another connection");
         assert!(!inquiries.is_looking());
-        inquiries.ask(9, name("/"), &enforcer).expect("there is room again");
+        inquiries.ask(9, name("/")).expect("there is room again");
         assert_eq!(next(&mut inquiries).len(), 1);
     }
 }

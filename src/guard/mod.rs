@@ -6,13 +6,14 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument; in src/core |
+//! | [`case`] | what is due for a lease that has lapsed, and what is proven: pure; in src/core |
 //! | [`agenda`] | an index of points in time, which gives the next one; in src/core |
 //! | [`records`] | the leases on disk, for the guard's successor |
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |
-//! | [`reexec`] | replaces the guard's program in place, without the end of a lease |
+//! | [`program`] | whether another program is installed by now, so that this one ends when it has no lease |
 //! | [`told`] | what the guard writes to the journal, which it never waits for |
-//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
+//! | [`enforce`] | carries out what the cases of lapsed leases decide: stop, SIGKILL, proof, again and again |
 //! | [`inquiries`] | what putexd asks about block devices, which it cannot open |
 //! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
@@ -31,8 +32,8 @@ mod files;
 mod inquiries;
 mod mounts;
 mod pid1;
+mod program;
 mod records;
-mod reexec;
 mod run_as;
 mod shell;
 mod take_down;
@@ -41,8 +42,7 @@ mod told;
 mod watch;
 mod watchdog;
 
-pub use self::reexec::{Taken, taken};
-pub use putexd_core::guard::{agenda, table};
+pub use putexd_core::guard::{agenda, case, table};
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -78,9 +78,6 @@ struct Arguments {
 /// The socket on which the guard sends its beats to the watcher.
 const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
 
-/// The socket on which a new program asks to replace that of the guard.
-const RELOAD_SOCKET: &str = "/run/putex/guard/reload.sock";
-
 /// Where everything is.
 #[derive(Debug, Clone, Args)]
 pub struct Paths {
@@ -90,9 +87,6 @@ pub struct Paths {
     /// The socket on which the watcher watches the guard
     #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
     pub watch: PathBuf,
-    /// The socket on which a new program asks to replace that of the guard
-    #[arg(long, value_name = "PATH", default_value = RELOAD_SOCKET)]
-    pub reload: PathBuf,
     /// The directory of the grants
     #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
@@ -109,12 +103,6 @@ pub struct Paths {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Has the guard go on with this program, in the same process; no lease ends
-    Reload {
-        /// The socket of the guard: its --reload
-        #[arg(long, value_name = "PATH", default_value = RELOAD_SOCKET)]
-        socket: PathBuf,
-    },
     /// Exits with 0 if SERVICE may be started on this host now, and with 1 if not; for ExecCondition=
     Gate {
         /// The service
@@ -163,7 +151,7 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    if !matches!(arguments.command, Some(Mode::Gate { .. } | Mode::Reload { .. } | Mode::RunAs { .. })) {
+    if !matches!(arguments.command, Some(Mode::Gate { .. } | Mode::RunAs { .. })) {
         told::prepare();
     }
     match arguments.command {
@@ -181,20 +169,6 @@ pub fn main() -> ExitCode {
             eprintln!("<{}>{error}", Level::Warning as u8);
             u8::try_from(error.status()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
-        Some(Mode::Reload { socket }) => {
-            let takes =
-                |others: &[String]| Arguments::try_parse_from(others).map(drop).map_err(|error| error.to_string());
-            match reexec::reload(&socket, takes) {
-                Ok(version) => {
-                    println!("the guard goes on with {version}");
-                    ExitCode::SUCCESS
-                }
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::from(exit::REFUSED)
-                }
-            }
-        }
         Some(Mode::Watch { socket, systemd, take_down, sysrq, state }) => {
             // Without this thread the watcher can still watch the guard.
             if let Err(error) = take_down::begin(&take_down, &sysrq) {
@@ -211,15 +185,7 @@ pub fn main() -> ExitCode {
         None => {
             let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
             let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));
-            let taken = match reexec::taken() {
-                Ok(taken) => taken,
-                Err(error) => {
-                    let reason = format!("the guard ends, and every lease of this host with it: {error}");
-                    told::alarm(Level::Emergency, GuardAlarm::Ends, &reason);
-                    return ExitCode::from(exit::OS);
-                }
-            };
-            let shell = match shell::begin(&arguments.paths, watchdog, taken) {
+            let shell = match shell::begin(&arguments.paths, watchdog) {
                 Ok(shell) => shell,
                 // The leases of this host already ended when the previous guard ended.
                 Err(error) => {

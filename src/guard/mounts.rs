@@ -78,7 +78,9 @@ impl Looker {
     /// Proves that none of `mounts` is mounted; waits for the answer for `limit` at most. A late answer counts for the next
     /// call.
     pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), Unproven> {
-        if !self.waits {
+        if self.waits {
+            self.pool.look_after();
+        } else {
             let (were, tell) = (Arc::clone(&self.were), self.tell.clone());
             self.pool.give(move || {
                 let found = match were.get() {

@@ -4,7 +4,6 @@
 mod connection;
 mod heart;
 mod keeping;
-mod reexec;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +20,11 @@ use sd_notify::NotifyState;
 use self::connection::{Connection, farewell, is_of_putexd};
 use self::heart::{AllCondemned, FirstAct, Heart};
 use self::keeping::{Change, Room};
-use self::reexec::Reloads;
 use super::Paths;
 use super::enforce::{Enforcement, Enforcer};
 use super::files::Files;
 use super::inquiries::Inquiries;
+use super::program::Program;
 use super::records::Records;
 use super::table::{Effect, Entry, Table};
 use super::told::{self, Level, say};
@@ -70,8 +69,6 @@ pub enum Fatal {
 struct Comers {
     clients: bool,
     watchers: bool,
-    /// Either a new program, or a word of the one that has connected.
-    reloads: bool,
 }
 
 pub(super) use self::start::begin;
@@ -95,7 +92,7 @@ pub(super) struct Shell<'a> {
     connection_group: Option<String>,
     inquiries: Inquiries,
     heart: Heart,
-    reloads: Reloads,
+    program: Program,
     /// The hardware watchdog, if the guard is to serve one.
     watchdog: Option<Watchdog>,
     room: Room,
@@ -107,15 +104,15 @@ pub(super) struct Shell<'a> {
 
 impl Shell<'_> {
     /// Serves until something fails that leaves a lease in doubt, or until SIGTERM. Then it ends every lease at once, and returns
-    /// without an error when none of their units can be alive any more.
+    /// without an error when none of their units can be alive any more. It also returns when it has no lease and another program is
+    /// installed, which systemd starts then.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
             let comers = self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
             self.tend();
             if self.may_end()? {
-                self.watchdog.into_iter().for_each(Watchdog::close);
-                return Ok(());
+                break;
             }
             if comers.clients {
                 self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
@@ -125,10 +122,15 @@ impl Shell<'_> {
             }
             self.converse()?;
             self.beat();
-            if comers.reloads || self.reloads.due_in().is_some_and(|left| left.is_zero()) {
-                self.serve_reload();
+            // A process does not end while one of its threads hangs in the kernel, and systemd would start no other guard.
+            let is_looking = self.enforcer.is_looking() || self.inquiries.is_looking();
+            if self.program.is_replaced() && self.table.leases().next().is_none() && !is_looking {
+                say(Level::Notice, "the guard ends, because it has no lease and another version of it is installed");
+                break;
             }
         }
+        self.watchdog.into_iter().for_each(Watchdog::close);
+        Ok(())
     }
 
     /// Keeps the hardware watchdog from resetting the host, as long as every unit is sure to be dead in time.
@@ -191,15 +193,13 @@ impl Shell<'_> {
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
         let end = self.ending.map(|_| PROOF_INTERVAL);
-        let limit = [raw, beat, keep_alive, end, self.reloads.due_in()].into_iter().flatten().min();
+        let limit = [raw, beat, keep_alive, end, Some(self.program.due_in())].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
         fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
-        fds.extend(self.reloads.poll_fds());
-        let before_told = fds.len();
         fds.push(PollFd::new(&self.told, PollFlags::IN));
         fds.push(self.inquiries.poll_fd());
         if let Some(connection) = &self.connection {
@@ -208,7 +208,7 @@ impl Shell<'_> {
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {
                 let has = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
-                Ok(Comers { clients: has(&fds[1..2]), watchers: has(&fds[2..3]), reloads: has(&fds[3..before_told]) })
+                Ok(Comers { clients: has(&fds[1..2]), watchers: has(&fds[2..3]) })
             }
             Err(rustix::io::Errno::INTR) => Ok(Comers::default()),
             Err(error) => Err(error.into()),
@@ -381,7 +381,7 @@ impl Shell<'_> {
             self.tend();
             let id = request.id;
             let result = match request.source {
-                Some(name) => match self.inquiries.ask(id, name, &self.enforcer) {
+                Some(name) => match self.inquiries.ask(id, name) {
                     Ok(()) => continue,
                     Err(reason) => Outcome::Refused { reason },
                 },

@@ -1,16 +1,10 @@
-//! A bounded number of threads for jobs that may hang, so that a job that hangs delays no other job.
-//!
-//! A pool begins with one thread. It adds another only when no thread has taken a job for a while: a thousand short jobs need
-//! one thread, and when a job hangs, a new thread does the jobs that wait behind it.
+//! A bounded number of threads for jobs that may hang, so that a job that hangs delays no other job. A pool begins with one thread,
+//! and adds another when all are at work.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// When jobs wait and no thread has taken one for so long, all threads are considered to hang.
-const STUCK_AFTER: Duration = Duration::from_millis(20);
 
 /// Stack size of each thread: more than enough for the jobs of the guard.
 pub(super) const STACK_BYTES: usize = 256 * 1024;
@@ -36,42 +30,42 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+#[derive(Default)]
 struct State {
     closed: bool,
     jobs: VecDeque<Job>,
     threads: usize,
-    /// When a thread last took a job, or when a job was last put into an empty queue.
-    moved_at: Instant,
+    /// How many of the threads do a job.
+    at_work: usize,
 }
 
 impl ThreadPool {
     /// Starts the first thread; `most` is the limit. Fails if that thread cannot be created.
     pub(super) fn new(name: &'static str, most: usize) -> io::Result<Self> {
-        let state = State { closed: false, jobs: VecDeque::new(), threads: 0, moved_at: Instant::now() };
-        let pool = Self { shared: Arc::new(Shared { name, most, state: Mutex::new(state), bell: Condvar::new() }) };
+        let pool = Self { shared: Arc::new(Shared { name, most, state: Mutex::default(), bell: Condvar::new() }) };
         pool.add_thread(&mut pool.shared.lock())?;
         Ok(pool)
     }
 
     /// Queues a job behind those that wait already.
     pub(super) fn give(&self, job: impl FnOnce() + Send + 'static) {
+        self.shared.lock().jobs.push_back(Box::new(job));
+        self.look_after();
+    }
+
+    /// Adds a thread if jobs wait that nobody is free for. If that is not possible they wait for a thread that comes back.
+    pub(super) fn look_after(&self) {
         let mut state = self.shared.lock();
-        if state.jobs.is_empty() {
-            state.moved_at = Instant::now();
+        if state.jobs.len() + state.at_work > state.threads && state.threads < self.shared.most {
+            let _ = self.add_thread(&mut state);
         }
-        state.jobs.push_back(Box::new(job));
         self.shared.bell.notify_one();
     }
 
-    /// Adds a thread if all threads hang. A thread that never hangs has to call this again and again while there are jobs. If
-    /// no thread can be added, the jobs wait. Returns whether jobs are waiting.
-    pub(super) fn look_after(&self) -> bool {
-        let mut state = self.shared.lock();
-        let is_stuck = !state.jobs.is_empty() && state.moved_at.elapsed() >= STUCK_AFTER;
-        if is_stuck && state.threads < self.shared.most && self.add_thread(&mut state).is_ok() {
-            state.moved_at = Instant::now();
-        }
-        !state.jobs.is_empty()
+    /// Whether a job waits, or has not ended.
+    pub(super) fn is_busy(&self) -> bool {
+        let state = self.shared.lock();
+        state.at_work > 0 || !state.jobs.is_empty()
     }
 
     /// Ends the threads; one that hangs ends when its job returns.
@@ -98,10 +92,11 @@ impl Shared {
         let mut state = self.lock();
         while !state.closed {
             if let Some(job) = state.jobs.pop_front() {
-                state.moved_at = Instant::now();
+                state.at_work += 1;
                 drop(state);
                 job();
                 state = self.lock();
+                state.at_work -= 1;
             } else {
                 state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -112,6 +107,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     use super::*;
 
@@ -125,16 +121,8 @@ mod tests {
             tell.send(()).expect("somebody waits");
             let _ = end.recv();
         });
-        wait(pool, &begun);
+        begun.recv_timeout(LIMIT).expect("it begins");
         holder
-    }
-
-    fn wait(pool: &ThreadPool, done: &Receiver<()>) {
-        let end = Instant::now() + LIMIT;
-        while done.recv_timeout(Duration::from_millis(5)).is_err() {
-            assert!(Instant::now() < end, "waited in vain");
-            pool.look_after();
-        }
     }
 
     fn short(pool: &ThreadPool) -> Receiver<()> {
@@ -148,20 +136,14 @@ mod tests {
     #[test]
     fn what_hangs_holds_up_nothing_and_there_is_a_limit() {
         let pool = ThreadPool::new("test", 3).expect("a thread");
-        for _ in 0..100 {
-            short(&pool).recv_timeout(LIMIT).expect("it is done");
-        }
-        pool.look_after();
-        assert_eq!(pool.shared.lock().threads, 1, "short jobs need no more");
+        assert!(!pool.is_busy());
         let first = hang(&pool);
         let second = hang(&pool);
-        wait(&pool, &short(&pool));
+        assert!(pool.is_busy());
+        short(&pool).recv_timeout(LIMIT).expect("it is done");
         let _third = hang(&pool);
         let waits = short(&pool);
-        for _ in 0..3 {
-            thread::sleep(STUCK_AFTER);
-            pool.look_after();
-        }
+        pool.look_after();
         assert_eq!(pool.shared.lock().threads, 3);
         waits.try_recv().expect_err("nobody is left");
         drop((first, second));

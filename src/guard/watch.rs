@@ -20,7 +20,7 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sd_notify::NotifyState;
 
 use super::pid1;
@@ -77,16 +77,6 @@ impl Pulse {
     /// Listens on a socket that only its owner may connect to.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { listener: listen(path)?, watcher: None })
-    }
-
-    /// Goes on with the sockets of the program before.
-    pub(super) fn of(listener: UnixListener, watcher: Option<UnixStream>) -> Self {
-        Self { listener, watcher }
-    }
-
-    /// The connection of the watcher.
-    pub(super) fn watcher(&self) -> Option<BorrowedFd<'_>> {
-        self.watcher.as_ref().map(AsFd::as_fd)
     }
 
     /// The listening socket, which is readable when a watcher connects.
@@ -208,9 +198,8 @@ pub(super) fn run(socket: &Path, systemd: &Path, state: &Path) -> io::Result<Inf
 /// The connection to a guard that listens.
 struct Guard {
     stream: UnixStream,
-    process: Pid,
-    /// A handle on the guard's process. `None`: Linux before 5.3 has no `pidfd_open`.
-    pin: Option<OwnedFd>,
+    /// A handle on the guard's process.
+    pin: OwnedFd,
 }
 
 impl Guard {
@@ -219,13 +208,8 @@ impl Guard {
         stream.set_nonblocking(true)?;
         // This is the process that listens, even if it has not accepted the connection. It is pinned while the connection
         // exists, so that its number cannot be that of another process when it is killed.
-        let process = socket_peercred(&stream)?.pid;
-        let pin = match pidfd_open(process, PidfdFlags::empty()) {
-            Ok(pin) => Some(pin),
-            Err(Errno::NOSYS) => None,
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Self { stream, process, pin })
+        let pin = pidfd_open(socket_peercred(&stream)?.pid, PidfdFlags::empty())?;
+        Ok(Self { stream, pin })
     }
 
     /// Watches this guard. Returns when it is gone.
@@ -297,10 +281,7 @@ impl Guard {
         }
         if answer.is_ok() {
             // An error means that the guard is gone already.
-            let _ = match &self.pin {
-                Some(pin) => pidfd_send_signal(pin, Signal::KILL),
-                None => kill_process(self.process, Signal::KILL),
-            };
+            let _ = pidfd_send_signal(&self.pin, Signal::KILL);
         }
     }
 }
@@ -370,7 +351,9 @@ mod tests {
         assert!(!pulse.is_watched());
         pulse.beat(ms(1));
         let mut guard = Guard::connect(&path).expect("listens");
-        assert_eq!(guard.process, rustix::process::getpid());
+        let pin = std::os::fd::AsRawFd::as_raw_fd(&guard.pin);
+        let pinned = fs::read_to_string(format!("/proc/self/fdinfo/{pin}")).expect("it is open");
+        assert!(pinned.contains(&format!("Pid:\t{}\n", std::process::id())), "{pinned}");
         assert_eq!(guard.hear().expect("is there"), None, "it has not accepted");
         pulse.accept().expect("accepts");
         assert!(pulse.is_watched());

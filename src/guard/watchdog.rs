@@ -12,13 +12,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, major, minor};
-use serde::{Deserialize, Serialize};
 
 use super::told::{self, Level, say};
 use crate::guard_client::frame;
@@ -103,38 +101,11 @@ pub struct Watchdog {
     trouble: Option<String>,
 }
 
-/// What the next program needs to go on with the device, which it gets as well.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    tried: Option<Time>,
-    expiry: Option<Time>,
-    trouble: Option<String>,
-}
-
 impl Watchdog {
     /// `timeout` is the configured one, which the device's own must not exceed.
     #[must_use]
     pub fn new(path: PathBuf, timeout: Duration) -> Self {
         Self { path, timeout, device: None, tried: None, expiry: None, trouble: None }
-    }
-
-    /// What the next program needs.
-    #[must_use]
-    pub fn kept(&self) -> Kept {
-        Kept { tried: self.tried, expiry: self.expiry, trouble: self.trouble.clone() }
-    }
-
-    /// The open device.
-    #[must_use]
-    pub fn device(&self) -> Option<BorrowedFd<'_>> {
-        self.device.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Goes on where the program before has stopped, with its device.
-    #[must_use]
-    pub fn going_on(self, kept: Kept, device: Option<OwnedFd>) -> Self {
-        let Kept { tried, expiry, trouble } = kept;
-        Self { device: device.map(File::from), tried, expiry, trouble, ..self }
     }
 
     /// The state that putexd is told of.

@@ -169,8 +169,8 @@ impl GuardClient {
     }
 
     /// What a mount is of, and whether a file system uses its devices: see [`Request::source`]. It takes as long as a device takes to
-    /// be opened, and fails before that only when the connection ends. `None`: the guard is so old that it does not say it.
-    pub async fn source(&self, name: SourceName) -> Result<Option<Source>, GuardError> {
+    /// be opened, and fails before that only when the connection ends.
+    pub async fn source(&self, name: SourceName) -> Result<Source, GuardError> {
         if !name.is_short() {
             return Err(GuardError::Refused("the name of what is mounted is too long".to_owned()));
         }
@@ -178,10 +178,9 @@ impl GuardClient {
         let ask = Ask { command: Command::List, of: Of::None, source: Some(name), until: None, answer };
         self.asks.send(ask).await.map_err(|_| GuardError::Gone)?;
         match outcome.await.map_err(|_| GuardError::Gone)? {
-            Outcome::Source(source) => Ok(Some(source)),
-            Outcome::Leases { .. } => Ok(None),
+            Outcome::Source(source) => Ok(source),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
-            Outcome::Done => Err(GuardError::Gone),
+            Outcome::Done | Outcome::Leases { .. } => Err(GuardError::Gone),
         }
     }
 
@@ -510,7 +509,7 @@ mod tests {
                 let mut lines = tokio::io::BufReader::new(far).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
                     let Request { id, source, .. } = serde_json::from_str(&line).expect("a request");
-                    // The first one hangs; the others are those of an old guard.
+                    // The first one hangs; the others are answered as if nothing was asked of a device.
                     if source.as_ref().is_some_and(|source| source.what == "hangs") {
                         told.send(id).expect("the test runs");
                         continue;
@@ -533,7 +532,7 @@ mod tests {
             assert_eq!(client.list().await, Ok(Vec::new()));
         }
         assert!(!hung.is_finished() && *client.link().borrow() == Link::Up);
-        assert_eq!(client.source(name("/dev/sdb")).await, Ok(None), "an old guard does not say it");
+        assert_eq!(client.source(name("/dev/sdb")).await, Err(GuardError::Gone), "that is no answer");
         let too_long = client.source(name(&"x".repeat(SourceName::LIMIT_BYTES + 1))).await;
         assert!(matches!(too_long, Err(GuardError::Refused(_))), "{too_long:?}");
     }

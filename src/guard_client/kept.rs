@@ -123,7 +123,6 @@ mod tests {
     use putexd_core::guard::table::Table;
 
     use super::*;
-    use crate::host::cgroup::Version;
     use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, ServiceName};
 
     fn keep(folder: &Path, boot: BootId, service: &str, deadline: Time) {
@@ -182,7 +181,7 @@ mod tests {
         }
         fs::write(leases.path().join("torn"), "half").expect("writes");
         let kill = |service: &str| groups.path().join(format!("{service}.service/cgroup.kill"));
-        let mut unguarded = Unguarded::on(leases.path(), BootId(5), Hierarchy::at(groups.path(), Version::V2));
+        let mut unguarded = Unguarded::on(leases.path(), BootId(5), Hierarchy::at(groups.path()));
         let killed: Vec<_> = unguarded.kill_overdue().into_iter().map(|(_, path)| path).collect();
         assert_eq!(killed, ["/late.service"]);
         for service in ["empty", "stopping", "former"] {

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, DirEntry, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::cgroup::{Version, group_in};
+use super::cgroup::group_in;
 use super::group_name::is_within;
 
 /// Microseconds of one of the kernel's ticks, as it counts them for programs on all architectures that Debian has (`USER_HZ`).
@@ -92,11 +92,11 @@ pub struct Running {
 impl Family {
     /// Reads `/proc`: two small files of each process, neither of which waits for the process itself. `is_known` says which
     /// names of programs the reader looks for.
-    pub fn read(version: Version, is_known: fn(&str) -> bool) -> io::Result<Self> {
-        Self::read_in(Path::new("/proc"), version, is_known)
+    pub fn read(is_known: fn(&str) -> bool) -> io::Result<Self> {
+        Self::read_in(Path::new("/proc"), is_known)
     }
 
-    fn read_in(proc: &Path, version: Version, is_known: fn(&str) -> bool) -> io::Result<Self> {
+    fn read_in(proc: &Path, is_known: fn(&str) -> bool) -> io::Result<Self> {
         let proc = Proc::open(proc)?;
         let (mut family, mut text) = (Self::default(), Vec::new());
         for pid in proc.pids()? {
@@ -109,7 +109,7 @@ impl Family {
             family.children.push((stat.parent, pid));
             // A group that cannot be read here is read again if somebody asks for its process.
             if !stat.is_kernels
-                && let Ok(Some(group)) = proc.group(pid, version, &mut text)
+                && let Ok(Some(group)) = proc.group(pid, &mut text)
             {
                 family.groups.push((group, pid));
             }
@@ -149,22 +149,16 @@ impl Family {
 
     /// The programs of those of `pids` that are in `groups` now. What is inside of a container, with process ids of its own, has
     /// other daemons to ask, and is left out.
-    pub fn programs(&self, pids: &[i32], groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Running>> {
-        self.programs_in(Path::new("/proc"), pids, groups, version)
+    pub fn programs(&self, pids: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Running>> {
+        self.programs_in(Path::new("/proc"), pids, groups)
     }
 
-    fn programs_in(
-        &self,
-        path: &Path,
-        pids: &[i32],
-        groups: &BTreeSet<String>,
-        version: Version,
-    ) -> io::Result<Vec<Running>> {
+    fn programs_in(&self, path: &Path, pids: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Running>> {
         let (proc, mut text) = (Proc::open(path)?, Vec::new());
         let mut found = Vec::new();
         for &pid in pids {
             let Some(known) = self.stats.get(&pid) else { continue };
-            let Some(group) = proc.group(pid, version, &mut text)? else { continue };
+            let Some(group) = proc.group(pid, &mut text)? else { continue };
             let is_inside = groups.iter().any(|other| is_within(&group, other));
             if !is_inside || proc.stat(pid, &mut text)? != Some(*known) {
                 continue;
@@ -195,22 +189,16 @@ impl Family {
     }
 
     /// Those of `suspects` that are in none of `groups` now, nor below one.
-    pub fn outside(&self, suspects: &[i32], groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
-        self.outside_in(Path::new("/proc"), suspects, groups, version)
+    pub fn outside(&self, suspects: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
+        self.outside_in(Path::new("/proc"), suspects, groups)
     }
 
-    fn outside_in(
-        &self,
-        path: &Path,
-        suspects: &[i32],
-        groups: &BTreeSet<String>,
-        version: Version,
-    ) -> io::Result<Vec<Process>> {
+    fn outside_in(&self, path: &Path, suspects: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
         let (proc, mut text) = (Proc::open(path)?, Vec::new());
         let mut outside = Vec::new();
         for &pid in suspects {
             let Some(stat) = self.stats.get(&pid) else { continue };
-            let Some(group) = proc.group(pid, version, &mut text)? else { continue };
+            let Some(group) = proc.group(pid, &mut text)? else { continue };
             // The number may have been given to another process since the family was read.
             if groups.iter().any(|other| is_within(&group, other)) || proc.stat(pid, &mut text)? != Some(*stat) {
                 continue;
@@ -282,11 +270,11 @@ impl Proc {
     }
 
     /// The control group of a process, as PID 1 names it; `None` when the process is gone.
-    fn group(&self, pid: i32, version: Version, text: &mut Vec<u8>) -> io::Result<Option<String>> {
+    fn group(&self, pid: i32, text: &mut Vec<u8>) -> io::Result<Option<String>> {
         if !self.read(pid, "cgroup", text)? {
             return Ok(None);
         }
-        let group = std::str::from_utf8(text).ok().and_then(|text| group_in(text, version));
+        let group = std::str::from_utf8(text).ok().and_then(|text| group_in(text));
         group.map(|group| Some(group.to_owned())).ok_or_else(|| {
             let text = format!("/proc/{pid}/cgroup names no group that is systemd's");
             io::Error::new(io::ErrorKind::InvalidData, text)
@@ -296,16 +284,16 @@ impl Proc {
 
 /// The processes that use something at `place` or below it, and so keep a file system there from being unmounted: as their folder,
 /// their root, their program, or a file that they have open or mapped. Those in `groups` and the kernel's own are left out.
-pub fn users_of(place: &Path, groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
-    users_in(Path::new("/proc"), place, groups, version)
+pub fn users_of(place: &Path, groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
+    users_in(Path::new("/proc"), place, groups)
 }
 
-fn users_in(path: &Path, place: &Path, groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
+fn users_in(path: &Path, place: &Path, groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
     let (proc, mut text, mut users) = (Proc::open(path)?, Vec::new(), Vec::new());
     for pid in proc.pids()? {
         let pid = pid?;
         let Some(stat) = proc.stat(pid, &mut text)?.filter(|stat| !stat.is_dead && !stat.is_kernels) else { continue };
-        let Some(group) = proc.group(pid, version, &mut text)? else { continue };
+        let Some(group) = proc.group(pid, &mut text)? else { continue };
         if !groups.iter().any(|own| is_within(&group, own)) && uses(&path.join(pid.to_string()), place) {
             users.push(Process { pid, began: stat.began, group, command: command_of(path, pid) });
         }
@@ -327,11 +315,11 @@ fn uses(process: &Path, place: &Path) -> bool {
 }
 
 /// The process with this number. `None`: there is none, or it is a zombie.
-pub fn with_pid(pid: i32, version: Version) -> io::Result<Option<Process>> {
+pub fn with_pid(pid: i32) -> io::Result<Option<Process>> {
     let (path, mut text) = (Path::new("/proc"), Vec::new());
     let proc = Proc::open(path)?;
     let Some(stat) = proc.stat(pid, &mut text)?.filter(|stat| !stat.is_dead) else { return Ok(None) };
-    let group = proc.group(pid, version, &mut text)?;
+    let group = proc.group(pid, &mut text)?;
     Ok(group.map(|group| Process { pid, began: stat.began, group, command: command_of(path, pid) }))
 }
 
@@ -351,21 +339,14 @@ pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process.pid).filter(|pid| pid.as_raw_nonzero().get() > 1) else { return Ok(()) };
     // The pin is taken before the look: if the process still runs at the look, the pin is of this very process.
     let pin = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pin) => Some(pin),
-        // Before Linux 5.3 there are no pins (pidfds): the pid may be given to another process in between, as it could
-        // with systemd itself.
-        Err(Errno::NOSYS) => None,
+        Ok(pin) => pin,
         Err(Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     if !runs(process)? {
         return Ok(());
     }
-    let sent = match pin {
-        Some(pin) => pidfd_send_signal(pin, signal),
-        None => kill_process(pid, signal),
-    };
-    match sent {
+    match pidfd_send_signal(pin, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -439,7 +420,7 @@ mod tests {
             fs::write(directory.join("cmdline"), format!("worker\0{pid}\0")).expect("its command");
         }
         fs::create_dir(root.path().join("self")).expect("what is no process");
-        let family = Family::read_in(root.path(), Version::V2, is_worker).expect("readable");
+        let family = Family::read_in(root.path(), is_worker).expect("readable");
         (root, family)
     }
 
@@ -474,7 +455,7 @@ mod tests {
         )
         .expect("its maps");
         let own = BTreeSet::from(["/system.slice/a.service".to_owned()]);
-        let users = users_in(root.path(), Path::new("/srv/data"), &own, Version::V2).expect("readable");
+        let users = users_in(root.path(), Path::new("/srv/data"), &own).expect("readable");
         assert_eq!(users.iter().map(|user| user.pid).collect::<Vec<_>>(), [11, 13, 14]);
         assert_eq!(users[0].command, "worker 11");
     }
@@ -482,7 +463,7 @@ mod tests {
     fn find(family: &Family, root: &Path, known: &[i32], groups: &[&str]) -> io::Result<Vec<Process>> {
         let known = known.iter().copied().collect();
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
-        family.outside_in(root, &family.suspects(&known, &groups), &groups, Version::V2)
+        family.outside_in(root, &family.suspects(&known, &groups), &groups)
     }
 
     fn outside(processes: &[(i32, i32, &str, &str)], known: &[i32], groups: &[&str]) -> Vec<i32> {
@@ -524,13 +505,13 @@ mod tests {
         assert_eq!(family.named_in(&groups), [10, 13]);
         fs::write(root.path().join("10/status"), "Name:\ta\nNSpid:\t10\n").expect("its namespaces");
         fs::write(root.path().join("13/status"), "NSpid:\t13\t1\n").expect("its namespaces");
-        let find = || family.programs_in(root.path(), &[10, 12, 13], &groups, Version::V2).expect("readable");
+        let find = || family.programs_in(root.path(), &[10, 12, 13], &groups).expect("readable");
         let [found] = &find()[..] else { panic!("one is outside, and one in a container: {:?}", find()) };
         assert_eq!((found.process.pid, found.name.as_str()), (10, "a) b"));
         assert_eq!(found.words, ["worker", "10"]);
         fs::copy(root.path().join("12/stat"), root.path().join("10/stat")).expect("another process");
         assert_eq!(find(), []);
-        let none = Family::read_in(root.path(), Version::V2, |_| false).expect("readable");
+        let none = Family::read_in(root.path(), |_| false).expect("readable");
         assert_eq!(none.named_in(&groups), [0; 0]);
     }
 
@@ -587,16 +568,11 @@ mod tests {
             assert_eq!(stat_in(text), None, "{text:?}");
         }
         let both = "4:pids,cpu:/p\n1:name=systemd:/one\n0::/two:2\n";
-        assert_eq!(group_in(both, Version::V1), Some("/one"));
-        assert_eq!(group_in(both, Version::V2), Some("/two:2"));
-        assert_eq!(group_in("1:name=systemd:/one\n", Version::V2), None);
+        assert_eq!(group_in(both), Some("/two:2"));
         let (root, _) = host(&[INIT]);
         fs::write(root.path().join("1/stat"), "1 what\n").expect("a file without sense");
-        assert!(Family::read_in(root.path(), Version::V2, is_worker).is_err());
-        assert!(
-            Family::read_in(&root.path().join("self"), Version::V2, is_worker).is_err(),
-            "no process at all is no host"
-        );
+        assert!(Family::read_in(root.path(), is_worker).is_err());
+        assert!(Family::read_in(&root.path().join("self"), is_worker).is_err(), "no process at all is no host");
     }
 
     fn sleeper() -> (Child, Process) {
@@ -611,7 +587,7 @@ mod tests {
     fn what_cannot_be_read_is_an_error_unless_the_process_is_gone() {
         let (root, family) = host(&[INIT, (10, 1, "S", "/b.service")]);
         fs::create_dir(root.path().join("11")).expect("a process that ends");
-        assert_eq!(Family::read_in(root.path(), Version::V2, is_worker).expect("readable"), family);
+        assert_eq!(Family::read_in(root.path(), is_worker).expect("readable"), family);
         let outside = || find(&family, root.path(), &[10], &[]);
         for file in ["cgroup", "stat"] {
             let path = root.path().join("10").join(file);
@@ -620,7 +596,7 @@ mod tests {
             fs::create_dir(&path).expect("what is no file");
             outside().expect_err("nobody knows");
             if file == "cgroup" {
-                let family = Family::read_in(root.path(), Version::V2, is_worker).expect("the others are readable");
+                let family = Family::read_in(root.path(), is_worker).expect("the others are readable");
                 find(&family, root.path(), &[10], &[]).expect_err("it may be anywhere");
                 assert_eq!(find(&family, root.path(), &[], &["/b.service"]).expect("nobody asks for it"), []);
             }
@@ -634,17 +610,15 @@ mod tests {
     fn this_process_is_found_on_this_host() {
         let own = i32::try_from(std::process::id()).expect("a pid");
         let groups = fs::read_to_string("/proc/self/cgroup").expect("readable");
-        let versions = [Version::V1, Version::V2].into_iter();
-        for (version, group) in versions.filter_map(|version| Some((version, group_in(&groups, version)?))) {
-            let outside = |groups: &[&str]| {
-                let groups = groups.iter().map(|&group| group.to_owned()).collect();
-                let family = Family::read(version, is_worker).expect("readable");
-                let suspects = family.suspects(&BTreeSet::from([own]), &groups);
-                let found = family.outside(&suspects, &groups, version).expect("readable");
-                found.into_iter().any(|process| process.pid == own)
-            };
-            assert!(outside(&[]) && !outside(&[group]), "{group}");
-        }
+        let Some(group) = group_in(&groups) else { return };
+        let outside = |groups: &[&str]| {
+            let groups = groups.iter().map(|&group| group.to_owned()).collect();
+            let family = Family::read(is_worker).expect("readable");
+            let suspects = family.suspects(&BTreeSet::from([own]), &groups);
+            let found = family.outside(&suspects, &groups).expect("readable");
+            found.into_iter().any(|process| process.pid == own)
+        };
+        assert!(outside(&[]) && !outside(&[group]), "{group}");
     }
 
     #[test]

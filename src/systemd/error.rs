@@ -46,11 +46,6 @@ pub enum KernelError {
     /// The guard, which opens block devices for putexd, gave no answer.
     #[error("the guard does not say whether its device is in use: {0}")]
     NoGuard(String),
-    /// The guard is so old that it does not look at block devices for putexd.
-    #[error(
-        "run \"systemctl reload putex-guard\": the guard still runs as an earlier version, which does not say whether a device is in use"
-    )]
-    OldGuard,
     /// The kernel has not answered an earlier look at the same mount, so it was not asked again.
     #[error("the last look at its mount has not ended")]
     StillAsked,

@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout};
 use super::Systemd;
 use super::elsewhere::{self, FoundClient};
 use super::error::{BusError, KernelError};
-use crate::host::cgroup::Hierarchy;
 use crate::host::mountinfo::Mount;
 use crate::host::mounts::place_of;
 use crate::host::processes::{self, Family, Process};
@@ -48,7 +47,7 @@ impl Systemd {
             return Ok(Vec::new());
         }
         let groups = groups.clone();
-        self.control_groups(move |hierarchy| family.outside(&suspects, &groups, hierarchy.version())).await
+        self.blocking(move || family.outside(&suspects, &groups)).await
     }
 
     /// The processes in `groups` that are clients of a daemon and stay beside the work that it does for them. `own` are the
@@ -65,8 +64,7 @@ impl Systemd {
             return Ok(Vec::new());
         }
         let groups = groups.clone();
-        let programs = move |hierarchy: &Hierarchy| family.programs(&named, &groups, hierarchy.version());
-        let programs = self.control_groups(programs).await?;
+        let programs = self.blocking(move || family.programs(&named, &groups)).await?;
         Ok(programs.into_iter().filter_map(|running| elsewhere::found(running, own)).collect())
     }
 
@@ -85,8 +83,8 @@ impl Systemd {
                 groups.extend(self.placement(&unit).await.map_err(unknown)?.groups);
             }
         }
-        self.control_groups(move |hierarchy| match Mount::at(&place)? {
-            Some(_) => processes::users_of(Path::new(&place), &groups, hierarchy.version()),
+        self.blocking(move || match Mount::at(&place)? {
+            Some(_) => processes::users_of(Path::new(&place), &groups),
             None => Ok(Vec::new()),
         })
         .await
@@ -155,7 +153,7 @@ impl Walker {
 }
 
 fn read() -> std::io::Result<Family> {
-    Family::read(Hierarchy::detect()?.version(), elsewhere::stays)
+    Family::read(elsewhere::stays)
 }
 
 /// Answers one question after another. If the kernel hangs in a reading, one thread hangs, and not one for each look.

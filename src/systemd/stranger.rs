@@ -44,8 +44,7 @@ impl Systemd {
         let pid = i32::try_from(properties.number("MainPID")?).ok().filter(|pid| *pid > 1)?;
         let since = properties.started_at();
         // A process that cannot be looked at counts as the unit's, too.
-        let process =
-            self.control_groups(move |hierarchy| processes::with_pid(pid, hierarchy.version())).await.ok()??;
+        let process = self.blocking(move || processes::with_pid(pid)).await.ok()??;
         process.began_before(since).then_some(Stranger { unit, file, process })
     }
 }

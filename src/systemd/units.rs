@@ -258,12 +258,9 @@ impl NotDead {
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         match self {
-            Self::FailedIsNoProof(_)
-            | Self::Forgotten(_)
-            | Self::Elsewhere(_)
-            | Self::Begun(_)
-            | Self::Mounted(_)
-            | Self::Unreadable(KernelError::OldGuard) => true,
+            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Elsewhere(_) | Self::Begun(_) | Self::Mounted(_) => {
+                true
+            }
             Self::Unknown(_)
             | Self::Running(_)
             | Self::JobQueued { .. }
@@ -292,7 +289,7 @@ impl NotDead {
                     "reboot this host, which ends what the start of {unit} has begun: {unit} is not proven dead: {self}"
                 )
             }
-            Self::Unreadable(lack @ (KernelError::NoDescriptors(_) | KernelError::OldGuard)) => {
+            Self::Unreadable(lack @ KernelError::NoDescriptors(_)) => {
                 format!("{lack}; whether something of {unit} is left cannot be seen without")
             }
             Self::Mounted(_)
@@ -832,9 +829,6 @@ mod tests {
         }
         let end = check_stopped(&ended("inactive", "timeout"), false).expect_err("it is not shown dead");
         assert!(end.is_for_the_operator() && end.of(&unit).starts_with("reboot this host"), "{end}");
-        let old = NotDead::from(KernelError::OldGuard);
-        let told = old.of(&unit);
-        assert!(old.is_for_the_operator() && told.starts_with("run \"systemctl reload putex-guard\": "), "{told}");
         let silent = NotDead::from(KernelError::NoGuard("the guard does not answer".to_owned()));
         assert!(!silent.is_for_the_operator() && silent.of(&unit).contains("is not proven dead yet"), "{silent}");
     }

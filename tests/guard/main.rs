@@ -2,10 +2,6 @@
 //!
 //! Tests that need control groups run where they may make one (as root), and are skipped with a message elsewhere.
 
-#[path = "../support/examples.rs"]
-mod examples;
-mod reload;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -96,14 +92,16 @@ impl Guard {
     }
 
     fn spawn_with(root: &Path, stderr: Stdio, arguments: &[&str]) -> Child {
+        Self::spawn_program(Path::new(env!("CARGO_BIN_EXE_putex-guard")), root, stderr, arguments)
+    }
+
+    fn spawn_program(program: &Path, root: &Path, stderr: Stdio, arguments: &[&str]) -> Child {
         // Every path is given. In particular, the trigger that takes the host down must not be the host's own.
-        Command::new(env!("CARGO_BIN_EXE_putex-guard"))
+        Command::new(program)
             .arg("--socket")
             .arg(root.join("guard.sock"))
             .arg("--watch")
             .arg(root.join("watch.sock"))
-            .arg("--reload")
-            .arg(root.join("reload.sock"))
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
@@ -367,8 +365,8 @@ struct Victim {
 impl Victim {
     fn new(name: &str) -> Option<Self> {
         let path = format!("/putex-test-{name}-{}", std::process::id());
-        // The order is the one in which the guard looks: beside a mounted version 2 the older hierarchy does not count.
-        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+        // The order is the one in which the guard looks.
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
         let root = roots.into_iter().find(|root| Path::new(root).join("cgroup.procs").exists())?;
         let directory = PathBuf::from(format!("{root}{path}"));
         if let Err(error) = fs::create_dir(&directory) {
@@ -1151,6 +1149,52 @@ async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
     guard.signal(rustix::process::Signal::TERM);
     assert_eq!(guard.ended().0, Some(0));
     assert!(guard.keep_alives().ends_with('V'));
+}
+
+#[tokio::test]
+async fn a_guard_whose_program_was_replaced_ends_in_order_as_soon_as_it_has_no_lease() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let program = folder.path().join("putex-guard");
+    // Not a copy: a child of another test could have it open for writing when it is executed.
+    fs::hard_link(env!("CARGO_BIN_EXE_putex-guard"), &program).expect("links");
+    let mut guard = Guard::with_watchdog(Some(""));
+    guard.kill();
+    let device = guard.root.path().join("watchdog").display().to_string();
+    let spawn = |root: &Path| {
+        let watchdog = ["--watchdog-device", &device, "--watchdog-timeout", "1s"];
+        Guard::spawn_program(&program, root, Stdio::piped(), &watchdog)
+    };
+    let install = || {
+        let new = folder.path().join("new");
+        fs::write(&new, "").expect("writes");
+        fs::rename(new, &program).expect("moves");
+    };
+    guard.child = spawn(guard.root.path());
+    let client = guard.client().await;
+    client.arm(lease(1, ms(60_000))).await.expect("arms");
+    install();
+    sleep(ms(6000)).await;
+    assert!(guard.child.try_wait().expect("can be asked").is_none(), "it goes on for its lease");
+    extend(&client, 1, ms(90_000)).await.expect("extends");
+    assert!(!guard.keep_alives().contains('V'));
+    client.disarm(&db(), Instance(1)).await.expect("disarms, and says so");
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("another version of it is installed") && !log.contains("<1>"), "{log}");
+    assert!(guard.keep_alives().ends_with('V'), "the device is closed");
+
+    // Without a lease it ends at once, and only once for each new file.
+    fs::remove_file(&program).expect("removes");
+    fs::hard_link(env!("CARGO_BIN_EXE_putex-guard"), &program).expect("links");
+    guard.child = spawn(guard.root.path());
+    up(&client, Link::Up).await;
+    sleep(ms(6000)).await;
+    assert!(guard.child.try_wait().expect("can be asked").is_none(), "its file is the same");
+    fs::remove_file(&program).expect("removes");
+    sleep(ms(6000)).await;
+    assert!(guard.child.try_wait().expect("can be asked").is_none(), "there is nothing to start");
+    install();
+    assert_eq!(guard.ended().0, Some(0));
 }
 
 /// It has a watchdog, so that it is seen to go on until the end.

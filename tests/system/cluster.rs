@@ -35,8 +35,6 @@ pub enum Cgroups {
     Unified,
     /// v1, with a v2 tree beside it that systemd keeps its processes in.
     Hybrid,
-    /// v1 alone.
-    Legacy,
 }
 
 impl Cgroups {
@@ -395,7 +393,6 @@ impl Host {
         shell.env("NSPAWN", self.nspawn_command());
         match self.cgroups {
             Cgroups::Unified => shell.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1"),
-            Cgroups::Legacy => shell.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "0"),
             Cgroups::Hybrid => shell.env_remove("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"),
         };
         let console = File::create(self.dir.join("console")).expect("the host's folder can be written to");

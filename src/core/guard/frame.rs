@@ -65,12 +65,6 @@ impl Inbox {
         Self { buffer: Vec::new(), unread: 0, searched: 0, limit }
     }
 
-    /// Whether nothing was read that is not yet taken.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.unread == 0
-    }
-
     /// The next line with its newline. `None`: it has not arrived yet.
     pub fn line(&mut self) -> Option<Vec<u8>> {
         let newline = self.buffer[self.searched..self.unread].iter().position(|byte| *byte == b'\n');

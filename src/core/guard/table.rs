@@ -184,28 +184,6 @@ impl Table {
         (table, effects)
     }
 
-    /// The table of a guard that goes on in the same process with another program. Nothing has ended meanwhile, so every lease is
-    /// as it was. The leases that are returned are to be enforced again, because the threads of the program before are gone; each
-    /// comes with whether its units were seen dead already.
-    #[must_use]
-    pub fn go_on(entries: Vec<Entry>) -> (Self, Vec<(Lease, bool)>) {
-        let mut table = Self::default();
-        let mut enforced = Vec::new();
-        for entry in entries {
-            if !matches!(entry.phase, Phase::Open | Phase::Closing) {
-                enforced.push((entry.lease.clone(), entry.phase == Phase::Stopped));
-            }
-            table.put(&entry.lease.service.clone(), Some(entry));
-        }
-        (table, enforced)
-    }
-
-    /// A service whose lease has lapsed, and whose units were neither seen dead nor given up yet.
-    #[must_use]
-    pub fn first_lapsed(&self) -> Option<&ServiceName> {
-        self.agenda.all(Mark::GiveUp).next()
-    }
-
     /// All entries, in the order of their services.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {

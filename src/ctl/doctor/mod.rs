@@ -10,6 +10,7 @@ use std::path::Path;
 use super::described;
 use crate::audit::{self, Finding};
 use crate::config::Settings;
+use crate::host::cgroup::Hierarchy;
 use crate::types::span::rounded;
 
 /// What is known of the host.
@@ -52,6 +53,9 @@ pub(super) async fn host(root: &Path, settings: &Settings) -> Host {
     }
     others::look(settings, &mut host).await;
     watchdog(settings, &mut host);
+    if let Err(error) = Hierarchy::that_kills() {
+        host.findings.push(format!("{error}; no lease can be held on this host"));
+    }
     clock::look(&mut host).await;
     host
 }

@@ -52,13 +52,16 @@ fn of_part(name: &str, without: &str, facts: &UnitFacts, at_boot: bool, program:
         found.push(format!("run \"systemctl enable {name}\": it is not started at the next boot, so {without} then"));
     }
     if program.is_some_and(|program| program.to_string_lossy().ends_with(REPLACED)) {
-        let (verb, harmless) = match name {
-            "putex-guard.service" => ("reload", "; no lease ends"),
-            DAEMON_UNIT => ("restart", "; the units continue to run"),
-            _ => ("restart", ""),
+        let (remedy, until) = match name {
+            "putex-guard.service" => (
+                "putexctl drain\", and \"putexctl undrain\" when it is over".to_owned(),
+                " until this host has no lease",
+            ),
+            DAEMON_UNIT => (format!("systemctl restart {name}\""), "; the units continue to run"),
+            _ => (format!("systemctl restart {name}\""), ""),
         };
         found.push(format!(
-            "run \"systemctl {verb} {name}\": its program was replaced after it was started, so the former version runs{harmless}"
+            "run \"{remedy}: the program of {name} was replaced after it was started, so the former version runs{until}"
         ));
     }
     found
@@ -99,7 +102,12 @@ mod tests {
         );
         let guard = of("putex-guard.service", &facts("loaded", "active"), "/usr/bin/putex-guard (deleted)");
         let [replaced] = &guard[..] else { panic!("{guard:?}") };
-        assert!(replaced.starts_with("run \"systemctl reload putex-guard.service\""), "{replaced}");
+        assert!(
+            replaced.starts_with(
+                "run \"putexctl drain\", and \"putexctl undrain\" when it is over: the program of putex-guard"
+            ),
+            "{replaced}"
+        );
         let daemon = of(DAEMON_UNIT, &good, "/usr/bin/putexd (deleted)");
         assert!(daemon[0].starts_with("run \"systemctl restart putexd.service\""), "{daemon:?}");
     }

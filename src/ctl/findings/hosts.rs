@@ -1,5 +1,6 @@
 //! What somebody has to know of the hosts, and of what each of them tells of itself.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::ctl::alarms::is_of;
@@ -64,6 +65,9 @@ pub(in crate::ctl) fn of_hosts(
         if !report.guard.is_empty() {
             add(Severity::Alarm, Rank::Threat, format!("host {name}: {}", report.guard));
         }
+        if let Some(words) = half_upgraded(&report.guard_version, &report.version) {
+            add(Severity::Warning, Rank::Broken, format!("host {name}: {words}"));
+        }
         for told in &report.alarms {
             let is_of_store = is_storeless && is_of(Alarm::StoreLost, told);
             // That the host is drained is told with who has asked for it, and that the guard is gone is told above.
@@ -80,6 +84,22 @@ pub(in crate::ctl) fn of_hosts(
         }
     }
     found
+}
+
+/// What to do where guard and putexd of a host are of different versions. A version that is no number is not compared.
+fn half_upgraded(guard: &str, putexd: &str) -> Option<String> {
+    let number = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>();
+    match number(guard)?.cmp(&number(putexd)?) {
+        Ordering::Less => Some(format!(
+            "its guard still runs as version {guard}, and putexd as {putexd}: run \"putexctl drain\" there, and \"putexctl undrain\" \
+             when it is over; a guard without a lease is replaced by itself"
+        )),
+        Ordering::Greater => Some(format!(
+            "putexd still runs there as version {putexd}, and the guard as {guard}: run \"systemctl restart putexd\" there; the units \
+             continue to run"
+        )),
+        Ordering::Equal => None,
+    }
 }
 
 /// A host that is drained, and how that ends. `silent`: that it does not report any more.

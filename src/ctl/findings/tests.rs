@@ -607,3 +607,25 @@ fn a_service_that_is_only_observed_elsewhere_is_nobodys_concern() {
     let view = told.view();
     assert!(view.findings.is_empty() && service(&view, "web").well, "{:#?}", view.findings);
 }
+
+#[test]
+fn a_guard_of_another_version_than_putexd_is_told_with_its_remedy() {
+    let says = |guard: &str, putexd: &str| {
+        let mut told = small();
+        let report = &mut told.host("h2").report;
+        (report.guard_version, report.version) = (guard.to_owned(), putexd.to_owned());
+        let found = of(&told.view(), Severity::Warning);
+        found.into_iter().filter(|line| line.starts_with("host h2: ")).collect::<Vec<_>>()
+    };
+    let older = says("0.9.1", "0.10.0");
+    assert!(
+        older[0].starts_with(
+            "host h2: its guard still runs as version 0.9.1, and putexd as 0.10.0: run \"putexctl drain\""
+        )
+    );
+    let newer = says("1.0.0", "0.10.0");
+    assert!(newer[0].contains("run \"systemctl restart putexd\" there"), "{newer:?}");
+    for (guard, putexd) in [("0.10.0", "0.10.0"), ("", "0.1.0"), ("\u{1b}[2J", "0.1.0"), ("0.1.0-next", "0.1.0")] {
+        assert_eq!(says(guard, putexd), [""; 0], "{guard:?}");
+    }
+}

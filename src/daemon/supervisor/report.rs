@@ -8,7 +8,7 @@ use super::Supervisor;
 use crate::cluster::alarm::AlarmStatus;
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::daemon::cluster::{Cluster, Services, Site, Watched};
-use crate::daemon::guard_news::GuardNews;
+use crate::daemon::guard_news::{GuardNews, Said};
 use crate::daemon::notes::MachineClock;
 use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
@@ -34,19 +34,27 @@ pub(super) fn describe(host: &Host, guard_news: GuardNews) -> impl Fn() -> HostR
     let since = machine.wall().as_secs();
     let boot = identity::boot_id().map(|boot| boot.to_string()).unwrap_or_default();
     let id = host.machine_id.to_string();
-    move || HostReport {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        boot: boot.clone(),
-        machine: id.clone(),
-        since,
-        guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
-        watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
-        drained: drain.told(),
-        alarms: {
-            let sentences = guard_news.in_words().into_iter().chain(machine.trouble());
-            tidings.alarms().told().into_iter().chain(sentences.map(AlarmStatus::sentence)).collect()
-        },
-        ..HostReport::default()
+    move || {
+        let Said { trouble, version: guard_version } = guard_news.said();
+        HostReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot: boot.clone(),
+            machine: id.clone(),
+            since,
+            guard: if *guard.borrow() == GuardLink::Up {
+                String::new()
+            } else {
+                "the guard does not answer".to_owned()
+            },
+            guard_version,
+            watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
+            drained: drain.told(),
+            alarms: {
+                let sentences = trouble.into_iter().chain(machine.trouble());
+                tidings.alarms().told().into_iter().chain(sentences.map(AlarmStatus::sentence)).collect()
+            },
+            ..HostReport::default()
+        }
     }
 }
 

@@ -26,16 +26,6 @@ impl Connection {
         Self { stream, inbox: Inbox::new(REQUEST_LIMIT_BYTES), is_drained: false, unsent: Vec::new() }
     }
 
-    /// The socket.
-    pub(super) fn stream(&self) -> &UnixStream {
-        &self.stream
-    }
-
-    /// Whether no request has arrived by half, and no reply is left to send.
-    pub(super) fn is_idle(&self) -> bool {
-        self.inbox.is_empty() && self.unsent.is_empty()
-    }
-
     /// The socket, and for what it has to be waited: for room for what is not sent yet, else for requests.
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
         let interest = if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };

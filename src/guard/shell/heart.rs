@@ -106,12 +106,6 @@ impl Heart {
         }
     }
 
-    /// Sends a beat now, because the guard will be silent for a moment.
-    pub(super) fn beat_anew(&mut self, table: &Table) {
-        self.told = None;
-        self.beat(table);
-    }
-
     /// How long until the next beat is due. `None`: there is no watcher.
     pub(super) fn due_in(&self) -> Option<Duration> {
         let ago = |at| clock::now().since_at_most(at);
