@@ -222,4 +222,5 @@ async fn the_watchdogs_device_is_never_closed() {
 /// Closes a connection, also where a child of another test has it until it executes its program.
 fn leave(connection: UnixStream) {
     connection.shutdown(Shutdown::Both).expect("is connected");
+    drop(connection);
 }
