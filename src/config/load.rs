@@ -251,7 +251,7 @@ fn combine(
     }
     if for_all.is_some() {
         let former_host = former.host.clone().filter(|_| !kept.is_empty());
-        let checked = former_host.map(|text| check_host(root, host_name, Report::former(text)));
+        let checked = former_host.map(|text| check_host(root, host_name, &Report::former(text)));
         (host, host_text) = match (host, checked) {
             (Some(host), Some(_)) => (Some(host), host_text),
             (None, Some(HostFile { host, text, .. })) => (host, text),
@@ -327,7 +327,7 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
     // A user who may write to the file's folder may replace the file.
     let folder = path.parent().and_then(why_not_obeyed);
     match folder.map_or_else(|| read(&path), Err) {
-        Ok(text) => check_host(root, host_name, Report::new(path, text)),
+        Ok(text) => check_host(root, host_name, &Report::new(path, text)),
         Err(error) => {
             let remedy = match fs::symlink_metadata(&path) {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
@@ -349,8 +349,8 @@ fn unknown_common(root: &Path) -> Common {
     Common { bad: true, ..Common::new(root) }
 }
 
-fn check_host(root: &Path, host_name: &str, report: Report) -> HostFile {
-    let (host, common) = match File::parse(&report) {
+fn check_host(root: &Path, host_name: &str, report: &Report) -> HostFile {
+    let (host, common) = match File::parse(report) {
         Some(file) => host_file::check(root, host_name, file),
         None => (None, unknown_common(root)),
     };
@@ -386,7 +386,7 @@ fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
 
 /// A service with the settings from its former text; `None` if that text is not accepted any more either.
 fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> Option<Candidate> {
-    let HostFile { common, .. } = check_host(root, host_name, Report::former(made.host.clone()?));
+    let HostFile { common, .. } = check_host(root, host_name, &Report::former(made.host.clone()?));
     let candidate = check_service(name, made.file.clone(), &common);
     (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }
