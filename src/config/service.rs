@@ -183,7 +183,8 @@ impl ServiceSettings {
     /// A hash of the settings that must agree on all hosts, in hexadecimal.
     #[must_use]
     pub fn agreement(&self) -> String {
-        let text = [agreement(OWN, self), agreement(SHARED, self), agreement(FENCE, &self.fence)].concat();
+        let mut own = self.clone();
+        let text = agreement(OWN, &mut own) + &agreement(SHARED, &mut own) + &agreement(FENCE, &mut own.fence);
         let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         let mut hash = String::new();
         for byte in &digest.as_ref()[..8] {

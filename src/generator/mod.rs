@@ -426,11 +426,10 @@ struct ModeOfFile {
 /// before, the units stay bound. A file that is broken now changes nothing for a service that is observed: to bind a unit that
 /// runs would stop it.
 fn is_observed(files: &Files, kept: Option<&Path>) -> bool {
-    let says = |text: &str| toml::from_str::<ModeOfFile>(text).map(|file| file.mode == "observe");
-    let kept = kept.and_then(|kept| serde_json::from_slice::<Kept>(&fs::read(kept).ok()?).ok());
-    let kept = kept.map(|kept| says(&kept.made.file.text).unwrap_or(false));
+    let says = |text: &str| toml::from_str::<ModeOfFile>(text).is_ok_and(|file| file.mode == "observe");
+    let kept = kept.and_then(former_text).map(|text| says(&text));
     let Some((_, Ok(found))) = files.first() else { return kept == Some(true) };
-    let is_now = || found.why_not_obeyed.is_none() && says(&found.text).unwrap_or(false);
+    let is_now = || found.why_not_obeyed.is_none() && says(&found.text);
     let is_broken = || toml::from_str::<toml::Table>(&found.text).is_err();
     match kept {
         Some(true) => is_now() || is_broken() || found.why_not_obeyed.is_some(),
@@ -440,9 +439,13 @@ fn is_observed(files: &Files, kept: Option<&Path>) -> bool {
 }
 
 /// What a file said when putexd last took it, in this boot. putexd goes on with that while it has a lease.
-fn read_former(kept: &Path) -> Option<ServiceFile> {
+fn former_text(kept: &Path) -> Option<String> {
     let Kept { made, .. } = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
-    toml::from_str(&made.file.text).ok()
+    Some(made.file.text)
+}
+
+fn read_former(kept: &Path) -> Option<ServiceFile> {
+    toml::from_str(&former_text(kept)?).ok()
 }
 
 /// The units that putexd has taken from a file in this boot, by what it keeps of it.
@@ -480,7 +483,6 @@ fn units_of(
     kept: Option<&Path>,
     problems: &mut Vec<String>,
 ) -> BTreeSet<UnitName> {
-    let read_former = || read_former(kept?);
     let (text, why) = match found {
         Ok(Found { text, why_not_obeyed }) => (Some(text), why_not_obeyed),
         Err(error) => (None, Some(error.to_string())),
@@ -496,23 +498,16 @@ fn units_of(
     // the daemon, and binds here.
     let mut names = find_listed(&text, &["bound-units", "bound-unit"]);
     let mut contained = find_listed(&text, &["contains", "contain"]);
-    match toml::from_str::<ServiceFile>(&text) {
-        Ok(file) => {
-            // The daemon refuses a `unit` that is no name of a unit, and goes on with the former one.
-            let former = UnitName::new(&file.unit).is_err().then(read_former).flatten();
-            for file in former.into_iter().chain([file]) {
-                names.extend(file.bound_units.into_iter().chain([file.unit]));
-                contained.extend(file.contains);
-            }
-        }
-        Err(error) => {
-            problems.push(format!("{}: {}", path.display(), error.message()));
-            names.extend(find_unit_lines(&text));
-            if let Some(former) = read_former() {
-                names.extend(former.bound_units.into_iter().chain([former.unit]));
-                contained.extend(former.contains);
-            }
-        }
+    let file = toml::from_str::<ServiceFile>(&text);
+    // The daemon refuses a broken file, and one whose `unit` is no name of a unit, and goes on with the former one.
+    let is_refused = file.as_ref().map_or(true, |file| UnitName::new(&file.unit).is_err());
+    if let Err(error) = &file {
+        problems.push(format!("{}: {}", path.display(), error.message()));
+        names.extend(find_unit_lines(&text));
+    }
+    for file in kept.filter(|_| is_refused).and_then(read_former).into_iter().chain(file.ok()) {
+        names.extend(file.bound_units.into_iter().chain([file.unit]));
+        contained.extend(file.contains);
     }
     let mut units = BTreeSet::new();
     let contained = contained.into_iter().map(|name| (name, true));

@@ -79,12 +79,11 @@ pub fn names<S>(keys: &[ConfigKey<S>]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }
 
-/// The values that hosts must agree on, a line each.
-pub fn agreement<S: Clone>(keys: &[ConfigKey<S>], settings: &S) -> String {
-    let mut settings = settings.clone();
+/// The values that hosts must agree on, a line each. Nothing is changed.
+pub fn agreement<S>(keys: &[ConfigKey<S>], settings: &mut S) -> String {
     let mut lines = String::new();
     for key in keys.iter().filter(|key| key.agrees) {
-        writeln!(lines, "{}={:?}", key.name, (key.field)(&mut settings)).expect("writing to a string does not fail");
+        writeln!(lines, "{}={:?}", key.name, (key.field)(settings)).expect("writing to a string does not fail");
     }
     lines
 }
