@@ -19,6 +19,9 @@ use crate::types::span::milliseconds;
 
 /// The most tenures that wait to be written: the start and the end of each service of a host.
 const WAITING_LIMIT: usize = 8192;
+/// The longest pause before the first write, so that the hosts of a cluster do not write the same history at the same moment: nats-server
+/// before 2.9.21 answers neither then.
+const SPREAD: Duration = Duration::from_secs(1);
 /// The pause after a write that the store has not answered, where it is not told sooner that the store is back.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a reader waits for a history, and how old the answer to another one may be.
@@ -100,7 +103,7 @@ impl Entries {
     pub(super) async fn write(mut self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) {
         let mut link = store.link();
         let mut is_refused = false;
-        while let Some(entry) = self.entries.recv().await {
+        while let Some(entry) = self.next(&*clock).await {
             let (of_lock, run) = match entry {
                 Entry::Run(of_lock, run) => (of_lock, run),
                 Entry::Mark(done) => {
@@ -141,6 +144,20 @@ impl Entries {
                 break;
             }
         }
+    }
+
+    /// What is to be done next. What comes after a rest is done after a moment.
+    async fn next(&mut self, clock: &dyn Clock) -> Option<Entry> {
+        if let Ok(entry) = self.entries.try_recv() {
+            return Some(entry);
+        }
+        let entry = self.entries.recv().await?;
+        let part = u32::try_from(clock.random() % 100).unwrap_or_default();
+        tokio::select! {
+            () = sleep(SPREAD * part / 100) => {}
+            _ = self.ends.wait_for(|ends| *ends) => {}
+        }
+        Some(entry)
     }
 
     /// Waits until the store may answer again, or putexd ends.

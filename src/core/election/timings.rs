@@ -272,27 +272,6 @@ impl Timings {
         }
     }
 
-    /// The configured numbers and what follows from them, as text for whoever looks at the configuration.
-    #[must_use]
-    pub fn in_words(&self) -> String {
-        let (lease, confirm) = (self.lease(), self.confirm());
-        let rides = match self.rides_through() {
-            Duration::ZERO => "does not ride through any time".to_owned(),
-            span => format!("rides through {span:.1?}"),
-        };
-        format!(
-            "R = {:?}, F = {}, C = {}: the lease T = R·F is {lease:?} and {rides} without the store; after a power loss another host \
-             starts the unit about T + C·R = {:?} after the last renewal, and at most {} after it: two round trips to the store come \
-             to it, which take milliseconds as a rule and {} each at most",
-            self.renew_interval,
-            self.failures,
-            self.confirmations,
-            lease + confirm,
-            rounded(self.failover()),
-            rounded(self.call_limit())
-        )
-    }
-
     /// T·(1−ρ) − m − R: for this long, less two round trips, the store may answer nobody, and the holder goes on. The holder has
     /// sent its last renewal at most R before the store falls silent.
     #[must_use]
@@ -558,10 +537,6 @@ mod tests {
         assert_eq!(Timings::new(seconds(1.0), 1, 1).rides_through(), Duration::ZERO);
         for (silence, failures) in [(0.0, 6), (14.6, 6), (14.7, 7), (17.6, 7), (17.7, 8), (1e9, 1000)] {
             assert_eq!(usual.failures_to_ride_through(seconds(silence)), failures, "{silence}");
-        }
-        let words = usual.in_words();
-        for part in ["R = 3s, F = 6, C = 2", "T = R·F is 18s", "rides through 14.7s", "T + C·R = 24s"] {
-            assert!(words.contains(part), "{words}");
         }
     }
 
