@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::span::rounded;
-
 /// The most failures that a configuration may name.
 const FAILURES_LIMIT: u32 = 1000;
 
