@@ -187,7 +187,8 @@ impl Outcome {
         match &self.found {
             Some((found, path)) if *found == what => println!("{path}"),
             Some((found, path)) => panic!("{}: found that {found}, not that {what}\n{path}", self.name),
-            None => panic!("{}: did not find that {what}", self.name),
+            None if self.complete => panic!("{}: did not find that {what}", self.name),
+            None => panic!("{}: did not find that {what} before its time was over", self.name),
         }
     }
 }
