@@ -1,10 +1,11 @@
-//! Connections that take no file descriptors: to the system bus, and to putexd's own socket.
+//! Connections that take no file descriptors: to the system bus, and to putexd's own socket; and how the paths of objects are written.
 //!
 //! Every user may call putexd, and a call may carry descriptors. The kernel opens them in the process that receives them before
 //! anybody there looks at the call, so that a user who sends many would leave putexd none for its own files. Nothing that
 //! putexd or putexctl says on the bus needs any. So none of their connections negotiates them (`NEGOTIATE_UNIX_FD`), and the
 //! bus refuses such a call to the caller. Whatever comes is read without them as well: the kernel closes what nobody takes.
 
+use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
@@ -20,6 +21,21 @@ use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
 use zbus::fdo::ConnectionCredentials;
 use zbus::{Address, Connection};
+
+/// A name as one part of an object's path, as sd_bus_path_encode(3) writes it: what is no letter and no digit as `_` and two hexadecimal
+/// digits, and so a digit at the beginning.
+#[must_use]
+pub fn path_part(name: &str) -> String {
+    let mut part = String::new();
+    for (at, byte) in name.bytes().enumerate() {
+        if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0) {
+            part.push(char::from(byte));
+        } else {
+            write!(part, "_{byte:02x}").expect("writing to a string does not fail");
+        }
+    }
+    part
+}
 
 /// Connects to the system bus.
 pub async fn system() -> zbus::Result<Connection> {

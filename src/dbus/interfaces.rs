@@ -1,6 +1,5 @@
 //! What is served.
 
-use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use zbus::{ObjectPath, fdo, interface};
 use super::authority::{Authority, is_there};
 use super::status::Begun;
 use super::{Ask, Daemon, PATH, ShownService, Unread, document};
+use crate::bus::path_part;
 use crate::cluster::request::{Unmet, Verb};
 use crate::host::clock;
 use crate::types::{ServiceName, printable};
@@ -186,16 +186,8 @@ fn read(verb: &str) -> Result<Verb, String> {
     unknown.map_or(Ok(verb), |(name, _)| Err(format!("it has no {name:?}")))
 }
 
-/// The path of a service's object. In its last part, what is no letter and no digit is written as `_` and two hexadecimal digits, and
-/// so is a digit at the beginning, as systemd does it.
+/// The path of a service's object.
 pub(super) fn path(service: &str) -> ObjectPath<'static> {
-    let mut path = format!("{PATH}/service/");
-    for (at, byte) in service.bytes().enumerate() {
-        if byte.is_ascii_alphabetic() || (at > 0 && byte.is_ascii_digit()) {
-            path.push(char::from(byte));
-        } else {
-            write!(path, "_{byte:02x}").expect("writing to a string does not fail");
-        }
-    }
+    let path = format!("{PATH}/service/{}", path_part(service));
     ObjectPath::try_from(path).unwrap_or_else(|_| ObjectPath::from_static_str_unchecked("/"))
 }

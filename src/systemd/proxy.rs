@@ -2,11 +2,10 @@
 //!
 //! Properties are always read by `Get` and `GetAll`, and never from a cache, which may be outdated without a sign of it.
 
-use std::fmt::Write as _;
-
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
 use super::properties::{JobRow, Row};
+use crate::bus::path_part;
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -15,18 +14,10 @@ pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 pub(super) const JOB: &str = "org.freedesktop.systemd1.Job";
 pub(super) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// The object of a unit by one of its names, as sd_bus_path_encode(3) makes it. PID 1 loads the unit, if it is not loaded,
-/// when it is asked for its properties; one that does not exist says so by its LoadState.
+/// The object of a unit by one of its names. PID 1 loads the unit, if it is not loaded, when it is asked for its properties; one that
+/// does not exist says so by its LoadState.
 pub(super) fn object(unit: &str) -> String {
-    let mut path = format!("{MANAGER_PATH}/unit/");
-    for (at, byte) in unit.bytes().enumerate() {
-        if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0) {
-            path.push(char::from(byte));
-        } else {
-            write!(path, "_{byte:02x}").expect("writing to a string does not fail");
-        }
-    }
-    path
+    format!("{MANAGER_PATH}/unit/{}", path_part(unit))
 }
 
 /// The interface of the properties that only units of one type have.
