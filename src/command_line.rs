@@ -38,8 +38,14 @@ const COMMIT: Option<&str> = option_env!("PUTEX_COMMIT");
 #[must_use]
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let commit = COMMIT.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
-        format!("{}\ncommit: {commit}\nstores: {}", env!("CARGO_PKG_VERSION"), StoreSettings::BUILT_IN.join(", "))
+        let commit = COMMIT
+            .filter(|commit| !commit.is_empty())
+            .unwrap_or("unknown");
+        format!(
+            "{}\ncommit: {commit}\nstores: {}",
+            env!("CARGO_PKG_VERSION"),
+            StoreSettings::BUILT_IN.join(", ")
+        )
     });
     &TEXT
 }
@@ -49,6 +55,10 @@ pub fn parse<Arguments: Parser>() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
         // clap treats help and version as errors as well, and prints them on standard output.
         let printed = error.print().is_ok();
-        if printed && !error.use_stderr() { ExitCode::SUCCESS } else { ExitCode::from(exit::USAGE) }
+        if printed && !error.use_stderr() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(exit::USAGE)
+        }
     })
 }

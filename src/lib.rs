@@ -5,6 +5,7 @@
 //! | layer | modules |
 //! | --- | --- |
 //! | common types | [`types`], [`command_line`], [`task`], [`frames`] |
+//! | what is so, and words for it | [`facts`], [`words`] |
 //! | the protocol, the kernel, tables of keys | [`election`], [`host`], [`keys`] |
 //! | edges, which never import each other, but `config` the keys of each [`store`] | [`config`], [`store`], [`systemd`], [`guard_client`], [`http`], [`journal`] |
 //! | what hosts tell each other, the served interfaces, what PID 1 says of the units | [`cluster`], [`dbus`], [`metrics`], [`audit`] |
@@ -61,4 +62,4 @@ pub mod store;
 pub mod systemd;
 pub mod task;
 
-pub use putexd_core::{election, types};
+pub use putexd_core::{election, facts, types, words};

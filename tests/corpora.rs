@@ -23,7 +23,9 @@ fn corpora() -> PathBuf {
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of inputs");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry of the folder").path())
+        .collect();
     files.sort();
     files
 }
@@ -95,16 +97,24 @@ fn hostile_values() {
             if let Some(seeds) = &seeds {
                 let folder = seeds.join(target);
                 fs::create_dir_all(&folder).expect("a folder of seeds");
-                fs::write(folder.join(hostile.name.replace([' ', '/'], "-")), input).expect("a seed");
+                fs::write(folder.join(hostile.name.replace([' ', '/'], "-")), input)
+                    .expect("a seed");
             }
         }
     }
 }
 
 fn encodings(value: &Value) -> Vec<(&'static str, Vec<u8>)> {
-    let lines: Vec<String> = value.fields.iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
+    let lines: Vec<String> = value
+        .fields
+        .iter()
+        .map(|(name, text)| format!("{name}: {text}\n"))
+        .collect();
     let text = [lines.concat().as_bytes(), b"\n", &value.body].concat();
-    #[cfg_attr(not(any(feature = "etcd", feature = "postgres")), expect(unused_mut, reason = "for these two stores"))]
+    #[cfg_attr(
+        not(any(feature = "etcd", feature = "postgres")),
+        expect(unused_mut, reason = "for these two stores")
+    )]
     let mut all = vec![
         ("record", text),
         ("nats", message(value)),
@@ -113,12 +123,17 @@ fn encodings(value: &Value) -> Vec<(&'static str, Vec<u8>)> {
     #[cfg(feature = "etcd")]
     {
         let incarnation = Incarnation("a".to_owned());
-        let attempt = Attempt { base: Revision(1), incarnation, write: WriteId(1), value: value.clone() };
-        all.push(("etcd", putexd::store::etcd::record::encode(&attempt).expect("a line")));
+        let attempt = Attempt {
+            base: Revision(1),
+            incarnation,
+            write: WriteId(1),
+            value: value.clone(),
+        };
+        all.push(("etcd", putexd::store::etcd::record::encode(&attempt)));
     }
     #[cfg(feature = "postgres")]
     {
-        let (token, fields) = putexd::store::postgres::record::encode(value).expect("two columns");
+        let (token, fields) = putexd::store::postgres::record::encode(value);
         all.push(("postgres", format!("{token}\n{fields}").into_bytes()));
     }
     all
@@ -127,10 +142,18 @@ fn encodings(value: &Value) -> Vec<(&'static str, Vec<u8>)> {
 /// A message as text: the headers as lines, an empty line, and the payload.
 fn message(value: &Value) -> Vec<u8> {
     let incarnation = Incarnation("a".to_owned());
-    let attempt = Attempt { base: Revision(1), incarnation, write: WriteId(1), value: value.clone() };
-    let headers = putexd::store::nats::record::headers(&attempt, "KV_locks").expect("headers");
+    let attempt = Attempt {
+        base: Revision(1),
+        incarnation,
+        write: WriteId(1),
+        value: value.clone(),
+    };
+    let headers = putexd::store::nats::record::headers(&attempt, "KV_locks");
     let line = |(name, texts): (&async_nats::HeaderName, &Vec<async_nats::HeaderValue>)| {
-        format!("{name}: {}\n", texts.last().map_or("", async_nats::HeaderValue::as_str))
+        format!(
+            "{name}: {}\n",
+            texts.last().map_or("", async_nats::HeaderValue::as_str)
+        )
     };
     let lines: Vec<String> = headers.iter().map(line).collect();
     [lines.concat().as_bytes(), b"\n", &value.body].concat()
@@ -138,12 +161,32 @@ fn message(value: &Value) -> Vec<u8> {
 
 #[test]
 fn each_target_has_a_corpus_and_all_are_small() {
-    let folders: BTreeSet<String> =
-        files(&corpora()).iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect();
+    let folders: BTreeSet<String> = files(&corpora())
+        .iter()
+        .map(|path| {
+            path.file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
     for (name, _) in targets::TARGETS {
-        assert!(folders.contains(*name) && !files(&corpora().join(name)).is_empty(), "{name} has no corpus");
+        assert!(
+            folders.contains(*name) && !files(&corpora().join(name)).is_empty(),
+            "{name} has no corpus"
+        );
     }
-    let all: Vec<PathBuf> = files(&corpora()).iter().flat_map(|folder| files(folder)).collect();
-    let bytes: u64 = all.iter().map(|path| path.metadata().expect("an input").len()).sum();
-    assert!(all.len() <= MOST_FILES && bytes <= MOST_BYTES, "{} files, {bytes} bytes", all.len());
+    let all: Vec<PathBuf> = files(&corpora())
+        .iter()
+        .flat_map(|folder| files(folder))
+        .collect();
+    let bytes: u64 = all
+        .iter()
+        .map(|path| path.metadata().expect("an input").len())
+        .sum();
+    assert!(
+        all.len() <= MOST_FILES && bytes <= MOST_BYTES,
+        "{} files, {bytes} bytes",
+        all.len()
+    );
 }

@@ -63,12 +63,17 @@ fn turn() -> MutexGuard<'static, ()> {
 /// The time for all searches together, if it is given. Then it replaces [`WALKS`].
 fn minutes() -> Option<f64> {
     let text = std::env::var("PUTEX_MODEL_MINUTES").ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")),
+    )
 }
 
 /// This many hundredths of the time for all searches, if it is given.
 fn share(hundredths: u32) -> Option<Duration> {
-    Some(Duration::from_secs_f64(minutes()? * 60.0 * f64::from(hundredths) / 100.0))
+    Some(Duration::from_secs_f64(
+        minutes()? * 60.0 * f64::from(hundredths) / 100.0,
+    ))
 }
 
 /// This many hundredths of the walks, or of the time if one is given.
@@ -137,7 +142,10 @@ fn late_holder() -> Plan {
 }
 
 fn complete(outcome: &Outcome) {
-    assert!(outcome.complete, "the search has an end, and did not come to it");
+    assert!(
+        outcome.complete,
+        "the search has an end, and did not come to it"
+    );
 }
 
 // Searches of all states.
@@ -145,8 +153,21 @@ fn complete(outcome: &Outcome) {
 #[test]
 fn a_holder_that_is_late() {
     let _turn = turn();
-    let outcome = check::exhaust("2 hosts, the holder as late as it likes", valid(late_holder()), TO_THE_END, MOST);
-    outcome.holds(100_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse, Milestone::GateRefused]);
+    let outcome = check::exhaust(
+        "2 hosts, the holder as late as it likes",
+        valid(late_holder()),
+        TO_THE_END,
+        MOST,
+    );
+    outcome.holds(
+        100_000,
+        &[
+            Milestone::ActiveOnSecond,
+            Milestone::TakeOver,
+            Milestone::Lapse,
+            Milestone::GateRefused,
+        ],
+    );
     complete(&outcome);
 }
 
@@ -154,7 +175,12 @@ fn a_holder_that_is_late() {
 fn a_standby_that_is_late() {
     let _turn = turn();
     let plan = valid(punctual(two(), &[0]));
-    let outcome = check::exhaust("2 hosts, the standby as late as it likes", plan, TO_THE_END, MOST);
+    let outcome = check::exhaust(
+        "2 hosts, the standby as late as it likes",
+        plan,
+        TO_THE_END,
+        MOST,
+    );
     outcome.holds(1000, &[]);
     complete(&outcome);
 }
@@ -163,18 +189,40 @@ fn a_standby_that_is_late() {
 fn both_hosts_late() {
     let _turn = turn();
     let (time, most) = share(15).map_or((TO_THE_END, VISITS), |time| (time, MOST));
-    check::exhaust("2 hosts, both as late as they like", valid(two()), time, most)
-        .holds(10_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse]);
+    check::exhaust(
+        "2 hosts, both as late as they like",
+        valid(two()),
+        time,
+        most,
+    )
+    .holds(
+        10_000,
+        &[
+            Milestone::ActiveOnSecond,
+            Milestone::TakeOver,
+            Milestone::Lapse,
+        ],
+    );
 }
 
 #[test]
 fn faults_of_punctual_hosts() {
     let _turn = turn();
-    let faults = [(Fault::DaemonCrash, 1), (Fault::Loss, 1), (Fault::Orphan, 1), (Fault::PowerLoss, 1)];
+    let faults = [
+        (Fault::DaemonCrash, 1),
+        (Fault::Loss, 1),
+        (Fault::Orphan, 1),
+        (Fault::PowerLoss, 1),
+    ];
     let mut plan = valid(punctual(two(), &[0, 1]).with(&faults));
     plan.calm = true;
-    check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, TO_THE_END, MOST)
-        .holds(10_000, &[Milestone::Adoption]);
+    check::exhaust(
+        "2 punctual hosts, a crash, a power loss, 2 lost messages",
+        plan,
+        TO_THE_END,
+        MOST,
+    )
+    .holds(10_000, &[Milestone::Adoption]);
 }
 
 // Random walks.
@@ -234,22 +282,40 @@ fn three_hosts_and_any_fault() {
 fn clocks_that_differ() {
     let _turn = turn();
     let timings = drifting();
-    let mut plan = anything(Plan::of(&[timings, timings, timings])).with(&[(Fault::Rate, 4), (Fault::Slew, 2)]);
+    let mut plan = anything(Plan::of(&[timings, timings, timings]))
+        .with(&[(Fault::Rate, 4), (Fault::Slew, 2)]);
     plan.exact = true;
     (plan.hosts[0].rate, plan.hosts[1].rate) = (950_000, 1_050_000);
-    check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, effort(15)).holds(100_000, &ALL);
+    check::walk(
+        "3 hosts, clocks that differ by 5 % each way",
+        plan,
+        1,
+        effort(15),
+    )
+    .holds(100_000, &ALL);
 }
 
 /// Little else than releases and stores that are made anew, so that late writes belong to a store that is gone.
 #[test]
 fn releases_and_stores_made_anew() {
     let _turn = turn();
-    let faults =
-        [(Fault::StepDown, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 2), (Fault::Wipe, 2), (Fault::Restore, 2)];
+    let faults = [
+        (Fault::StepDown, 3),
+        (Fault::Orphan, 2),
+        (Fault::DaemonCrash, 2),
+        (Fault::Wipe, 2),
+        (Fault::Restore, 2),
+    ];
     let copies = [(Fault::Copy, 4), (Fault::PutBack, 2)];
     let mut plan = valid(three()).with(&faults).with(&copies);
     plan.calm = true;
-    check::walk("3 hosts, releases and stores made anew", plan, 1, effort(10)).holds(50_000, &[Milestone::Release]);
+    check::walk(
+        "3 hosts, releases and stores made anew",
+        plan,
+        1,
+        effort(10),
+    )
+    .holds(50_000, &[Milestone::Release]);
 }
 
 /// A store goes back while a host is away, which stands still or gets no answers. A host that watched the store notices.
@@ -257,25 +323,66 @@ fn releases_and_stores_made_anew() {
 #[test]
 fn a_store_that_goes_back_while_a_host_is_away() {
     let _turn = turn();
-    let faults = [(Fault::StepDown, 2), (Fault::Copy, 2), (Fault::GoBack, 1), (Fault::Loss, 3), (Fault::Orphan, 2)];
-    let absences = [(Fault::Freeze, 1), (Fault::Disconnect, 1), (Fault::DaemonCrash, 1)];
+    let faults = [
+        (Fault::StepDown, 2),
+        (Fault::Copy, 2),
+        (Fault::GoBack, 1),
+        (Fault::Loss, 3),
+        (Fault::Orphan, 2),
+    ];
+    let absences = [
+        (Fault::Freeze, 1),
+        (Fault::Disconnect, 1),
+        (Fault::DaemonCrash, 1),
+    ];
     // With the longer lease a claim may rest on a record that was seen before a gap.
     let long = Plan::of(&[tight(6, 1), tight(6, 1)]);
-    for (name, plan, hundredths) in [("2 hosts", two(), 4), ("3 hosts", three(), 8), ("2 hosts, F = 6", long, 8)] {
+    for (name, plan, hundredths) in [
+        ("2 hosts", two(), 4),
+        ("3 hosts", three(), 8),
+        ("2 hosts, F = 6", long, 8),
+    ] {
         let name = format!("{name}, one is away while the store goes back");
-        check::walk(&name, valid(plan.with(&faults).with(&absences)), 1, effort(hundredths))
-            .holds(50_000, &[Milestone::Release, Milestone::WentBack]);
+        check::walk(
+            &name,
+            valid(plan.with(&faults).with(&absences)),
+            1,
+            effort(hundredths),
+        )
+        .holds(50_000, &[Milestone::Release, Milestone::WentBack]);
     }
 }
 
 /// A store that forgets which tokens there were, and a host that has seen them and may not start anything itself. The others are cut
 /// off, stand still, or lose what they knew. Whatever they find then, they start with a higher token.
 fn lost_tokens() -> Plan {
-    let losses = [(Fault::Copy, 2), (Fault::GoBack, 1), (Fault::Restore, 1), (Fault::Wipe, 1)];
-    let hands = [(Fault::PutBack, 1), (Fault::Purge, 1), (Fault::Delete, 1), (Fault::Clear, 1), (Fault::StepDown, 2)];
-    let absences = [(Fault::Freeze, 1), (Fault::Disconnect, 2), (Fault::DaemonCrash, 1), (Fault::PowerLoss, 1)];
+    let losses = [
+        (Fault::Copy, 2),
+        (Fault::GoBack, 1),
+        (Fault::Restore, 1),
+        (Fault::Wipe, 1),
+    ];
+    let hands = [
+        (Fault::PutBack, 1),
+        (Fault::Purge, 1),
+        (Fault::Delete, 1),
+        (Fault::Clear, 1),
+        (Fault::StepDown, 2),
+    ];
+    let absences = [
+        (Fault::Freeze, 1),
+        (Fault::Disconnect, 2),
+        (Fault::DaemonCrash, 1),
+        (Fault::PowerLoss, 1),
+    ];
     let faults = [(Fault::Loss, 2), (Fault::Orphan, 1), (Fault::Drain, 2)];
-    let mut plan = valid(punctual(three(), &[2]).with(&losses).with(&hands).with(&absences).with(&faults));
+    let mut plan = valid(
+        punctual(three(), &[2])
+            .with(&losses)
+            .with(&hands)
+            .with(&absences)
+            .with(&faults),
+    );
     plan.witness = Some(2);
     plan
 }
@@ -283,16 +390,32 @@ fn lost_tokens() -> Plan {
 #[test]
 fn tokens_that_a_store_loses_and_a_host_has_seen() {
     let _turn = turn();
-    check::walk("3 hosts, one has seen the tokens that the store loses", lost_tokens(), 1, effort(5))
-        .holds(100_000, &[Milestone::TakeOver, Milestone::Release, Milestone::WentBack]);
+    check::walk(
+        "3 hosts, one has seen the tokens that the store loses",
+        lost_tokens(),
+        1,
+        effort(5),
+    )
+    .holds(
+        100_000,
+        &[Milestone::TakeOver, Milestone::Release, Milestone::WentBack],
+    );
 }
 
 #[test]
 fn tokens_that_nobody_tells_of() {
     let _turn = turn();
-    let plan = Plan { mute: true, ..lost_tokens() };
-    check::walk("K10 dropped: nobody tells of the tokens that the store loses", plan, 1, Effort::Time(TO_THE_END))
-        .finds(TOKEN_FELL);
+    let plan = Plan {
+        mute: true,
+        ..lost_tokens()
+    };
+    check::walk(
+        "K10 dropped: nobody tells of the tokens that the store loses",
+        plan,
+        1,
+        Effort::Time(TO_THE_END),
+    )
+    .finds(TOKEN_FELL);
 }
 
 /// Starts by hand while a lease lapses. A start that the gate permits after the stop was proven, but before the guard has
@@ -300,10 +423,20 @@ fn tokens_that_nobody_tells_of() {
 #[test]
 fn starts_by_hand_while_a_lease_lapses() {
     let _turn = turn();
-    let mut plan = valid(punctual(two(), &[1])).with(&[(Fault::StartByHand, 2), (Fault::Loss, 2), (Fault::Clear, 1)]);
+    let mut plan = valid(punctual(two(), &[1])).with(&[
+        (Fault::StartByHand, 2),
+        (Fault::Loss, 2),
+        (Fault::Clear, 1),
+    ]);
     // The guard may have extended a lease already that the election then lets lapse.
     plan.slow_guard = true;
-    check::walk("2 hosts, starts by hand while a lease lapses", plan, 1, effort(5)).holds(100_000, &[Milestone::Lapse]);
+    check::walk(
+        "2 hosts, starts by hand while a lease lapses",
+        plan,
+        1,
+        effort(5),
+    )
+    .holds(100_000, &[Milestone::Lapse]);
 }
 
 /// A renewal is given up because the connection is lost, and is answered after the next one was sent. Each counts from
@@ -313,8 +446,13 @@ fn answers_to_renewals_that_were_given_up() {
     let _turn = turn();
     let plan = valid(punctual(Plan::of(&[tight(4, 1), tight(4, 1)]), &[1]));
     let plan = plan.with(&[(Fault::Disconnect, ALWAYS), (Fault::StaleRead, ALWAYS)]);
-    check::walk("2 hosts, answers that come after the next write", plan, 1, effort(10))
-        .holds(100_000, &[Milestone::Lapse]);
+    check::walk(
+        "2 hosts, answers that come after the next write",
+        plan,
+        1,
+        effort(10),
+    )
+    .holds(100_000, &[Milestone::Lapse]);
 }
 
 /// A holder that pauses keeps the unit for longer than T without a renewal, and gives its guard an earlier deadline when the
@@ -322,11 +460,25 @@ fn answers_to_renewals_that_were_given_up() {
 #[test]
 fn pauses() {
     let _turn = turn();
-    let faults = [(Fault::Pause, 2), (Fault::Resume, 2), (Fault::Disconnect, 2), (Fault::Loss, 3), (Fault::Orphan, 1)];
-    let ends = [(Fault::DaemonCrash, 1), (Fault::PowerLoss, 1), (Fault::StepDown, 1), (Fault::GuardDeath, 1)];
+    let faults = [
+        (Fault::Pause, 2),
+        (Fault::Resume, 2),
+        (Fault::Disconnect, 2),
+        (Fault::Loss, 3),
+        (Fault::Orphan, 1),
+    ];
+    let ends = [
+        (Fault::DaemonCrash, 1),
+        (Fault::PowerLoss, 1),
+        (Fault::StepDown, 1),
+        (Fault::GuardDeath, 1),
+    ];
     let mut plan = valid(two().with(&faults));
     plan.slow_guard = true;
-    for (name, plan) in [("only pauses", plan.clone()), ("and ends of tenures", plan.with(&ends))] {
+    for (name, plan) in [
+        ("only pauses", plan.clone()),
+        ("and ends of tenures", plan.with(&ends)),
+    ] {
         check::walk(&format!("2 hosts, {name}"), plan, 1, effort(10))
             .holds(100_000, &[Milestone::TakeOver, Milestone::Lapse]);
     }
@@ -335,8 +487,18 @@ fn pauses() {
 /// A store that loses a pause which each host has seen, or has had the chance to see before it takes the lock: all wait until its end,
 /// whatever gaps there are, and a claim tells what is left. A pause that was taken back is waited for no longer than it may last.
 fn lost_pauses(hosts: Plan) -> Plan {
-    let faults = [(Fault::Pause, 2), (Fault::Resume, 2), (Fault::WipeWhatIsKnown, 1), (Fault::Loss, 3)];
-    let gaps = [(Fault::Disconnect, 2), (Fault::DaemonCrash, 2), (Fault::PowerLoss, 1), (Fault::StepDown, 1)];
+    let faults = [
+        (Fault::Pause, 2),
+        (Fault::Resume, 2),
+        (Fault::WipeWhatIsKnown, 1),
+        (Fault::Loss, 3),
+    ];
+    let gaps = [
+        (Fault::Disconnect, 2),
+        (Fault::DaemonCrash, 2),
+        (Fault::PowerLoss, 1),
+        (Fault::StepDown, 1),
+    ];
     let mut plan = valid(hosts.with(&faults).with(&gaps));
     plan.slow_guard = true;
     plan
@@ -359,7 +521,10 @@ fn pauses_that_a_store_loses_after_they_were_seen() {
 #[test]
 fn a_pause_that_a_host_forgets() {
     let _turn = turn();
-    finds("H9 dropped: a host forgets a pause that it has seen", lost_pauses(two()).with(&[(Fault::ForgetPassing, 1)]));
+    finds(
+        "H9 dropped: a host forgets a pause that it has seen",
+        lost_pauses(two()).with(&[(Fault::ForgetPassing, 1)]),
+    );
 }
 
 #[test]
@@ -375,15 +540,77 @@ fn a_pause_that_is_said_to_be_over_before_the_guard_knows() {
 #[test]
 fn words_that_stop_and_start() {
     let _turn = turn();
-    let words = [(Fault::Stop, 3), (Fault::StartAgain, 3), (Fault::StepDown, 1)];
-    let faults = [(Fault::Loss, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 1), (Fault::StaleRead, ALWAYS)];
-    let stores = [(Fault::Wipe, 1), (Fault::Copy, 1), (Fault::Restore, 1), (Fault::Clear, 1), (Fault::Delete, 1)];
+    let words = [
+        (Fault::Stop, 3),
+        (Fault::StartAgain, 3),
+        (Fault::StepDown, 1),
+    ];
+    let faults = [
+        (Fault::Loss, 3),
+        (Fault::Orphan, 2),
+        (Fault::DaemonCrash, 1),
+        (Fault::StaleRead, ALWAYS),
+    ];
+    let stores = [
+        (Fault::Wipe, 1),
+        (Fault::Copy, 1),
+        (Fault::Restore, 1),
+        (Fault::Clear, 1),
+        (Fault::Delete, 1),
+    ];
     for (name, plan) in [("2 hosts", two()), ("3 hosts", three())] {
         let plan = valid(plan.with(&words).with(&faults));
         let paused = plan.clone().with(&[(Fault::Pause, 1), (Fault::Resume, 1)]);
-        check::walk(&format!("{name}, words"), paused, 1, effort(5)).holds(100_000, &[Milestone::Release]);
-        check::walk(&format!("{name}, words, stores made anew"), plan.with(&stores), 1, effort(5))
+        check::walk(&format!("{name}, words"), paused, 1, effort(5))
             .holds(100_000, &[Milestone::Release]);
+        check::walk(
+            &format!("{name}, words, stores made anew"),
+            plan.with(&stores),
+            1,
+            effort(5),
+        )
+        .holds(100_000, &[Milestone::Release]);
+    }
+}
+
+/// Any host writes an order into the record of the tenure that it sees, and the holder obeys it, also when a hint makes it look
+/// between two renewals.
+#[test]
+fn orders_in_the_record() {
+    let _turn = turn();
+    let orders = [
+        (Fault::OrderStepDown, 2),
+        (Fault::OrderPause, 2),
+        (Fault::OrderResume, 2),
+        (Fault::Stop, 1),
+        (Fault::StartAgain, 1),
+    ];
+    let faults = [
+        (Fault::Loss, 3),
+        (Fault::Orphan, 2),
+        (Fault::Disconnect, 2),
+        (Fault::DaemonCrash, 1),
+        (Fault::PowerLoss, 1),
+        (Fault::StaleRead, ALWAYS),
+    ];
+    let stores = [
+        (Fault::Copy, 1),
+        (Fault::Restore, 1),
+        (Fault::Clear, 1),
+        (Fault::KeepBoth, 1),
+    ];
+    for (name, plan) in [("2 hosts", two()), ("3 hosts", three())] {
+        let mut plan = valid(plan.with(&orders).with(&faults));
+        (plan.hints, plan.slow_guard) = (true, true);
+        check::walk(&format!("{name}, orders"), plan.clone(), 1, effort(10))
+            .holds(100_000, &[Milestone::Release, Milestone::TakeOver]);
+        check::walk(
+            &format!("{name}, orders, stores made anew"),
+            plan.with(&stores),
+            1,
+            effort(5),
+        )
+        .holds(100_000, &[Milestone::Release]);
     }
 }
 
@@ -392,18 +619,41 @@ fn words_that_stop_and_start() {
 #[test]
 fn words_on_top_of_a_renewal() {
     let _turn = turn();
-    let words = [(Fault::Stop, 2), (Fault::StartAgain, 2), (Fault::KeepBoth, 2)];
-    let faults = [(Fault::Loss, 2), (Fault::Disconnect, 2), (Fault::Pause, 1), (Fault::Freeze, 1)];
+    let words = [
+        (Fault::Stop, 2),
+        (Fault::StartAgain, 2),
+        (Fault::KeepBoth, 2),
+    ];
+    let faults = [
+        (Fault::Loss, 2),
+        (Fault::Disconnect, 2),
+        (Fault::Pause, 1),
+        (Fault::Freeze, 1),
+    ];
     let plan = valid(two().with(&words).with(&faults));
     let told = plan.clone().with(&[(Fault::FalseAnswer, ALWAYS)]);
-    check::walk("2 hosts, words on top of renewals", plan, 1, effort(5)).holds(100_000, &[Milestone::TakeOver]);
-    finds("words on top of renewals, and nobody asks what they replaced", told);
+    check::walk("2 hosts, words on top of renewals", plan, 1, effort(5))
+        .holds(100_000, &[Milestone::TakeOver]);
+    finds(
+        "words on top of renewals, and nobody asks what they replaced",
+        told,
+    );
 }
 
 /// A unit that SIGKILL does not end: only fencing protects from that. Whoever started nothing is not fenced, and everybody else is.
 fn fenced() -> Plan {
-    let ends = [(Fault::Unkillable, 1), (Fault::FenceFails, 3), (Fault::StepDown, 1), (Fault::GuardDeath, 1)];
-    let faults = [(Fault::Loss, 3), (Fault::Orphan, 1), (Fault::Disconnect, 2), (Fault::DaemonCrash, 1)];
+    let ends = [
+        (Fault::Unkillable, 1),
+        (Fault::FenceFails, 3),
+        (Fault::StepDown, 1),
+        (Fault::GuardDeath, 1),
+    ];
+    let faults = [
+        (Fault::Loss, 3),
+        (Fault::Orphan, 1),
+        (Fault::Disconnect, 2),
+        (Fault::DaemonCrash, 1),
+    ];
     let mut plan = valid(three().with(&ends).with(&faults));
     plan.fences = true;
     plan
@@ -412,7 +662,12 @@ fn fenced() -> Plan {
 #[test]
 fn fencing_where_nothing_else_protects() {
     let _turn = turn();
-    let outcome = check::walk("3 hosts that fence, a unit that SIGKILL does not end", fenced(), 1, effort(5));
+    let outcome = check::walk(
+        "3 hosts that fence, a unit that SIGKILL does not end",
+        fenced(),
+        1,
+        effort(5),
+    );
     outcome.holds(100_000, &[Milestone::TakeOver, Milestone::GaveUp]);
 }
 
@@ -420,7 +675,10 @@ fn fencing_where_nothing_else_protects() {
 #[test]
 fn a_host_that_says_that_it_gave_up_after_its_start() {
     let _turn = turn();
-    finds("gave up after the start", fenced().with(&[(Fault::FalseGaveUp, 1)]));
+    finds(
+        "gave up after the start",
+        fenced().with(&[(Fault::FalseGaveUp, 1)]),
+    );
 }
 
 /// The effect of a won write was fixed when it was sent, whatever is reloaded before its answer comes. A record with a
@@ -429,7 +687,10 @@ fn a_host_that_says_that_it_gave_up_after_its_start() {
 fn reloads_between_a_write_and_its_answer() {
     let _turn = turn();
     let longest_hold = Some(tight(4, 1).hold());
-    let [short, long] = [tight(2, 1), tight(4, 1)].map(|timings| Timings { longest_hold, ..timings });
+    let [short, long] = [tight(2, 1), tight(4, 1)].map(|timings| Timings {
+        longest_hold,
+        ..timings
+    });
     let mut plan = punctual(Plan::of(&[short, short]), &[1]).with(&[(Fault::Reload, 2)]);
     plan.reloads = vec![short, long];
     check::walk("2 hosts, reloads", valid(plan), 1, effort(10)).holds(100_000, &[Milestone::Lapse]);
@@ -438,9 +699,16 @@ fn reloads_between_a_write_and_its_answer() {
 /// Three hosts with different R, F and C.
 fn differing() -> [Timings; 3] {
     let slow = Timings { ..tight(4, 2) };
-    let other = Timings { renew_interval: seconds(2), stop_budget: seconds(2), ..tight(2, 1) };
+    let other = Timings {
+        renew_interval: seconds(2),
+        stop_budget: seconds(2),
+        ..tight(2, 1)
+    };
     let longest = [tight(2, 1), slow, other].iter().map(Timings::hold).max();
-    [tight(2, 1), slow, other].map(|timings| Timings { longest_hold: longest, ..timings })
+    [tight(2, 1), slow, other].map(|timings| Timings {
+        longest_hold: longest,
+        ..timings
+    })
 }
 
 #[test]
@@ -449,7 +717,13 @@ fn timings_that_differ() {
     let timings = differing();
     let mut plan = anything(Plan::of(&timings)).with(&[(Fault::Reload, 2)]);
     plan.reloads = timings.to_vec();
-    check::walk("3 hosts, R, F and C that differ and are reloaded", valid(plan), 1, effort(10)).holds(100_000, &ALL);
+    check::walk(
+        "3 hosts, R, F and C that differ and are reloaded",
+        valid(plan),
+        1,
+        effort(10),
+    )
+    .holds(100_000, &ALL);
 }
 
 #[test]
@@ -481,29 +755,54 @@ fn a_stop_that_overruns_its_budget() {
 #[test]
 fn a_stop_budget_beyond_the_inequality() {
     let _turn = turn();
-    let timings = Timings { stop_budget: seconds(2), ..tight(2, 1) };
+    let timings = Timings {
+        stop_budget: seconds(2),
+        ..tight(2, 1)
+    };
     assert!(timings.validate().is_err());
-    check::walk("S = W + 1, published", Plan::of(&[timings, timings]), 1, effort(5)).holds(100_000, &[]);
+    check::walk(
+        "S = W + 1, published",
+        Plan::of(&[timings, timings]),
+        1,
+        effort(5),
+    )
+    .holds(100_000, &[]);
 }
 
 #[test]
 fn assumption_a_a_won_write_that_is_lost_again() {
     let _turn = turn();
-    finds("(a) dropped: a won write is lost", valid(two()).with(&[(Fault::RollBack, 1)]));
+    finds(
+        "(a) dropped: a won write is lost",
+        valid(two()).with(&[(Fault::RollBack, 1)]),
+    );
 }
 
 #[test]
 fn assumption_a_a_store_made_anew_that_does_not_say_so() {
     let _turn = turn();
-    let faults = [(Fault::SilentWipe, 3), (Fault::DaemonCrash, 3), (Fault::Orphan, ALWAYS), (Fault::StepDown, 2)];
-    finds("(a) dropped: revisions begin anew", valid(three()).with(&faults));
+    let faults = [
+        (Fault::SilentWipe, 3),
+        (Fault::DaemonCrash, 3),
+        (Fault::Orphan, ALWAYS),
+        (Fault::StepDown, 2),
+    ];
+    finds(
+        "(a) dropped: revisions begin anew",
+        valid(three()).with(&faults),
+    );
 }
 
 /// A store that loses the record of a pause: a host that was down when it was written waits for no such hold.
 #[test]
 fn assumption_a_a_pause_that_is_lost() {
     let _turn = turn();
-    let mut plan = two().with(&[(Fault::Pause, 1), (Fault::Wipe, 1), (Fault::PowerLoss, 1), (Fault::Disconnect, 1)]);
+    let mut plan = two().with(&[
+        (Fault::Pause, 1),
+        (Fault::Wipe, 1),
+        (Fault::PowerLoss, 1),
+        (Fault::Disconnect, 1),
+    ]);
     plan.slow_guard = true;
     finds("(a): a pause that the store loses", plan);
 }
@@ -511,36 +810,54 @@ fn assumption_a_a_pause_that_is_lost() {
 #[test]
 fn assumption_b_a_clock_beyond_its_error() {
     let _turn = turn();
-    finds("(b) dropped: a clock at half or twice its rate", valid(two()).with(&[(Fault::WrongRate, 1)]));
+    finds(
+        "(b) dropped: a clock at half or twice its rate",
+        valid(two()).with(&[(Fault::WrongRate, 1)]),
+    );
 }
 
 #[test]
 fn assumption_b_a_machine_that_stands_still_with_its_clocks() {
     let _turn = turn();
-    finds("(b) dropped: clocks stand still", valid(two()).with(&[(Fault::StoppedClock, 1)]));
+    finds(
+        "(b) dropped: clocks stand still",
+        valid(two()).with(&[(Fault::StoppedClock, 1)]),
+    );
 }
 
 #[test]
 fn assumption_c_nobody_is_left_to_stop_the_unit() {
     let _turn = turn();
-    finds("(c) dropped: guard and putexd gone, PID 1 hangs", valid(two()).with(&[(Fault::NobodyEnforces, 1)]));
+    finds(
+        "(c) dropped: guard and putexd gone, PID 1 hangs",
+        valid(two()).with(&[(Fault::NobodyEnforces, 1)]),
+    );
 }
 
 #[test]
 fn assumption_c_a_control_group_that_sigkill_does_not_empty() {
     let _turn = turn();
-    finds("(c) dropped: SIGKILL does not help", valid(two()).with(&[(Fault::Unkillable, 1)]));
+    finds(
+        "(c) dropped: SIGKILL does not help",
+        valid(two()).with(&[(Fault::Unkillable, 1)]),
+    );
 }
 
 #[test]
 fn assumption_d_the_program_run_outside_of_its_unit() {
     let _turn = turn();
-    finds("(d) dropped: run outside of systemd", valid(two()).with(&[(Fault::Stray, 1)]));
+    finds(
+        "(d) dropped: run outside of systemd",
+        valid(two()).with(&[(Fault::Stray, 1)]),
+    );
 }
 
 /// The second host never saw a record of the first, whose T + W is longer, before the store is made anew.
 fn stranger(longest_hold: Option<Duration>) -> Plan {
-    let timings = [tight(5, 1), tight(2, 1)].map(|timings| Timings { longest_hold, ..timings });
+    let timings = [tight(5, 1), tight(2, 1)].map(|timings| Timings {
+        longest_hold,
+        ..timings
+    });
     let mut plan = valid(Plan::of(&timings)).with(&[(Fault::Wipe, 1)]);
     plan.hosts[1].up = false;
     plan
@@ -550,22 +867,41 @@ fn stranger(longest_hold: Option<Duration>) -> Plan {
 fn assumption_e_hosts_that_differ_without_longest_hold() {
     let _turn = turn();
     finds("(e) dropped: longest-hold is not set", stranger(None));
-    check::walk("(e) kept: longest-hold is set", stranger(Some(tight(5, 1).hold())), 1, effort(5))
-        .holds(100_000, &[Milestone::ActiveOnSecond]);
+    check::walk(
+        "(e) kept: longest-hold is set",
+        stranger(Some(tight(5, 1).hold())),
+        1,
+        effort(5),
+    )
+    .holds(100_000, &[Milestone::ActiveOnSecond]);
 }
 
 #[test]
 fn minimal_confirmation_waits_for_the_hold_alone() {
     let _turn = turn();
-    let timings = Timings { confirmation: Confirmation::Minimal, ..tight(2, 1) };
-    check::walk("2 hosts, minimal confirmation", anything(Plan::of(&[timings, timings])), 1, effort(5))
-        .holds(100_000, &ALL);
+    let timings = Timings {
+        confirmation: Confirmation::Minimal,
+        ..tight(2, 1)
+    };
+    check::walk(
+        "2 hosts, minimal confirmation",
+        anything(Plan::of(&[timings, timings])),
+        1,
+        effort(5),
+    )
+    .holds(100_000, &ALL);
 }
 
 // The entry of a unit: all states are searched in each test.
 
-const ENTRY: entry::Plan =
-    entry::Plan { hosts: &[0, 1], keys: 2, reconfigured: false, by_hand: false, goes_back: false, dropped: None };
+const ENTRY: entry::Plan = entry::Plan {
+    hosts: &[0, 1],
+    keys: 2,
+    reconfigured: false,
+    by_hand: false,
+    goes_back: false,
+    dropped: None,
+};
 
 fn entries(name: &str, plan: entry::Plan) -> Outcome {
     check::exhaust_entries(name, plan, TO_THE_END, MOST)
@@ -591,33 +927,70 @@ fn suffices(name: &str, plan: entry::Plan, least: u64) {
 #[test]
 fn two_hosts_that_name_either_of_two_keys() {
     let _turn = turn();
-    suffices("2 hosts that name either of 2 keys", entry::Plan { reconfigured: true, ..ENTRY }, 20_000);
+    suffices(
+        "2 hosts that name either of 2 keys",
+        entry::Plan {
+            reconfigured: true,
+            ..ENTRY
+        },
+        20_000,
+    );
 }
 
 #[test]
 fn an_entry_that_is_deleted() {
     let _turn = turn();
-    let plan = entry::Plan { reconfigured: true, by_hand: true, ..ENTRY };
-    suffices("2 hosts that name either of 2 keys, and an entry that is deleted", plan, 200_000);
+    let plan = entry::Plan {
+        reconfigured: true,
+        by_hand: true,
+        ..ENTRY
+    };
+    suffices(
+        "2 hosts that name either of 2 keys, and an entry that is deleted",
+        plan,
+        200_000,
+    );
 }
 
 #[test]
 fn three_hosts_that_name_two_keys() {
     let _turn = turn();
-    suffices("3 hosts that name 2 keys", entry::Plan { hosts: &[0, 0, 1], ..ENTRY }, 100_000);
+    suffices(
+        "3 hosts that name 2 keys",
+        entry::Plan {
+            hosts: &[0, 0, 1],
+            ..ENTRY
+        },
+        100_000,
+    );
 }
 
 #[test]
 #[ignore = "takes a minute or more"]
 fn three_hosts_that_name_three_keys() {
     let _turn = turn();
-    suffices("3 hosts that name 3 keys", entry::Plan { hosts: &[0, 1, 2], keys: 3, ..ENTRY }, 1_000_000);
+    suffices(
+        "3 hosts that name 3 keys",
+        entry::Plan {
+            hosts: &[0, 1, 2],
+            keys: 3,
+            ..ENTRY
+        },
+        1_000_000,
+    );
 }
 
 #[test]
 fn an_entry_that_goes_back() {
     let _turn = turn();
-    suffices("2 hosts that name 2 keys, and an entry that goes back", entry::Plan { goes_back: true, ..ENTRY }, 10_000);
+    suffices(
+        "2 hosts that name 2 keys, and an entry that goes back",
+        entry::Plan {
+            goes_back: true,
+            ..ENTRY
+        },
+        10_000,
+    );
 }
 
 /// Each rule is needed, except one: to read the entry again after a lost answer only saves a claim that the vetting would
@@ -625,7 +998,10 @@ fn an_entry_that_goes_back() {
 #[test]
 fn rules_of_the_entry() {
     let _turn = turn();
-    let without = |rule| entry::Plan { dropped: Some(rule), ..ENTRY };
+    let without = |rule| entry::Plan {
+        dropped: Some(rule),
+        ..ENTRY
+    };
     for rule in [
         Premise::MadeByComparing,
         Premise::Vetted,
@@ -638,13 +1014,35 @@ fn rules_of_the_entry() {
     ] {
         entries(&format!("{rule:?} dropped"), without(rule)).finds(OVERLAP);
     }
-    for rule in [Premise::VettedByMemory, Premise::ProvenFollowed, Premise::PositionHeeded] {
-        entries(&format!("{rule:?} dropped"), entry::Plan { goes_back: true, ..without(rule) }).finds(OVERLAP);
+    for rule in [
+        Premise::VettedByMemory,
+        Premise::ProvenFollowed,
+        Premise::PositionHeeded,
+    ] {
+        entries(
+            &format!("{rule:?} dropped"),
+            entry::Plan {
+                goes_back: true,
+                ..without(rule)
+            },
+        )
+        .finds(OVERLAP);
     }
     for rule in [Premise::KeptHeeded, Premise::KeptWhenRefused] {
-        entries(&format!("{rule:?} dropped"), entry::Plan { by_hand: true, ..without(rule) }).finds(OVERLAP);
+        entries(
+            &format!("{rule:?} dropped"),
+            entry::Plan {
+                by_hand: true,
+                ..without(rule)
+            },
+        )
+        .finds(OVERLAP);
     }
-    let plan = entry::Plan { reconfigured: true, by_hand: true, ..without(Premise::KeptNewest) };
+    let plan = entry::Plan {
+        reconfigured: true,
+        by_hand: true,
+        ..without(Premise::KeptNewest)
+    };
     entries("KeptNewest dropped", plan).finds(OVERLAP);
     suffices("ReadAgain dropped", without(Premise::ReadAgain), 5_000);
 }
@@ -653,7 +1051,24 @@ fn rules_of_the_entry() {
 #[test]
 fn an_entry_that_goes_back_unseen() {
     let _turn = turn();
-    let plan = entry::Plan { dropped: Some(Premise::SeenByAll), ..ENTRY };
-    entries("an entry that is deleted unseen", entry::Plan { by_hand: true, ..plan }).finds(OVERLAP);
-    entries("an entry that goes back unseen", entry::Plan { goes_back: true, ..plan }).finds(OVERLAP);
+    let plan = entry::Plan {
+        dropped: Some(Premise::SeenByAll),
+        ..ENTRY
+    };
+    entries(
+        "an entry that is deleted unseen",
+        entry::Plan {
+            by_hand: true,
+            ..plan
+        },
+    )
+    .finds(OVERLAP);
+    entries(
+        "an entry that goes back unseen",
+        entry::Plan {
+            goes_back: true,
+            ..plan
+        },
+    )
+    .finds(OVERLAP);
 }

@@ -16,7 +16,9 @@ fn rules() -> BTreeMap<String, String> {
     let heading = |line: &str| {
         let (heading, _) = line.strip_prefix("**")?.split_once("**")?;
         let (number, name) = heading.split_once(", ")?;
-        numbers(number).contains(number).then(|| (number.to_owned(), name.trim_end_matches('.').to_owned()))
+        numbers(number)
+            .contains(number)
+            .then(|| (number.to_owned(), name.trim_end_matches('.').to_owned()))
     };
     PAGE.lines().filter_map(heading).collect()
 }
@@ -58,14 +60,24 @@ fn every_rule_that_is_cited_is_on_the_page_and_every_rule_of_the_page_is_cited()
     let mut cited = BTreeSet::new();
     for (path, text) in sources() {
         for number in numbers(&text) {
-            assert!(rules.contains_key(&number), "{} cites {number}, which the page does not have", path.display());
+            assert!(
+                rules.contains_key(&number),
+                "{} cites {number}, which the page does not have",
+                path.display()
+            );
             cited.insert(number);
         }
     }
-    let uncited: Vec<&String> = rules.keys().filter(|number| !cited.contains(*number)).collect();
+    let uncited: Vec<&String> = rules
+        .keys()
+        .filter(|number| !cited.contains(*number))
+        .collect();
     assert!(uncited.is_empty(), "no code cites {uncited:?}");
     for number in numbers(PAGE) {
-        assert!(rules.contains_key(&number), "the page cites {number}, which it does not have");
+        assert!(
+            rules.contains_key(&number),
+            "the page cites {number}, which it does not have"
+        );
     }
 }
 
@@ -75,18 +87,33 @@ fn every_rule_that_is_cited_is_on_the_page_and_every_rule_of_the_page_is_cited()
 fn a_rule_is_cited_with_its_name() {
     let rules = rules();
     let mut nameless = Vec::new();
-    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("src/core/election/mod.rs")) {
+    for (path, text) in sources()
+        .into_iter()
+        .filter(|(path, _)| !path.ends_with("src/core/election/mod.rs"))
+    {
         // A name may go over the end of a line of comment.
-        let words: Vec<&str> =
-            text.split_whitespace().filter(|word| !word.chars().all(|c| c == '/' || c == '!')).collect();
+        let words: Vec<&str> = text
+            .split_whitespace()
+            .filter(|word| !word.chars().all(|c| c == '/' || c == '!'))
+            .collect();
         // "K1 to K7" names a part of the page, not a rule.
-        let is_of_a_range =
-            |position: usize| words.get(position + 1) == Some(&"to") || position > 0 && words[position - 1] == "to";
+        let is_of_a_range = |position: usize| {
+            words.get(position + 1) == Some(&"to") || position > 0 && words[position - 1] == "to"
+        };
         let text = words.join(" ").to_lowercase();
-        for (position, word) in words.iter().enumerate().filter(|(position, _)| !is_of_a_range(*position)) {
+        for (position, word) in words
+            .iter()
+            .enumerate()
+            .filter(|(position, _)| !is_of_a_range(*position))
+        {
             for number in numbers(word) {
                 if !text.contains(&rules[&number].to_lowercase()) {
-                    nameless.push(format!("{}: {} {number}, \"{}\"", path.display(), words[position], rules[&number]));
+                    nameless.push(format!(
+                        "{}: {} {number}, \"{}\"",
+                        path.display(),
+                        words[position],
+                        rules[&number]
+                    ));
                 }
             }
         }
@@ -99,23 +126,41 @@ fn a_rule_is_cited_with_its_name() {
 fn picture() -> String {
     let mut text = "```mermaid\nstateDiagram-v2\n".to_owned();
     let id = |state: State| state.as_str().replace('-', "_");
-    for state in State::ALL.into_iter().filter(|state| id(*state) != state.as_str()) {
+    for state in State::ALL
+        .into_iter()
+        .filter(|state| id(*state) != state.as_str())
+    {
         writeln!(text, "    state \"{state}\" as {}", id(state)).expect("text");
     }
     writeln!(text, "    [*] --> {}", id(State::NoStore)).expect("text");
-    for edge in EDGES {
-        writeln!(text, "    {} --> {}", id(edge.from), id(edge.to)).expect("text");
+    for (from, to) in edges() {
+        writeln!(text, "    {} --> {}", id(from), id(to)).expect("text");
     }
     text.push_str("```\n\n| from | to | why |\n| --- | --- | --- |\n");
-    for edge in EDGES {
-        writeln!(text, "| {} | {} | {} |", edge.from, edge.to, edge.because).expect("text");
-    }
     text
+}
+
+fn edges() -> impl Iterator<Item = (State, State)> {
+    EDGES
+        .into_iter()
+        .flat_map(|(from, all)| all.iter().map(move |to| (from, *to)))
 }
 
 #[test]
 fn the_picture_of_the_states_is_that_of_the_table() {
-    let (_, rest) = PAGE.split_once(PICTURE.0).expect("the page has the picture");
+    let (_, rest) = PAGE
+        .split_once(PICTURE.0)
+        .expect("the page has the picture");
     let (shown, _) = rest.split_once(PICTURE.1).expect("the picture has an end");
-    assert_eq!(shown, picture(), "put this between the two comments of the page:\n{}", picture());
+    let rows = shown
+        .strip_prefix(&picture())
+        .unwrap_or_else(|| panic!("put this before the rows of the table:\n{}", picture()));
+    let mut edges = edges();
+    for row in rows.lines() {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let (from, to) = edges.next().expect("a row for each edge");
+        assert_eq!(cells[..2], [from.as_str(), to.as_str()], "{row}");
+        assert!(cells[2].ends_with('.'), "a reason: {row}");
+    }
+    assert_eq!(edges.next(), None);
 }

@@ -58,7 +58,7 @@ pub struct Run {
     /// Whether an operator had the service stopped everywhere: the time after it is no gap.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
-    /// Alarms and orders while it lasted.
+    /// Alarms while it lasted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
 }
@@ -96,25 +96,13 @@ pub enum Known {
     Exactly,
 }
 
-/// Something that has happened during a tenure.
+/// An alarm during a tenure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// When.
     pub at_ms: u64,
-    /// What.
-    pub what: What,
-    /// In words.
+    /// Its text.
     pub text: String,
-}
-
-/// What a note is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum What {
-    /// An alarm.
-    Alarm,
-    /// An order of an operator.
-    Order,
 }
 
 /// A length of time, as far as it is known.
@@ -156,9 +144,14 @@ impl Run {
     /// How long it lasted, or has lasted until now. `None`: that is not known, or the unit was not started.
     #[must_use]
     pub fn length(&self, now_ms: u64) -> Option<Length> {
-        let (until, known) = self.end.map_or((now_ms, Known::Exactly), |end| (end.at_ms, end.known));
+        let (until, known) = self
+            .end
+            .map_or((now_ms, Known::Exactly), |end| (end.at_ms, end.known));
         match self.start {
-            Start::At(at) => Some(Length { ms: until.saturating_sub(at), known }),
+            Start::At(at) => Some(Length {
+                ms: until.saturating_sub(at),
+                known,
+            }),
             Start::Unseen | Start::Failed => None,
         }
     }
@@ -166,13 +159,19 @@ impl Run {
     /// For how long nobody ran the unit before, where this tenure was before. `None`: that is not known, or an operator had it stopped.
     #[must_use]
     pub fn gap_after(&self, before: &Self) -> Option<Length> {
-        let (Start::At(at), Some(end)) = (self.start, before.end.filter(|_| !before.stopped)) else { return None };
+        let (Start::At(at), Some(end)) = (self.start, before.end.filter(|_| !before.stopped))
+        else {
+            return None;
+        };
         let known = match end.known {
             Known::AtLeast => Known::AtMost,
             Known::AtMost => Known::AtLeast,
             Known::Exactly => Known::Exactly,
         };
-        Some(Length { ms: at.saturating_sub(end.at_ms), known })
+        Some(Length {
+            ms: at.saturating_sub(end.at_ms),
+            known,
+        })
     }
 
     /// The time by which it has its place on a screen.
@@ -180,7 +179,9 @@ impl Run {
     pub fn at_ms(&self) -> u64 {
         match (self.start, self.end) {
             (Start::At(at), _) => at,
-            (Start::Unseen | Start::Failed, end) => end.map_or(self.token.saturating_mul(1000), |end| end.at_ms),
+            (Start::Unseen | Start::Failed, end) => {
+                end.map_or(self.token.saturating_mul(1000), |end| end.at_ms)
+            }
         }
     }
 
@@ -217,8 +218,11 @@ impl History {
     /// Reads what is under the key of a history, at `now_ms` since 1970. What is none counts as empty.
     #[must_use]
     pub fn decode(value: Option<&Value>, now_ms: u64) -> Self {
-        let value = value.filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
-        let mut history: Self = value.and_then(|value| serde_json::from_slice(&value.body).ok()).unwrap_or_default();
+        let value = value
+            .filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
+        let mut history: Self = value
+            .and_then(|value| serde_json::from_slice(&value.body).ok())
+            .unwrap_or_default();
         history.runs.retain_mut(|run| run.is_sound(now_ms));
         history.runs.sort_by_key(|run| run.token);
         history.shorten();
@@ -230,7 +234,10 @@ impl History {
     pub fn encode(mut self) -> Value {
         loop {
             // A structure of numbers and texts always becomes JSON.
-            let value = Value { body: serde_json::to_vec(&self).unwrap_or_default(), ..Value::default() };
+            let value = Value {
+                body: serde_json::to_vec(&self).unwrap_or_default(),
+                ..Value::default()
+            };
             if value.size() <= Value::LIMIT_BYTES || self.runs.is_empty() {
                 return value;
             }
@@ -241,7 +248,11 @@ impl History {
     /// Adds what is known of a tenure. The same may be added again.
     pub fn add(&mut self, mut run: Run) {
         run.is_sound(u64::MAX);
-        if let Some(known) = self.runs.iter_mut().find(|known| (known.token, &known.host) == (run.token, &run.host)) {
+        if let Some(known) = self
+            .runs
+            .iter_mut()
+            .find(|known| (known.token, &known.host) == (run.token, &run.host))
+        {
             known.merge(run);
         } else {
             let place = self.runs.partition_point(|known| known.token <= run.token);
@@ -261,7 +272,10 @@ mod tests {
 
     fn run(token: u64, host: &str, from: u64, end: Option<(u64, Known)>) -> Run {
         let end = end.map(|(at_ms, known)| End { at_ms, known });
-        Run { end, ..Run::new(token, host, Start::At(from)) }
+        Run {
+            end,
+            ..Run::new(token, host, Start::At(from))
+        }
     }
 
     #[test]
@@ -270,7 +284,10 @@ mod tests {
         for token in [3, 1, 2] {
             history.add(run(token, "h1", token * 10, None));
         }
-        assert_eq!(history.runs.iter().map(|run| run.token).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(
+            history.runs.iter().map(|run| run.token).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
         for token in 4..200 {
             history.add(run(token, "h1", token * 10, None));
         }
@@ -279,8 +296,14 @@ mod tests {
 
     #[test]
     fn what_is_known_better_counts_whoever_writes_last() {
-        let seen = Run { ended: "last heard of".to_owned(), ..run(1, "h1", 1000, Some((4000, Known::AtLeast))) };
-        let own = Run { ended: "drained".to_owned(), ..run(1, "h1", 1000, Some((5000, Known::Exactly))) };
+        let seen = Run {
+            ended: "last heard of".to_owned(),
+            ..run(1, "h1", 1000, Some((4000, Known::AtLeast)))
+        };
+        let own = Run {
+            ended: "drained".to_owned(),
+            ..run(1, "h1", 1000, Some((5000, Known::Exactly)))
+        };
         for both in [[seen.clone(), own.clone()], [own.clone(), seen.clone()]] {
             let mut history = History::default();
             for run in both {
@@ -290,12 +313,31 @@ mod tests {
         }
         // A host that was restarted has not seen its own unit's start.
         let mut history = History::default();
-        history.add(Run { began: "h2 is silent".to_owned(), ..run(1, "h1", 1000, None) });
-        history.add(Run { start: Start::Unseen, ..own.clone() });
-        assert_eq!(history.runs, [Run { began: "h2 is silent".to_owned(), ..own.clone() }]);
+        history.add(Run {
+            began: "h2 is silent".to_owned(),
+            ..run(1, "h1", 1000, None)
+        });
+        history.add(Run {
+            start: Start::Unseen,
+            ..own.clone()
+        });
+        assert_eq!(
+            history.runs,
+            [Run {
+                began: "h2 is silent".to_owned(),
+                ..own.clone()
+            }]
+        );
         // systemd had counted it as started.
-        history.add(Run { start: Start::Failed, ended: "exit status 203".to_owned(), ..own });
-        assert_eq!((history.runs[0].start, &*history.runs[0].ended), (Start::Failed, "exit status 203"));
+        history.add(Run {
+            start: Start::Failed,
+            ended: "exit status 203".to_owned(),
+            ..own
+        });
+        assert_eq!(
+            (history.runs[0].start, &*history.runs[0].ended),
+            (Start::Failed, "exit status 203")
+        );
     }
 
     /// The size of a full history with usual reasons, for putexd-scale(7).
@@ -303,28 +345,51 @@ mod tests {
     fn what_a_history_takes() {
         let mut history = History::default();
         for token in 1..200 {
-            let (began, ended) =
-                ("h2 has not renewed the lock for 9.0s", "root@h1: \"kernel update\"; handed over to h2");
+            let (began, ended) = (
+                "h2 has not renewed the lock for 9.0s",
+                "root@h1: \"kernel update\"; handed over to h2",
+            );
             let times = (1_767_225_600_123, Some((1_767_225_600_456, Known::Exactly)));
-            let run = run(1_767_225_600 + token, "database-1.example.org", times.0, times.1);
-            history.add(Run { began: began.to_owned(), ended: ended.to_owned(), ..run });
+            let run = run(
+                1_767_225_600 + token,
+                "database-1.example.org",
+                times.0,
+                times.1,
+            );
+            history.add(Run {
+                began: began.to_owned(),
+                ended: ended.to_owned(),
+                ..run
+            });
         }
         let value = history.encode();
         println!("{} bytes", value.size());
-        assert_eq!(History::decode(Some(&value), u64::MAX).runs.len(), KEPT, "usual ones have room");
+        assert_eq!(
+            History::decode(Some(&value), u64::MAX).runs.len(),
+            KEPT,
+            "usual ones have room"
+        );
     }
 
     #[test]
     fn a_gap_is_as_well_known_as_the_end_before_it() {
         let next = run(2, "h2", 9000, None);
-        let gap = |known| next.gap_after(&run(1, "h1", 1000, Some((5000, known)))).map(|gap| gap.to_string());
+        let gap = |known| {
+            next.gap_after(&run(1, "h1", 1000, Some((5000, known))))
+                .map(|gap| gap.to_string())
+        };
         assert_eq!(gap(Known::Exactly).as_deref(), Some("4.0s"));
         assert_eq!(gap(Known::AtLeast).as_deref(), Some("≤ 4.0s"));
         assert_eq!(gap(Known::AtMost).as_deref(), Some("≥ 4.0s"));
         assert_eq!(next.gap_after(&run(1, "h1", 1000, None)), None);
-        let stopped = Run { stopped: true, ..run(1, "h1", 1000, Some((5000, Known::Exactly))) };
+        let stopped = Run {
+            stopped: true,
+            ..run(1, "h1", 1000, Some((5000, Known::Exactly)))
+        };
         assert_eq!(next.gap_after(&stopped), None);
-        let length = run(1, "h1", 1000, Some((5000, Known::AtLeast))).length(0).map(|length| length.to_string());
+        let length = run(1, "h1", 1000, Some((5000, Known::AtLeast)))
+            .length(0)
+            .map(|length| length.to_string());
         assert_eq!(length.as_deref(), Some("≥ 4.0s"));
     }
 
@@ -333,25 +398,51 @@ mod tests {
         let mut history = History::default();
         for token in 0..u64::try_from(KEPT).expect("few") {
             let text = "\u{1b}\u{0}x".repeat(999);
-            let note = Note { at_ms: 1, what: What::Alarm, text: text.clone() };
-            let long = Run { began: text.clone(), ended: text, notes: vec![note; 99], ..run(token, "h1", 1, None) };
+            let note = Note {
+                at_ms: 1,
+                text: text.clone(),
+            };
+            let long = Run {
+                began: text.clone(),
+                ended: text,
+                notes: vec![note; 99],
+                ..run(token, "h1", 1, None)
+            };
             history.runs.push(long);
         }
         let mut sound = history.clone();
         sound.runs.truncate(1);
         assert!(sound.runs[0].is_sound(0) && sound.runs[0].notes.len() == NOTES);
-        history.runs.iter_mut().for_each(|run| assert!(run.is_sound(0)));
+        history
+            .runs
+            .iter_mut()
+            .for_each(|run| assert!(run.is_sound(0)));
         let value = history.encode();
         assert!(value.size() <= Value::LIMIT_BYTES);
         let read = History::decode(Some(&value), 0);
         assert!(!read.runs.is_empty() && read.runs.iter().all(|run| !run.began.contains('\u{1b}')));
         let ahead = run(7, "h1", AHEAD_MS + 2, None);
-        let bad = History { runs: vec![ahead, run(8, "no host", 1, None), run(9, "h1", 1, None)] };
-        assert_eq!(History::decode(Some(&bad.clone().encode()), 1).runs, [run(9, "h1", 1, None)]);
-        assert_eq!(History::decode(Some(&bad.encode().marked_unsealed()), 1), History::default());
+        let bad = History {
+            runs: vec![ahead, run(8, "no host", 1, None), run(9, "h1", 1, None)],
+        };
+        assert_eq!(
+            History::decode(Some(&bad.clone().encode()), 1).runs,
+            [run(9, "h1", 1, None)]
+        );
+        assert_eq!(
+            History::decode(Some(&bad.encode().marked_unsealed()), 1),
+            History::default()
+        );
         for text in ["", "[]", "{\"runs\":7}"] {
-            let value = Value { body: text.as_bytes().to_vec(), ..Value::default() };
-            assert_eq!(History::decode(Some(&value), 1), History::default(), "{text}");
+            let value = Value {
+                body: text.as_bytes().to_vec(),
+                ..Value::default()
+            };
+            assert_eq!(
+                History::decode(Some(&value), 1),
+                History::default(),
+                "{text}"
+            );
         }
         assert_eq!(History::decode(None, 1), History::default());
     }

@@ -1,5 +1,5 @@
 //! The configuration: files, read by tables of [keys](crate::keys), merged with the defaults, validated. The rest of the
-//! program gets [`Settings`], the [`Diagnostic`]s and the [`Texts`] that the settings were made of.
+//! program gets [`Settings`] and the [`Diagnostic`]s.
 //!
 //! These files are read: `/etc/putex/putexd.toml`, and `*.toml` in `/etc/putex.d`, `/run/putex.d` and
 //! `/usr/lib/putex.d`. The rules are those of systemd's own files: of two files with one name, only that in the earlier
@@ -11,14 +11,17 @@ mod host_file;
 mod listen;
 mod load;
 mod service;
+mod service_file;
 mod settings;
 mod timings;
-mod units;
 
-pub use crate::keys::{Diagnostic, Place, Severity, similar};
-pub use host_file::Settings;
-pub use listen::exposure;
-pub use load::{Loaded, SERVICE_DIRECTORIES, Texts, lacks_store, load, load_as, load_keeping, load_unanswered};
-pub use service::ServiceSettings;
-pub use settings::{FenceSettings, HealthSettings, Mode, Probe, SourceFile, StopProof, WatchdogSettings};
-pub use units::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT};
+pub use crate::keys::{Diagnostic, Place, Severity};
+pub use host_file::{KEPT, Kept, Settings};
+pub use load::{
+    FileText, HOST_FILE, Loaded, SERVICE_DIRECTORIES, load, load_assuming, load_keeping,
+    load_unanswered, read_text, why_not_obeyed,
+};
+pub use service::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
+pub use settings::{
+    FenceSettings, HealthSettings, Mode, Probe, SourceFile, StopProof, WatchdogSettings,
+};

@@ -1,80 +1,90 @@
 //! The settings of a service: its keys, those that `[defaults]` may set for all services, and what follows from them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use toml::Spanned;
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
 
-use super::health::{FENCE, HEALTH, check_fence, check_health};
-use super::settings::{FenceSettings, HealthSettings, Mode, SourceFile, StopProof, WatchdogSettings};
-use super::timings::{STOP_LIMIT, check_stop_limit, check_timings, check_watchdog, start_limit_problem};
-use super::units::{
-    BOUND_UNITS_LIMIT, CONTAINS_LIMIT, beside_problem, bound_problem, check_unit, contained_problem, key_problem,
-    length_problem, listed,
+use super::health::FENCE;
+use super::settings::{
+    FenceSettings, HealthSettings, Mode, SourceFile, StopProof, WatchdogSettings,
 };
+use super::timings::{LONGEST_LIMIT, START_LIMITS, STOP_LIMIT};
 use crate::election::{self, Timings};
-use crate::keys::{ConfigKey, File, agreement, names};
+use crate::keys::{ConfigKey, agreement, out_of_range};
 use crate::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, UnitName};
+
+/// The most units that a service may list in `bound-units`.
+pub const BOUND_UNITS_LIMIT: usize = 15;
+/// The most slices and scopes that a service may list in `contains`.
+pub const CONTAINS_LIMIT: usize = 15;
 
 type Row = ConfigKey<ServiceSettings>;
 
 /// The keys of a service's file alone.
-const OWN: &[Row] = &[
+pub const OWN: &[Row] = &[
     Row::new("unit", |service| &mut service.unit)
-        .agreed()
         .required("name the unit to run, such as unit = \"database.service\""),
     Row::new("bound-units", |service| &mut service.bound_units)
-        .agreed()
         .checked(|service| length_problem("bound-units", &service.bound_units, BOUND_UNITS_LIMIT)),
-    Row::new("beside", |service| &mut service.beside),
+    Row::new("beside", |service| &mut service.beside).differs(),
     Row::new("contains", |service| &mut service.contains)
-        .agreed()
         .checked(|service| length_problem("contains", &service.contains, CONTAINS_LIMIT)),
-    Row::new("mode", |service| &mut service.mode),
-    Row::new("stop-proof", |service| &mut service.stop_proof).agreed(),
-    Row::new("key", |service| &mut service.key).agreed().checked(|service| key_problem(&service.key)),
+    Row::new("mode", |service| &mut service.mode).differs(),
+    Row::new("stop-proof", |service| &mut service.stop_proof),
+    Row::new("key", |service| &mut service.key).checked(|service| key_problem(&service.key)),
 ];
 
 /// The keys that `[defaults]` may set too. What follows from other keys comes after them. Timings are checked together, by
 /// [`check_timings`].
-pub(super) const SHARED: &[Row] = &[
-    Row::new("renew-interval", |service| &mut service.timings.renew_interval).agreed(),
-    Row::new("failures", |service| &mut service.timings.failures).agreed(),
-    Row::new("confirmations", |service| &mut service.timings.confirmations).agreed(),
-    Row::new("margin", |service| &mut service.timings.margin)
-        .agreed()
-        .or(|service| service.timings.margin = Timings::default_margin(service.timings.renew_interval)),
+pub const SHARED: &[Row] = &[
+    Row::new("renew-interval", |service| {
+        &mut service.timings.renew_interval
+    }),
+    Row::new("failures", |service| &mut service.timings.failures),
+    Row::new("confirmations", |service| {
+        &mut service.timings.confirmations
+    }),
+    Row::new("margin", |service| &mut service.timings.margin).or(|service| {
+        service.timings.margin = Timings::default_margin(service.timings.renew_interval)
+    }),
     Row::new("stop-budget", |service| &mut service.timings.stop_budget)
-        .agreed()
         .or(|service| service.timings.stop_budget = service.timings.confirm()),
-    Row::new("kill-reserve", |service| &mut service.timings.kill_reserve)
-        .agreed()
-        .or(|service| service.timings.kill_reserve = Timings::default_kill_reserve(service.timings.stop_budget)),
-    Row::new("clock-error", |service| &mut service.timings.clock_error_ppm)
-        .agreed()
-        .in_unit("ppm")
-        // No clock is without error, so a proof that assumes such a clock is worthless.
-        .checked(|service| {
-            let is_none = service.timings.clock_error_ppm == 0;
-            is_none.then(|| "clock-error must be greater than zero: \"1000ppm\" is a safe choice".to_owned())
-        }),
-    Row::new("longest-hold", |service| &mut service.timings.longest_hold).agreed(),
-    Row::new("confirmation", |service| &mut service.timings.confirmation).agreed(),
+    Row::new("kill-reserve", |service| &mut service.timings.kill_reserve).or(|service| {
+        service.timings.kill_reserve = Timings::default_kill_reserve(service.timings.stop_budget)
+    }),
+    Row::new("clock-error", |service| {
+        &mut service.timings.clock_error_ppm
+    })
+    // No clock is without error, so a proof that assumes such a clock is worthless.
+    .checked(|service| {
+        let is_none = service.timings.clock_error_ppm == 0;
+        is_none.then(|| {
+            "clock-error must be greater than zero: \"1000ppm\" is a safe choice".to_owned()
+        })
+    }),
+    Row::new("longest-hold", |service| &mut service.timings.longest_hold),
+    Row::new("confirmation", |service| &mut service.timings.confirmation),
     Row::new("stop-limit", |service| &mut service.stop_limit)
-        .agreed()
-        .or(|service| service.stop_limit = STOP_LIMIT.max(service.timings.stop_budget)),
+        .or(|service| service.stop_limit = STOP_LIMIT.max(service.timings.stop_budget))
+        .checked(|service| {
+            let range = Duration::ZERO..=LONGEST_LIMIT;
+            out_of_range("stop-limit", &service.stop_limit, &range)
+        }),
     Row::new("start-limit", |service| &mut service.start_limit)
-        .checked(|service| start_limit_problem(service.start_limit)),
-    Row::new("on-stop-failure", |service| &mut service.on_stop_failure).agreed(),
+        .differs()
+        .checked(|service| {
+            out_of_range("start-limit", service.start_limit.as_ref()?, &START_LIMITS)
+        }),
+    Row::new("on-stop-failure", |service| &mut service.on_stop_failure),
 ];
 
 /// One file of putex.d.
 ///
 /// Two settings are equal when a service needs no change to switch from one to the other.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceSettings {
     /// The name of the service, which is that of its file.
     pub name: ServiceName,
@@ -122,7 +132,8 @@ impl ServiceSettings {
     pub fn new(name: ServiceName) -> Self {
         Self {
             source: SourceFile::default(),
-            unit: UnitName::new(&format!("{name}.service")).expect("the name of a service is part of one"),
+            unit: UnitName::new(&format!("{name}.service"))
+                .expect("the name of a service is part of one"),
             bound_units: Vec::new(),
             beside: Vec::new(),
             contains: Vec::new(),
@@ -153,7 +164,15 @@ impl ServiceSettings {
         let usual = Self::new(name);
         let timings = timings.unwrap_or(usual.timings);
         let stop_limit = timings.stop_budget.max(STOP_LIMIT);
-        Self { unit, bound_units, key, timings, stop_limit, on_stop_failure, ..usual }
+        Self {
+            unit,
+            bound_units,
+            key,
+            timings,
+            stop_limit,
+            on_stop_failure,
+            ..usual
+        }
     }
 
     /// What the election of this service needs to know on this host.
@@ -172,10 +191,12 @@ impl ServiceSettings {
                 .health
                 .as_ref()
                 .map(|health| lease.max(health.interval * health.fall + health.timeout * 2)),
-            checks_standby: self.health.as_ref().is_some_and(|health| health.probe.asks_standby()),
+            checks_standby: self
+                .health
+                .as_ref()
+                .is_some_and(|health| health.probe.asks_standby()),
             fences: self.fence.others.is_some(),
             fence_hosts: self.fence.hosts.clone(),
-            unfences: self.fence.unfence.is_some(),
             units: self.units().cloned().collect(),
         }
     }
@@ -184,13 +205,11 @@ impl ServiceSettings {
     #[must_use]
     pub fn agreement(&self) -> String {
         let mut own = self.clone();
-        let text = agreement(OWN, &mut own) + &agreement(SHARED, &mut own) + &agreement(FENCE, &mut own.fence);
+        let text = agreement(OWN, &mut own)
+            + &agreement(SHARED, &mut own)
+            + &agreement(FENCE, &mut own.fence);
         let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-        let mut hash = String::new();
-        for byte in &digest.as_ref()[..8] {
-            write!(hash, "{byte:02x}").expect("writing to a string does not fail");
-        }
-        hash
+        HEXLOWER.encode(&digest.as_ref()[..8])
     }
 
     /// Whether this host only tells what it would do.
@@ -209,7 +228,11 @@ impl ServiceSettings {
     /// the unit's own start takes.
     #[must_use]
     pub fn failover(&self) -> Duration {
-        let fencing = self.fence.others.as_ref().map_or(Duration::ZERO, |_| self.fence.timeout);
+        let fencing = self
+            .fence
+            .others
+            .as_ref()
+            .map_or(Duration::ZERO, |_| self.fence.timeout);
         self.timings.failover() + fencing
     }
 
@@ -226,91 +249,57 @@ impl ServiceSettings {
     }
 }
 
+/// What is wrong with the length of a list.
+fn length_problem(key: &str, units: &[UnitName], limit: usize) -> Option<String> {
+    let count = units.len();
+    (count > limit).then(|| format!("{key} lists {count} units, at most {limit} are accepted"))
+}
+
+/// What is wrong with a key: an empty part between dots, which NATS does not accept, or the prefix of units' entries (the unit's
+/// entry, N1).
+fn key_problem(key: &Key) -> Option<String> {
+    let text = key.as_str();
+    if text.split('.').any(str::is_empty) {
+        return Some(format!(
+            "the key {text:?} begins or ends with a dot, or has two in a row, which NATS refuses: leave it out"
+        ));
+    }
+    let mut reserved = Key::RESERVED.iter();
+    let prefix = reserved.find(|prefix| text.starts_with(**prefix))?;
+    Some(format!(
+        "the key {text:?} begins with {prefix:?}, where putexd keeps other things than locks: name another"
+    ))
+}
+
 /// What `putexd.toml` says for the checks of all services, even if something else in it is wrong.
-pub(super) struct Common {
+pub struct Common {
     /// The settings of a service whose file says nothing.
-    pub(super) defaults: ServiceSettings,
+    pub defaults: ServiceSettings,
     /// The keys that `[defaults]` has.
-    pub(super) given: BTreeSet<&'static str>,
+    pub given: BTreeSet<&'static str>,
     /// At least one default is wrong, and was reported: no conclusion can be drawn from the others.
-    pub(super) bad: bool,
+    pub bad: bool,
+    /// There is no table `[store]`.
+    pub lacks_store: bool,
     /// What kind of store it is, and how long it answers nobody while its servers elect a leader, if that is long.
-    pub(super) election: Option<(&'static str, RangeInclusive<Duration>)>,
-    pub(super) watchdog: Option<WatchdogSettings>,
-    pub(super) node: Option<NodeId>,
-    /// Programs are searched for below this directory.
-    pub(super) root: PathBuf,
+    pub election: Option<(&'static str, RangeInclusive<Duration>)>,
+    pub watchdog: Option<WatchdogSettings>,
+    pub node: Option<NodeId>,
 }
 
 impl Common {
-    pub(super) fn new(root: &Path) -> Self {
+    pub fn new() -> Self {
         let defaults = ServiceSettings::new(ServiceName::new("defaults").expect("a name"));
-        let (given, root) = (BTreeSet::new(), root.to_owned());
-        Self { defaults, given, bad: false, election: None, watchdog: None, node: None, root }
-    }
-}
-
-/// The units and the key that a file claims, even if the rest of it is wrong: two files must not claim the same.
-#[derive(Default)]
-pub(super) struct Claim {
-    /// `unit` and the bound units, each once.
-    pub(super) units: Vec<Spanned<UnitName>>,
-    pub(super) key: Option<Spanned<Key>>,
-    /// The slices and scopes in which the units' processes run, besides their own control groups.
-    pub(super) contains: Vec<Spanned<UnitName>>,
-}
-
-/// Validates one service. `None`: an error was reported.
-pub(super) fn check(name: &ServiceName, mut file: File<'_>, common: &Common) -> (Option<ServiceSettings>, Claim) {
-    let report = file.report;
-    let health = file.table("health", names(HEALTH));
-    let fence = file.table("fence", names(FENCE));
-    let mut table = file.top([names(OWN), names(SHARED)].concat());
-    table.inherit(&common.given);
-    let usual = ServiceSettings::new(name.clone());
-    let mut service = ServiceSettings {
-        name: usual.name,
-        unit: usual.unit,
-        key: usual.key,
-        source: SourceFile(report.path().to_owned()),
-        ..common.defaults.clone()
-    };
-    table.read(OWN, &mut service);
-    let are_known = table.read(SHARED, &mut service) && !common.bad;
-
-    table.blame("unit");
-    let unit = table.has_taken("unit").then(|| Spanned::new(table.at(&["unit"]), service.unit.clone()));
-    let name = unit.as_ref().map(Spanned::get_ref);
-    let bound = listed(&service.bound_units, "bound-units", &table, |bound, before| bound_problem(bound, name, before));
-    service.bound_units = sorted(&bound);
-    let units = [unit.into_iter().collect(), bound].concat();
-    for unit in &units {
-        check_unit(unit, service.on_stop_failure, &table);
-    }
-    let beside = listed(&service.beside, "beside", &table, |beside, _| beside_problem(beside, &units));
-    service.beside = sorted(&beside);
-    let contains = listed(&service.contains, "contains", &table, contained_problem);
-
-    let is_safe = are_known && check_timings(&service.timings, common.election.as_ref(), &table);
-    let timings = is_safe.then_some(service.timings);
-    if let Some(timings) = &timings {
-        if let Some(watchdog) = &common.watchdog {
-            check_watchdog(timings, watchdog, &table);
+        Self {
+            defaults,
+            given: BTreeSet::new(),
+            bad: false,
+            lacks_store: false,
+            election: None,
+            watchdog: None,
+            node: None,
         }
-        check_stop_limit(service.stop_limit, timings.stop_budget, &table);
     }
-    service.health = health.and_then(|health| check_health(health, timings, &common.root));
-    if let Some(fence) = fence {
-        service.fence = check_fence(fence, &units, common.node.as_ref());
-    }
-    let is_known = table.place("key").is_none() || table.has_taken("key");
-    let key = is_known.then(|| Spanned::new(table.at(&["key"]), service.key.clone()));
-    let settings = (is_safe && !report.has_errors()).then_some(service);
-    (settings, Claim { units, key, contains })
-}
-
-fn sorted(units: &[Spanned<UnitName>]) -> Vec<UnitName> {
-    units.iter().map(|unit| unit.get_ref().clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 #[cfg(test)]

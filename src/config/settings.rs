@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::keys::{Read, Value};
+use crate::keys::Parsed;
 use crate::types::{NodeId, ServiceName, UnitName};
 
 /// `[guard]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WatchdogSettings {
     /// The path of the device.
     pub device: PathBuf,
@@ -20,7 +20,7 @@ pub struct WatchdogSettings {
 
 /// The file of a service. It does not count in comparisons, so that a file moved from one directory to another disturbs nothing at a
 /// reload.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SourceFile(pub PathBuf);
 
 impl PartialEq for SourceFile {
@@ -30,7 +30,7 @@ impl PartialEq for SourceFile {
 }
 
 /// `mode`: whether this host takes part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// It does.
@@ -39,14 +39,10 @@ pub enum Mode {
     Observe,
 }
 
-impl Read for Mode {
-    fn read(value: &mut Value<'_>) -> Option<Self> {
-        value.parsed()
-    }
-}
+impl Parsed for Mode {}
 
 /// `stop-proof`: what has to be dead before the lock is released (H5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopProof {
     /// The units' control groups, those of `contains`, and every descendant that was seen outside of them.
@@ -56,14 +52,10 @@ pub enum StopProof {
     UnitOnly,
 }
 
-impl Read for StopProof {
-    fn read(value: &mut Value<'_>) -> Option<Self> {
-        value.parsed()
-    }
-}
+impl Parsed for StopProof {}
 
 /// `[health]`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HealthSettings {
     /// The question that a check asks.
     pub probe: Probe,
@@ -78,8 +70,21 @@ pub struct HealthSettings {
     pub fall: u32,
 }
 
+impl Default for HealthSettings {
+    fn default() -> Self {
+        Self {
+            probe: Probe::Tcp(String::new()),
+            interval: Duration::ZERO,
+            timeout: Duration::ZERO,
+            rise: 1,
+            fall: 2,
+        }
+    }
+}
+
 /// What a health check asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Probe {
     /// A program that is run as a transient unit.
     Command {
@@ -111,7 +116,9 @@ impl Probe {
     #[must_use]
     pub fn unit(&self, service: &ServiceName, role: &str) -> Option<UnitName> {
         match self {
-            Self::Command { .. } => UnitName::new(&format!("putex-check-{service}-{role}.service")).ok(),
+            Self::Command { .. } => {
+                UnitName::new(&format!("putex-check-{service}-{role}.service")).ok()
+            }
             Self::Unit(template) => UnitName::from_template(template, role).ok(),
             Self::Tcp(_) | Self::Http(_) => None,
         }
@@ -119,7 +126,7 @@ impl Probe {
 }
 
 /// `[fence]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceSettings {
     /// A template such as `fence@.service`, which is started with the previous holder's name as its instance.
     pub others: Option<String>,
@@ -135,6 +142,12 @@ pub struct FenceSettings {
 
 impl Default for FenceSettings {
     fn default() -> Self {
-        Self { others: None, hosts: Vec::new(), required: true, unfence: None, timeout: Duration::from_secs(30) }
+        Self {
+            others: None,
+            hosts: Vec::new(),
+            required: true,
+            unfence: None,
+            timeout: Duration::from_secs(30),
+        }
     }
 }

@@ -1,165 +1,324 @@
-//! What somebody has to know of the cluster: what is wrong, what is under way, what to look at, and what operators have asked for.
+//! What somebody has to know of the cluster: what is wrong, what is under way, what operators have asked for, and what to look at.
 
-mod down;
-mod hosts;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::down::{failover_ms, is_only_observed};
-use self::down::{idleness, silence, staleness};
-pub(super) use self::hosts::of_hosts;
-use super::alarms::{self, Alarms, is_of};
-use super::found::{Found, Rank, Severity, When};
-use super::view::{HostView, NAMED, Presence, ServiceView, asked_in_words, cut_at_a_part, enumerated, report_of};
-use crate::dbus::{AlarmStatus, Word};
-use crate::journal::Alarm;
-use crate::types::span::date;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-/// The most characters of the reasons of other hosts in one finding.
-const REASONS_LIMIT: usize = 240;
+use super::output::{Screen, Style};
+use super::texts::{NAMED, asked, grouped, reasons, standing};
+use crate::facts::alarm::{Alarm, AlarmKind};
+use crate::facts::{
+    Activity, At, Candidate, ClusterState, Heard, KnownHost, Presence, ServiceState, ServiceSummary,
+};
+use crate::types::first_named;
+use crate::types::span::rounded;
+use crate::words;
 
-/// What somebody has to know of a service, at `now` in seconds since 1970.
-pub(super) fn of_service(view: &ServiceView, hosts: &[HostView], now: u64) -> Vec<Found> {
-    let Alarms { prevents, others } = alarms::of(view, hosts);
-    let mut found = Vec::new();
-    let idle = idleness(view, hosts, prevents.as_ref(), now);
-    let is_down = idle.is_some();
-    found.extend(idle);
-    found.extend(silence(view));
-    found.extend(staleness(view));
-    // Why nobody runs it is told with that.
-    found.extend(prevents.clone().filter(|_| !is_down));
-    found.extend(others);
-    found.extend(of_this_host(view, hosts, prevents.is_some()));
-    found.extend(of_other_hosts(view, hosts, prevents.is_some()));
-    found.extend(
-        view.stopped.as_ref().map(|word| asked(view, word, "stopped", "; \"putexctl start {service}\" ends this")),
-    );
-    if let Some(word) = &view.paused {
-        // Only the host that has the long lease can give it up.
-        let end = match view.state.as_str() {
-            "silent" => {
-                let holder = &view.holder;
-                format!(
-                    "see that {holder} is up: nobody but {holder} can end this, and until then nobody takes the lock"
-                )
-            }
-            "lapsed" => format!("{} does not run it any more, and nobody can end this before", view.holder),
-            _ => "\"putexctl resume {service}\" ends this".to_owned(),
+/// Something that somebody has to know. What several services have alike is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Whether something does not run, or an alarm stands. Else an operator has asked for it, or the next fault would find less than it
+    /// needs, or it was wrong and is over.
+    pub(super) is_wrong: bool,
+    /// The services that it concerns; empty = a host, or the store.
+    pub(super) services: Vec<String>,
+    what: String,
+    /// For how long; of several services, the longest time.
+    lasts: Option<Duration>,
+    /// Why, or what follows; empty = nothing more is known.
+    why: String,
+}
+
+impl Finding {
+    fn new(is_wrong: bool, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            is_wrong,
+            services: Vec::new(),
+            what: what.into(),
+            lasts: None,
+            why: why.into(),
+        }
+    }
+
+    /// What somebody should know, although nothing is wrong.
+    fn note(what: impl Into<String>) -> Self {
+        Self::new(false, what, "")
+    }
+
+    fn of_alarm(alarm: &Alarm, what: String, now: At) -> Self {
+        Self {
+            lasts: Some(At::seconds(alarm.since).since(now)),
+            ..Self::new(alarm.until.is_none(), what, alarm.message())
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let mut text = self.what.clone();
+        if let Some(span) = self.lasts {
+            text.extend([" for ", &rounded(span)]);
+        }
+        if !self.why.is_empty() {
+            text.extend(["; ", &self.why]);
+        }
+        let names = first_named(&self.services, NAMED);
+        match self.services.len() {
+            0 => text,
+            count if count > NAMED => format!("{count} services ({names}): {text}"),
+            _ => format!("{names}: {text}"),
+        }
+    }
+
+    pub(super) fn show(&self, screen: &mut Screen) {
+        let (mark, style) = if self.is_wrong {
+            WRONG
+        } else {
+            ("! ", Style::Notable)
         };
-        found.push(asked(view, word, "paused", &format!(": no host takes over meanwhile; {end}")));
+        screen.sentence(mark, &self.in_words(), style);
     }
-    found.extend(disagreement(view));
-    // With one host alone nothing is known of others: the cluster's report says so. A host may not have been heard of yet.
-    let is_unknown = |host: &HostView| host.presence == Presence::Unknown;
-    let is_known = hosts.len() > 1 && !view.is_storeless && !hosts.iter().any(is_unknown);
-    let is_lonely = is_known && view.others().all(|candidate| !candidate.eligible);
-    if is_lonely && matches!(view.state.as_str(), "running" | "held" | "silent") {
-        let text = format!("no host could take over from {}: {}", view.holder, reasons(view));
-        found.push(Found::new(Severity::Warning, Rank::Threat, text));
+
+    /// Takes another one in if it is the same of other services.
+    fn take_in(&mut self, other: &Self) -> bool {
+        let is_same = !self.services.is_empty()
+            && (self.is_wrong, &self.what, &self.why) == (other.is_wrong, &other.what, &other.why);
+        if is_same {
+            self.services.extend(other.services.iter().cloned());
+            self.services.dedup();
+            self.lasts = self.lasts.max(other.lasts);
+        }
+        is_same
     }
-    found
 }
 
-/// Hosts whose files say something else than the holder's one where they must agree.
-fn disagreement(view: &ServiceView) -> Option<Found> {
-    let other = view.hosts.iter().find(|candidate| !candidate.differs_from.is_empty())?;
-    let with = &other.differs_from;
-    let differ = view.hosts.iter().filter(|candidate| candidate.differs_from == *with);
-    let differ: Vec<String> = differ.map(|candidate| candidate.host.clone()).collect();
-    let text = format!(
-        "make its file on {} say the same as on {with}: what must agree differs, as the key, the unit or the timings, so that a \
-         failover may take another time than is told here, and that what only one of them names may run on both",
-        enumerated(&differ, NAMED)
+/// How what is wrong is marked.
+const WRONG: (&str, Style) = ("× ", Style::Bad);
+
+/// The mark of a first line where something is wrong.
+pub(super) fn mark(findings: &[Finding]) -> Option<(&'static str, Style)> {
+    let is_wrong = findings.iter().any(|finding| finding.is_wrong);
+    is_wrong.then_some(WRONG)
+}
+
+/// All findings, the worst first.
+pub(super) fn of(cluster: &ClusterState) -> Vec<Finding> {
+    let mut all: Vec<Finding> = Vec::new();
+    for service in &cluster.services {
+        for finding in of_service(cluster, service) {
+            if !all.iter_mut().any(|other| other.take_in(&finding)) {
+                all.push(finding);
+            }
+        }
+    }
+    let trouble = words::store_trouble(&cluster.store, cluster.at);
+    all.extend(trouble.map(|text| Finding::new(true, text, "")));
+    for host in &cluster.hosts {
+        all.extend(of_host(cluster, host));
+    }
+    all.extend(
+        cluster
+            .missing
+            .iter()
+            .map(words::missing)
+            .map(Finding::note),
     );
-    Some(Found::new(Severity::Warning, Rank::Threat, text))
+    all.sort_by_key(|finding| !finding.is_wrong);
+    all
 }
 
-/// What an operator has asked for.
-fn asked(view: &ServiceView, word: &Word, what: &str, then: &str) -> Found {
-    let (words, times) = asked_in_words(word);
-    let times = times.into_iter().map(|time| When::Date(date(time))).collect();
-    let words = format!("{what} {words}{then}");
-    Found::with((Severity::Asked, Rank::Broken), &view.service, words, times, String::new())
+/// Those of one service.
+pub(super) fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Finding> {
+    let is_gone = |host: &str| {
+        let host = cluster.host(host);
+        host.is_some_and(|host| host.presence == Presence::Silent)
+    };
+    let states = service.hosts.iter().filter(|one| !is_gone(&one.host));
+    let states: Vec<(&str, &ServiceState)> = states
+        .filter_map(|one| Some((&*one.host, one.state.as_ref()?)))
+        .collect();
+    let alarms = states
+        .iter()
+        .flat_map(|(host, one)| one.alarms.iter().map(move |alarm| (*host, alarm)));
+    let mut all = Vec::new();
+    let kinds = alarms
+        .clone()
+        .map(|(host, one)| (host.to_owned(), one.kind()));
+    for (kind, hosts) in grouped(kinds) {
+        let first = alarms.clone().find(|(_, alarm)| alarm.kind() == kind);
+        all.extend(first.map(|(_, alarm)| {
+            let what = format!("{} (on {})", kind.remedy(), first_named(&hosts, NAMED));
+            Finding::of_alarm(alarm, what, cluster.at)
+        }));
+    }
+    all.extend(idle(cluster, service, &states));
+    let hosts = service.hosts.iter();
+    let differing = hosts.filter_map(|host| Some((host.host.clone(), host.differs_from.clone()?)));
+    for (with, hosts) in grouped(differing) {
+        let hosts = first_named(&hosts, NAMED);
+        let what = format!("make what must agree in its file on {hosts} the same as on {with}");
+        all.push(Finding::note(what));
+    }
+    // With one host alone nothing is known of others, and a host may not have been heard of yet.
+    let is_known = cluster.hosts.len() > 1
+        && cluster.store.silent_since.is_none()
+        && cluster
+            .hosts
+            .iter()
+            .all(|host| host.presence != Presence::Unknown);
+    if is_known && service.holder.is_some() && able(cluster.others(service)).is_empty() {
+        let why = reasons(cluster.others(service), cluster.at);
+        all.push(Finding::new(false, "no standby", why));
+    }
+    for (word, what, end) in [
+        (&service.stopped, "stopped", "start"),
+        (&service.paused, "paused, without failover", "resume"),
+    ] {
+        all.extend(word.as_ref().map(|word| {
+            // Only the holder ends a pause, and any host a stop.
+            let end = if end == "resume" && service.activity == Activity::Silent {
+                "its holder is silent, and nobody else can end it".to_owned()
+            } else {
+                format!("\"putexctl {end}\" ends it")
+            };
+            Finding::new(false, asked(word, what), end)
+        }));
+    }
+    let here = cluster.here(service).into_iter();
+    all.extend(here.flat_map(|here| &here.remarks).map(Finding::note));
+    all.sort_by_key(|finding| !finding.is_wrong);
+    for finding in &mut all {
+        finding.services = vec![service.service.clone()];
+    }
+    all
 }
 
-/// What this host alone knows of a service: that its file is broken, that it has failed here, and remarks. `is_told`: an alarm tells
-/// that it fails.
-fn of_this_host(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Found> {
-    let Some(here) = &view.here else { return Vec::new() };
+/// The services that nobody has to look at.
+pub(super) fn well(cluster: &ClusterState, findings: &[Finding]) -> BTreeSet<String> {
+    let named: BTreeSet<&String> = findings.iter().flat_map(|one| &one.services).collect();
+    let is_well = |service: &&ServiceSummary| {
+        matches!(service.activity, Activity::Running | Activity::Observed)
+            && !named.contains(&service.service)
+    };
+    let services = cluster.services.iter().filter(is_well);
+    services.map(|service| service.service.clone()).collect()
+}
+
+/// The names of those of `hosts` that would take it; empty = none.
+fn able<'a>(hosts: impl Iterator<Item = &'a Candidate>) -> String {
+    let able = hosts.filter(|host| host.is_eligible());
+    let able: Vec<String> = able.map(|host| host.host.clone()).collect();
+    first_named(&able, NAMED)
+}
+
+/// A service that is not known to run: since when, and why. `states`: what the hosts say that report.
+fn idle(
+    cluster: &ClusterState,
+    service: &ServiceSummary,
+    states: &[(&str, &ServiceState)],
+) -> Option<Finding> {
+    let (activity, now) = (service.activity, cluster.at);
+    let here = cluster.here(service);
+    let lock = here.and_then(|here| here.lock.as_ref());
+    let since = match activity {
+        // An alarm tells of a broken file.
+        Activity::Running
+        | Activity::Paused
+        | Activity::Observed
+        | Activity::Stopped
+        | Activity::Broken => return None,
+        // Whoever has the lock of a service that is stopped everywhere starts nothing.
+        Activity::NoHolder | Activity::Starting | Activity::Lapsed if service.stopped.is_some() => {
+            return None;
+        }
+        Activity::Stopping => service.since,
+        Activity::Unknown => None,
+        Activity::Silent => here.and_then(ServiceState::heard).map(Heard::at),
+        // It counts from the last run, and not from the last try.
+        Activity::Held | Activity::NoHolder | Activity::Starting | Activity::Lapsed => {
+            let last = lock.and_then(|lock| lock.last_run.as_ref());
+            let last = service.said.or(last.map(|last| last.until));
+            last.or(lock.and_then(|lock| lock.since)).or(service.since)
+        }
+    };
+    let mut why = Vec::new();
+    let is_open = matches!(
+        activity,
+        Activity::Silent | Activity::Lapsed | Activity::NoHolder
+    );
+    if activity == Activity::Held {
+        why.push("what its unit does was not reported".to_owned());
+    } else if is_open && cluster.store.silent_since.is_none() {
+        why.push(match able(cluster.others(service)) {
+            able if able.is_empty() => {
+                let why = reasons(cluster.others(service), now);
+                format!("no host may take it: {why}")
+            }
+            able => {
+                let end = service.lease_until.filter(|_| service.paused.is_some());
+                let when = end.map(|end| format!(" {}", words::ahead(end.until(now))));
+                format!("{able} may take it{}", when.unwrap_or_default())
+            }
+        });
+    }
+    for (host, state) in states {
+        // One before another host ran it is the cause of nothing that is so now.
+        let is_old = |at: At| {
+            let last = lock.and_then(|lock| lock.last_run.as_ref());
+            last.is_some_and(|last| last.host != *host && last.until > at)
+        };
+        let failure = state.failure.as_ref().filter(|one| !is_old(one.at));
+        why.extend(failure.map(|failure| format!("failed on {host}: {}", failure.error)));
+        why.extend(state.unproven.clone());
+        why.extend(state.goes_down.map(|at| {
+            let left = rounded(at.until(now));
+            format!("{host} goes down in {left} otherwise")
+        }));
+    }
+    Some(Finding {
+        lasts: since.map(|since| since.since(now)),
+        // A host that takes a lock reports a moment later.
+        ..Finding::new(
+            activity != Activity::Held,
+            standing(service),
+            why.join("; "),
+        )
+    })
+}
+
+/// What somebody has to know of a host, and of what it says of itself.
+fn of_host(cluster: &ClusterState, host: &KnownHost) -> Vec<Finding> {
+    let (state, node, store) = (&host.state, &host.state.node, &cluster.store);
+    let drained = state.drained.as_ref().map(|word| {
+        let drained = asked(word, "drained");
+        format!("{drained}; {} there ends it", words::end_of_drain(word))
+    });
+    if host.presence == Presence::Silent {
+        let services = cluster.services.iter();
+        let held = services.filter(|one| one.holder.as_ref() == Some(node));
+        let (is_wrong, why) = match (drained, held.count()) {
+            // What was drained is not needed, and may be off, unless a lock still names it.
+            (Some(drained), 0) => (false, drained),
+            (_, held) => (
+                true,
+                format!("locks held: {held}; see that it and its putexd run"),
+            ),
+        };
+        return vec![Finding {
+            lasts: host.heard.map(|at| at.since(cluster.at)),
+            ..Finding::new(is_wrong, format!("host {node} silent"), why)
+        }];
+    }
     let mut found = Vec::new();
-    let own = hosts.iter().filter(|host| host.here).flat_map(|host| &host.status.report.alarms);
-    let of_host: Vec<String> =
-        own.filter(|told| is_of(Alarm::ConfigurationBroken, told)).map(AlarmStatus::in_words).collect();
-    // What is wrong with a file is told alike on every host, as an alarm of the host that has the file.
-    let is_of_host = |text: &str| {
-        let what = text.split_once(": ").map_or(text, |(_, what)| what);
-        let what = what.split_once("; ").map_or(what, |(what, _)| what);
-        of_host.iter().any(|alarm| alarm.contains(what))
-    };
-    let is_failure = |text: &str| !here.failure.is_empty() && text.contains(&here.failure);
-    let is_failure_told = is_told || here.alarms.iter().any(|told| is_failure(&told.in_words()));
-    if here.state == "broken" {
-        let told = [here.hindrance.clone()].into_iter().chain(here.remarks.iter().cloned());
-        found.extend(told.filter(|text| !text.is_empty()).map(|text| Found::new(Severity::Alarm, Rank::Broken, text)));
-    } else {
-        if !here.failure.is_empty() && !is_failure_told {
-            found.push(failed(view, &view.node, &here.failure));
-        }
-        let remarks = here.remarks.iter().filter(|text| !is_failure(text));
-        found.extend(remarks.map(|text| of_remark(view, text)));
-    }
-    for one in &mut found {
-        one.is_told_of_host = is_of_host(&one.text);
-    }
+    found.extend(drained.map(|drained| Finding::note(format!("host {node} {drained}"))));
+    // That the store is away is told by itself.
+    let is_away = store.silent_since.or(store.unwritten_since).is_some();
+    let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
+    let alarms = state.alarms.iter();
+    let alarms = alarms.filter(|alarm| !is_away || !of_store.contains(&alarm.kind()));
+    found.extend(alarms.map(|alarm| {
+        let what = format!("host {node}: {}", alarm.problem.remedy());
+        Finding::of_alarm(alarm, what, cluster.at)
+    }));
     found
-}
-
-/// What other hosts tell of their last run.
-fn of_other_hosts(view: &ServiceView, hosts: &[HostView], is_told: bool) -> Vec<Found> {
-    let others = hosts.iter().filter(|host| host.node != view.node && !host.presence.is_gone());
-    let failures = others.filter_map(|host| Some((&host.node, &report_of(host, &view.service)?.failure)));
-    let failures = failures.filter(|(_, failure)| !failure.is_empty() && !is_told);
-    failures.map(|(node, failure)| failed(view, node, failure)).collect()
-}
-
-fn failed(view: &ServiceView, node: &str, failure: &str) -> Found {
-    // Another host runs it.
-    let severity = if view.state == "running" { Severity::Warning } else { Severity::Alarm };
-    Found::new(severity, Rank::Broken, format!("failed on {node}: {failure}"))
-}
-
-/// A remark of this host. That a file is broken is wrong, also where the service goes on.
-fn of_remark(view: &ServiceView, text: &str) -> Found {
-    let goes_on = |name: &str| format!("; until then {name} goes on with its former settings");
-    let words = text.replace(&goes_on(&view.service), &goes_on("{service}"));
-    if words == text {
-        return Found::new(Severity::Warning, Rank::Broken, text.to_owned());
-    }
-    Found::with((Severity::Alarm, Rank::Broken), &view.service, words, Vec::new(), String::new())
-}
-
-/// Why no other host would take it, in words that are the same for services which have the same reasons; hosts with the same reason
-/// are told of together.
-fn reasons(view: &ServiceView) -> String {
-    let name = &view.service;
-    let of = |text: &str| {
-        text.replace(&format!("has no service {name}"), "does not have it")
-            .replace(&format!("has another key for {name} than"), "has another key for it than")
-            .replace(&format!("has a broken file for {name}"), "has a broken file for it")
-    };
-    let mut all: Vec<(String, Vec<String>)> = Vec::new();
-    for candidate in view.others() {
-        let reason = of(&candidate.reason);
-        match all.iter_mut().find(|(other, _)| *other == reason) {
-            Some((_, hosts)) => hosts.push(candidate.host.clone()),
-            None => all.push((reason, vec![candidate.host.clone()])),
-        }
-    }
-    let told = |(reason, hosts): &(String, Vec<String>)| match hosts.len() {
-        1 => format!("{} {reason}", hosts[0]),
-        _ => format!("each of {} {reason}", enumerated(hosts, NAMED)),
-    };
-    let all: Vec<String> = all.iter().map(told).collect();
-    if all.is_empty() { "there is none".to_owned() } else { cut_at_a_part(&all.join(", "), REASONS_LIMIT) }
 }

@@ -2,53 +2,26 @@
 
 use serde_json::Value as Json;
 
-use super::view::View;
 use crate::cluster::history::{End, Known, Run, Start};
-use crate::dbus::{
-    AlarmStatus, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+use crate::facts::alarm::{Alarm, Problem};
+use crate::facts::{
+    Activity, At, Bar, Candidate, ClusterState, Health, Heard, HostState, KnownHost, LockState,
+    NotTaking, Presence, ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait, Word,
+    json,
 };
-use crate::journal::Alarm;
 
 /// The time of all fixtures, in seconds since 1970.
 pub(super) const NOW: u64 = 1_795_000_000;
 
-/// What a host tells on the bus, before it is put together.
-#[derive(Debug, Clone)]
-pub(super) struct Told {
-    pub(super) services: Vec<ServiceStatus>,
-    pub(super) store: StoreStatus,
-    pub(super) cluster: ClusterStatus,
+/// So many seconds ago.
+pub(super) fn ago(seconds: u64) -> At {
+    At::seconds(NOW - seconds)
 }
 
-impl Told {
-    pub(super) fn view(&self) -> View {
-        View::new(&self.services, self.store.clone(), self.cluster.clone(), NOW)
-    }
-
-    pub(super) fn service(&mut self, name: &str) -> &mut ServiceStatus {
-        self.services.iter_mut().find(|status| status.service == name).expect("a service of the fixture")
-    }
-
-    pub(super) fn host(&mut self, name: &str) -> &mut HostStatus {
-        self.cluster.hosts.iter_mut().find(|host| host.report.node == name).expect("a host of the fixture")
-    }
-
-    /// What a host reports of a service.
-    pub(super) fn report(&mut self, host: &str, service: &str) -> &mut ServiceReport {
-        let host = self.host(host);
-        host.services.iter_mut().find(|report| report.service == service).expect("a service of the fixture")
-    }
-}
-
-pub(super) fn timings() -> TimingsStatus {
-    TimingsStatus {
+fn timings() -> TimingsState {
+    TimingsState {
         renew_interval_ms: 3000,
-        failures: 6,
-        confirmations: 2,
         lease_ms: 18_000,
-        margin_ms: 300,
-        stop_budget_ms: 6000,
-        hold_ms: 23_700,
         wait_ms: 24_024,
         failover_ms: 30_024,
         stop_limit_ms: 90_000,
@@ -56,135 +29,247 @@ pub(super) fn timings() -> TimingsStatus {
 }
 
 /// An alarm that has stood since 2026-11-18T00:00:10Z.
-pub(super) fn alarm(kind: Alarm, remedy: &str, reason: &str) -> AlarmStatus {
-    AlarmStatus {
-        kind: kind.kind(),
-        remedy: remedy.to_owned(),
-        what: kind.name().to_owned(),
-        reason: reason.to_owned(),
-        since: 1_794_960_010,
-        over: false,
-    }
+pub(super) fn alarm(problem: Problem) -> Alarm {
+    Alarm::new(None, problem, 1_794_960_010)
 }
 
 pub(super) fn word(reason: &str, until: Option<u64>) -> Word {
-    Word { by: "root@h2".to_owned(), reason: reason.to_owned(), at: NOW - 300, until }
+    Word {
+        by: "root@h2".to_owned(),
+        reason: reason.to_owned(),
+        at: NOW - 300,
+        until,
+    }
+}
+
+const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
+
+fn candidate(name: &str, host: &str, holder: &str) -> Candidate {
+    let holds = host == holder;
+    let state = ServiceState {
+        service: name.to_owned(),
+        unit: format!("{name}.service"),
+        key: name.to_owned(),
+        settings: "5e1f".to_owned(),
+        state: Some(if holds { State::Active } else { State::Standby }),
+        since: Some(ago(7500)),
+        token: holds.then_some(1_794_992_500),
+        ..ServiceState::default()
+    };
+    let here = ServiceState {
+        lease_until: holds.then_some(At(NOW * 1000 + 16_500)),
+        health: holds.then_some(Health::Passes),
+        lock: Some(LockState {
+            refused: None,
+            holder: Some(holder.to_owned()),
+            since: Some(ago(7500)),
+            revision: 2501,
+            token: Some(1_794_992_500),
+            last_run: None,
+        }),
+        timings: Some(timings()),
+        ..state.clone()
+    };
+    Candidate {
+        host: host.to_owned(),
+        state: Some(if host == HOSTS[0] { here } else { state }),
+        ..Candidate::default()
+    }
 }
 
 /// Three hosts as h1 sees them, with the services spread over them; all is well.
-pub(super) fn cluster(names: &[&str]) -> Told {
-    let hosts = ["h1", "h2", "h3"];
-    let holder = |place: usize| hosts[place % 3];
-    let status = |(place, name): (usize, &&str)| {
-        let is_own = holder(place) == "h1";
-        ServiceStatus {
+pub(super) fn cluster(names: &[&str]) -> ClusterState {
+    let service = |(place, name): (usize, &&str)| {
+        let holder = HOSTS[place % 3];
+        let until = if holder == HOSTS[0] { 16_500 } else { 16_800 };
+        ServiceSummary {
             service: (*name).to_owned(),
             unit: format!("{name}.service"),
-            key: (*name).to_owned(),
-            state: if is_own { "active" } else { "standby" }.to_owned(),
-            since: Some(NOW - 7500),
-            holder: holder(place).to_owned(),
-            held_since: Some(NOW - 7500),
-            silent_ms: (!is_own).then_some(1200),
-            takeable_ms: (!is_own).then_some(16_800),
-            lease_left_ms: is_own.then_some(16_500),
-            revision: 2501,
-            token: 1_794_992_500,
-            health: if is_own { "passes" } else { "" }.to_owned(),
-            waits: if is_own { String::new() } else { format!("{} holds the lock", holder(place)) },
-            timings: Some(timings()),
-            settings: "5e1f".to_owned(),
-            ..ServiceStatus::default()
+            activity: Activity::Running,
+            holder: Some(holder.to_owned()),
+            since: Some(ago(7500)),
+            lease_until: Some(At(NOW * 1000 + until)),
+            token: Some(1_794_992_500),
+            hosts: HOSTS
+                .iter()
+                .map(|host| candidate(name, host, holder))
+                .collect(),
+            ..ServiceSummary::default()
         }
     };
-    let host = |node: &&str| {
-        let report = |(place, name): (usize, &&str)| ServiceReport {
-            service: (*name).to_owned(),
-            settings: "5e1f".to_owned(),
-            state: if holder(place) == *node { "active" } else { "" }.to_owned(),
-            since: NOW - 7500,
-            token: if holder(place) == *node { 1_794_992_500 } else { 0 },
-            ..ServiceReport::default()
-        };
-        let own = HostReport {
+    let host = |node: &&str| KnownHost {
+        state: HostState {
             node: (*node).to_owned(),
             version: "0.1.0".to_owned(),
-            boot: "6f1c0c57".to_owned(),
-            since: NOW - 180_000,
-            at: NOW - 4,
-            ..HostReport::default()
-        };
-        HostStatus {
-            report: own,
-            silent_ms: Some(4000),
-            reported_ms: Some(4000),
-            services: names.iter().enumerate().map(report).collect(),
-            ..HostStatus::default()
-        }
-    };
-    Told {
-        services: names.iter().enumerate().map(status).collect(),
-        store: StoreStatus { store: "nats at nats://10.0.0.1:4222, bucket locks".to_owned(), ..StoreStatus::default() },
-        cluster: ClusterStatus {
-            node: "h1".to_owned(),
-            hosts: hosts.iter().map(host).collect(),
-            ..ClusterStatus::default()
+            since: ago(180_000),
+            at: ago(4),
+            ..HostState::default()
         },
+        presence: Presence::Up,
+        heard: Some(ago(4)),
+        reported: Some(ago(4)),
+        ..KnownHost::default()
+    };
+    ClusterState {
+        node: HOSTS[0].to_owned(),
+        at: At::seconds(NOW),
+        store: StoreState {
+            store: "nats at nats://10.0.0.1:4222, bucket locks".to_owned(),
+            ..StoreState::default()
+        },
+        hosts: HOSTS.iter().map(host).collect(),
+        services: names.iter().enumerate().map(service).collect(),
+        missing: Vec::new(),
     }
 }
 
 /// Three hosts with three services.
-pub(super) fn small() -> Told {
+pub(super) fn small() -> ClusterState {
     cluster(&["db", "mail", "web"])
 }
 
+pub(super) fn service<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut ServiceSummary {
+    let mut services = cluster.services.iter_mut();
+    services
+        .find(|service| service.service == name)
+        .expect("a service of the fixture")
+}
+
+pub(super) fn host<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut KnownHost {
+    let mut hosts = cluster.hosts.iter_mut();
+    hosts
+        .find(|host| host.state.node == name)
+        .expect("a host of the fixture")
+}
+
+/// A host's part in a service.
+pub(super) fn part<'a>(cluster: &'a mut ClusterState, host: &str, name: &str) -> &'a mut Candidate {
+    let mut parts = service(cluster, name).hosts.iter_mut();
+    parts
+        .find(|part| part.host == host)
+        .expect("a host of the fixture")
+}
+
+/// What a host says of a service.
+pub(super) fn state<'a>(
+    cluster: &'a mut ClusterState,
+    host: &str,
+    name: &str,
+) -> &'a mut ServiceState {
+    part(cluster, host, name).state.get_or_insert_default()
+}
+
+/// The lock of a service as this host sees it.
+pub(super) fn lock<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut LockState {
+    state(cluster, HOSTS[0], name).lock.get_or_insert_default()
+}
+
+/// A service whose holder is h3, which has fallen silent for so many milliseconds.
+pub(super) fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
+    let db = service(cluster, name);
+    (db.activity, db.holder) = (Activity::Silent, Some("h3".to_owned()));
+    db.lease_until = Some(At(NOW * 1000 + 18_000 - ms));
+    lock(cluster, name).holder = Some("h3".to_owned());
+    state(cluster, HOSTS[0], name).wait = Some(Wait::Holder {
+        holder: "h3".to_owned(),
+        runs: true,
+        heard: Heard::Renewed(At(NOW * 1000 - ms)),
+        take_at: Some(At(NOW * 1000 + 18_000 - ms)),
+    });
+}
+
+/// A host that has not been heard of for so many seconds.
+pub(super) fn gone(cluster: &mut ClusterState, name: &str, seconds: u64) {
+    let known = host(cluster, name);
+    (known.presence, known.heard, known.reported) =
+        (Presence::Silent, Some(ago(seconds)), Some(ago(seconds)));
+    for service in &mut cluster.services {
+        for part in service.hosts.iter_mut().filter(|part| part.host == name) {
+            if service.holder.as_deref() != Some(name) {
+                part.not_taking = Some(NotTaking::Silent(ago(seconds)));
+            }
+        }
+    }
+}
+
 /// The same with something wrong everywhere: h3 is silent, h2 drained, web is stopped, and the file of mail is broken here.
-pub(super) fn troubled() -> Told {
-    let mut told = cluster(&["cache", "db", "mail", "web"]);
-    told.host("h3").silent_ms = Some(41_200);
-    told.host("h2").report.drained = Some(word("new disks", Some(NOW + 6900)));
-    let db = told.service("db");
-    (db.holder, db.silent_ms, db.takeable_ms) = ("h3".to_owned(), Some(12_100), Some(5900));
-    db.waits = "h3 last renewed 12.1s ago; may be taken in 5.9s".to_owned();
-    told.report("h2", "db").state = String::new();
-    told.report("h3", "db").state = "active".to_owned();
-    let mail = told.service("mail");
-    *mail = ServiceStatus {
+pub(super) fn troubled() -> ClusterState {
+    let mut cluster = cluster(&["cache", "db", "mail", "web"]);
+    silent(&mut cluster, "db", 12_100);
+    gone(&mut cluster, "h3", 41);
+    let drained = word("new disks", Some(NOW + 6900));
+    host(&mut cluster, "h2").state.drained = Some(drained.clone());
+    for name in ["cache", "db", "mail", "web"] {
+        let part = part(&mut cluster, "h2", name);
+        part.not_taking = Some(NotTaking::Drained(drained.clone()));
+    }
+    let mail = service(&mut cluster, "mail");
+    (
+        mail.activity,
+        mail.holder,
+        mail.since,
+        mail.lease_until,
+        mail.token,
+    ) = (Activity::Broken, None, None, None, None);
+    let part_here = part(&mut cluster, "h1", "mail");
+    let error =
+        "/etc/putex.d/mail.toml:2:1: unknown key \"unti\", did you mean \"unit\"?".to_owned();
+    let bar = Bar::Broken { error };
+    part_here.not_taking = Some(NotTaking::Barred(bar.clone()));
+    part_here.state = Some(ServiceState {
         service: "mail".to_owned(),
-        state: "broken".to_owned(),
-        hindrance: "/etc/putex.d/mail.toml:2:1: unknown key \"unti\", did you mean \"unit\"?".to_owned(),
-        ..ServiceStatus::default()
-    };
-    told.report("h1", "mail").state = "broken".to_owned();
-    let web = told.service("web");
-    (web.state, web.holder, web.lease_left_ms) = ("standby".to_owned(), String::new(), None);
+        bar: Some(bar),
+        ..ServiceState::default()
+    });
+    let web = service(&mut cluster, "web");
+    (web.activity, web.holder, web.lease_until, web.token) = (Activity::Stopped, None, None, None);
     web.stopped = Some(word("schema change", None));
-    web.hindrance = "an operator keeps it stopped".to_owned();
-    told.report("h1", "web").state = String::new();
-    told
+    cluster
 }
 
 /// A tenure of a history, whose times are so many seconds after [`NOW`].
-pub(super) fn run(from_s: i64, host: &str, token: u64, end: Option<(i64, Known)>, ended: &str) -> Run {
+pub(super) fn run(
+    from_s: i64,
+    host: &str,
+    token: u64,
+    end: Option<(i64, Known)>,
+    ended: &str,
+) -> Run {
     let at_ms = |at_s: i64| (NOW * 1000).saturating_add_signed(at_s * 1000);
-    let end = end.map(|(at_s, known)| End { at_ms: at_ms(at_s), known });
-    let began = "the lock was free".to_owned();
-    Run { end, began, ended: ended.to_owned(), ..Run::new(token, host, Start::At(at_ms(from_s))) }
+    let end = end.map(|(at_s, known)| End {
+        at_ms: at_ms(at_s),
+        known,
+    });
+    let began = "took the lock".to_owned();
+    Run {
+        end,
+        began,
+        ended: ended.to_owned(),
+        ..Run::new(token, host, Start::At(at_ms(from_s)))
+    }
 }
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.
 #[track_caller]
 pub(super) fn assert_described(command: &str, printed: &impl serde::Serialize) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/putexd/putexctl.schema.json");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("packaging/usr/share/putexd/putexctl.schema.json");
     let text = std::fs::read_to_string(path).expect("the schema");
     let schema: Json = serde_json::from_str(&text).expect("the schema is JSON");
-    let printed = serde_json::to_value(printed).expect("it becomes JSON");
+    let printed = json(printed, str::to_owned);
     let mut wrong = Vec::new();
-    compare(&schema, &schema["properties"][command], &printed, command, &mut wrong);
+    compare(
+        &schema,
+        &schema["properties"][command],
+        &printed,
+        command,
+        &mut wrong,
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The part of JSON Schema that the schema uses: `$ref`, `type`, `enum`, `anyOf`, `properties`, `required` and `items`.
+/// The part of JSON Schema that the schema uses: `$ref`, `type`, `enum`, `anyOf`, `properties`, `required`, `items` and
+/// `prefixItems`.
 fn compare(root: &Json, schema: &Json, value: &Json, place: &str, wrong: &mut Vec<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         let target = root.pointer(name.trim_start_matches('#'));
@@ -200,7 +285,9 @@ fn compare(root: &Json, schema: &Json, value: &Json, place: &str, wrong: &mut Ve
             inner.is_empty()
         };
         if !any.iter().any(fits) {
-            wrong.push(format!("{place}: {value} is none of what the schema permits"));
+            wrong.push(format!(
+                "{place}: {value} is none of what the schema permits"
+            ));
         }
         return;
     }
@@ -225,18 +312,40 @@ fn compare(root: &Json, schema: &Json, value: &Json, place: &str, wrong: &mut Ve
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => false,
     };
     if !fits {
-        wrong.push(format!("{place}: {value} is not of the type {}", schema["type"]));
+        wrong.push(format!(
+            "{place}: {value} is not of the type {}",
+            schema["type"]
+        ));
     }
     for (number, item) in value.as_array().into_iter().flatten().enumerate() {
-        compare(root, &schema["items"], item, &format!("{place}[{number}]"), wrong);
+        let first = &schema["prefixItems"][number];
+        let described = if first.is_null() {
+            &schema["items"]
+        } else {
+            first
+        };
+        compare(root, described, item, &format!("{place}[{number}]"), wrong);
     }
-    let Some(object) = value.as_object() else { return };
+    let Some(object) = value.as_object() else {
+        return;
+    };
+    if schema["additionalProperties"] == true {
+        return;
+    }
     for (name, inner) in object {
         match schema["properties"].get(name) {
             Some(described) => compare(root, described, inner, &format!("{place}.{name}"), wrong),
             None => wrong.push(format!("{place}: the schema does not describe {name:?}")),
         }
     }
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str);
-    wrong.extend(required.filter(|name| !object.contains_key(*name)).map(|name| format!("{place}: {name} is missing")));
+    let required = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_str);
+    wrong.extend(
+        required
+            .filter(|name| !object.contains_key(*name))
+            .map(|name| format!("{place}: {name} is missing")),
+    );
 }

@@ -1,9 +1,10 @@
 //! A fake PID 1 for unit tests, which gives the answers that the test has set and remembers the calls, and a journal that
 //! remembers what was written to it.
 
+use crate::task::lock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -12,14 +13,15 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use crate::config::{FenceSettings, Mode, ServiceSettings, SourceFile, StopProof};
 use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
-use crate::host::processes::Process;
+use crate::host::processes::{Members, Process};
 use crate::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, CheckUser, CheckUserError, FoundClient, JobEnd,
-    KernelError, KillError, Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, RunResult, StartError,
-    Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, BusError, ChangeHints, Check, CheckUser, CheckUserError, JobEnd, KernelError,
+    Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
+    Surroundings, UnitState,
 };
 use crate::types::{
-    FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
+    FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time,
+    UnitName, WriteId,
 };
 
 /// What the fake answers, and the calls that it got.
@@ -37,7 +39,7 @@ pub(super) struct Told {
     /// Whether the units that are dead were killed.
     pub(super) killed: bool,
     /// The processes that have their work done elsewhere.
-    pub(super) clients: Vec<FoundClient>,
+    pub(super) clients: Vec<OutsideWork>,
     /// The commands that the units have run.
     pub(super) ran: Vec<Vec<String>>,
     /// The processes of others that use each mount.
@@ -48,8 +50,9 @@ pub(super) struct Told {
     pub(super) not_dead: BTreeMap<UnitName, NotDead>,
     /// The control groups that are frozen.
     pub(super) frozen: BTreeSet<String>,
-    /// The job that a queued start waits for.
-    pub(super) awaited: Option<Awaited>,
+    /// Whether jobs are queued for the units, and whether the units are being started.
+    pub(super) is_queued: bool,
+    pub(super) tries: bool,
     /// Units that are started.
     pub(super) started: BTreeSet<UnitName>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
@@ -65,7 +68,11 @@ pub(super) struct Told {
 impl Told {
     fn placement(&self, unit: &UnitName) -> Placement {
         let groups = self.groups.get(unit).cloned().unwrap_or_default();
-        Placement { groups, processes: Vec::new(), is_effect: false }
+        Placement {
+            groups,
+            processes: Vec::new(),
+            is_effect: false,
+        }
     }
 }
 
@@ -75,7 +82,7 @@ pub(super) struct Fake(Arc<Mutex<Told>>);
 
 impl Fake {
     pub(super) fn tell<T>(&self, tell: impl FnOnce(&mut Told) -> T) -> T {
-        tell(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        tell(&mut lock(&self.0))
     }
 
     /// Returns the calls since the last `done`.
@@ -89,7 +96,11 @@ impl Fake {
         answer: impl FnOnce(&mut Told) -> Result<T, E>,
     ) -> ManagerFuture<'_, Result<T, E>> {
         let answer = self.tell(|told| {
-            if told.silent { Err(silence(BusError::Unreachable("it is silent".to_owned()))) } else { answer(told) }
+            if told.silent {
+                Err(silence(BusError::Unreachable("it is silent".to_owned())))
+            } else {
+                answer(told)
+            }
         });
         Box::pin(async { answer })
     }
@@ -146,46 +157,60 @@ pub(super) fn lease(closing: bool) -> Lease {
 
 /// A lapsed lease whose units the guard has proven dead, and whose host would go down if they were not.
 pub(super) fn stopped_lease() -> ListedLease {
-    let lease = Lease { on_stop_failure: OnStopFailure::RebootForce, ..lease(true) };
-    ListedLease { lease, lapsed: true, stopped: true }
+    let lease = Lease {
+        on_stop_failure: OnStopFailure::RebootForce,
+        ..lease(true)
+    };
+    ListedLease {
+        lease,
+        lapsed: true,
+        stopped: true,
+    }
 }
 
 pub(super) fn process(pid: i32) -> Process {
-    Process { pid, began: 1, group: "/elsewhere".to_owned(), command: "worker".to_owned() }
+    Process {
+        pid,
+        began: 1,
+        group: "/elsewhere".to_owned(),
+        command: "worker".to_owned(),
+    }
 }
 
-fn stopped(unit: &UnitName) -> UnitState {
+fn stopped() -> UnitState {
     UnitState {
-        id: unit.to_string(),
         load_state: "loaded".to_owned(),
-        load_error: String::new(),
-        active_state: ActiveState::Inactive,
         sub_state: "dead".to_owned(),
-        result: None,
-        job: None,
-        main_pid: None,
-        control_pid: None,
-        control_group: String::new(),
-        invocation: None,
-        restarts: 0,
-        exit: String::new(),
-        is_not_set_up: false,
-        is_not_run: false,
-        is_effect: false,
+        ..UnitState::default()
     }
 }
 
 impl Manager for Fake {
-    fn brief<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>> {
-        let brief = Brief { active_state: ActiveState::Inactive, sub_state: "dead".to_owned(), has_job: false };
-        self.answer(|silence| silence, |_| Ok(brief))
+    fn brief<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
+        let brief = |told: &mut Told| UnitState {
+            active_state: if told.tries {
+                ActiveState::Activating
+            } else {
+                ActiveState::Inactive
+            },
+            job: told.is_queued.then_some(7),
+            ..stopped()
+        };
+        self.answer(|silence| silence, |told| Ok(brief(told)))
     }
 
-    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+    fn placement<'a>(
+        &'a self,
+        unit: &'a UnitName,
+    ) -> ManagerFuture<'a, Result<Placement, BusError>> {
         self.answer(|silence| silence, |told| Ok(told.placement(unit)))
     }
 
-    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+    fn stop<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
         let stop = |told: &mut Told| {
             told.done.push(format!("stop {unit}"));
             told.stops_slowly
@@ -201,38 +226,35 @@ impl Manager for Fake {
     }
 
     fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>> {
-        let frozen: Vec<String> = self.tell(|told| groups.intersection(&told.frozen).cloned().collect());
-        self.tell(|told| told.done.extend(frozen.iter().map(|group| format!("thaw {group}"))));
+        let frozen: Vec<String> =
+            self.tell(|told| groups.intersection(&told.frozen).cloned().collect());
+        self.tell(|told| {
+            told.done
+                .extend(frozen.iter().map(|group| format!("thaw {group}")))
+        });
         Box::pin(async { frozen })
     }
 
-    fn awaits<'a>(&'a self, units: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
-        self.answer(
-            |silence| silence,
-            |told| Ok(told.awaited.clone().filter(|awaited| units.iter().all(|unit| unit.as_str() != awaited.unit))),
-        )
-    }
-
-    fn cancel_start<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
-        let cancel = |told: &mut Told| {
-            told.done.push(format!("cancel {unit}"));
-            Ok(Vec::new())
-        };
-        self.answer(|silence| silence, cancel)
-    }
-
-    fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), NotDead>> {
         let kill = |told: &mut Told| {
             told.done.push(format!("kill {unit}"));
             Ok(())
         };
-        self.answer(KillError::Bus, kill)
+        self.answer(NotDead::Unknown, kill)
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
+    fn signal_group<'a>(
+        &'a self,
+        path: &'a str,
+        signal: Signal,
+    ) -> ManagerFuture<'a, Result<(), KernelError>> {
         self.tell(|told| {
-            told.done.push(format!("kill {path}"));
-            told.full.remove(path);
+            if signal == Signal::KILL {
+                told.done.push(format!("kill {path}"));
+                told.full.remove(path);
+            } else {
+                told.done.push(format!("end {path}"));
+            }
         });
         Box::pin(async { Ok(()) })
     }
@@ -242,22 +264,21 @@ impl Manager for Fake {
         Box::pin(async move { Ok(empty) })
     }
 
-    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
-        self.tell(|told| told.done.push(format!("end {path}")));
-        Box::pin(async { Ok(()) })
-    }
-
     fn outside<'a>(
         &'a self,
         _: &'a BTreeSet<i32>,
+        _: &'a Members,
         _: &'a BTreeSet<String>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+    ) -> ManagerFuture<'a, Result<(Vec<Process>, Members), KernelError>> {
         let look = |told: &mut Told| {
             told.done.push("look".to_owned());
             told.outside.clone()
         };
-        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(look(told)))
+        self.answer(
+            |silence| KernelError::Failed(silence.to_string()),
+            |told| Ok((look(told), Members::new())),
+        )
     }
 
     fn clients<'a>(
@@ -265,16 +286,19 @@ impl Manager for Fake {
         _: &'a BTreeSet<String>,
         _: &'a [UnitName],
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
-        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.clients.clone()))
+    ) -> ManagerFuture<'a, Result<Vec<OutsideWork>, KernelError>> {
+        self.answer(
+            |silence| KernelError::Failed(silence.to_string()),
+            |told| Ok(told.clients.clone()),
+        )
     }
 
     fn users_of_mount<'a>(
         &'a self,
         _: &'a UnitName,
         _: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
-        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(told.users.clone()))
+    ) -> ManagerFuture<'a, Result<Vec<Process>, NotDead>> {
+        self.answer(Into::into, |told| Ok(told.users.clone()))
     }
 
     fn end_processes<'a>(
@@ -284,13 +308,21 @@ impl Manager for Fake {
     ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         let alive = self.tell(|told| {
             for process in processes.iter().filter(|_| signal.is_some()) {
-                let verb = if signal == Some(Signal::KILL) { "kill" } else { "end" };
+                let verb = if signal == Some(Signal::KILL) {
+                    "kill"
+                } else {
+                    "end"
+                };
                 told.done.push(format!("{verb} {}", process.pid));
             }
             if signal == Some(Signal::KILL) {
                 told.alive.retain(|process| !processes.contains(process));
             }
-            processes.iter().filter(|process| told.alive.contains(process)).cloned().collect()
+            processes
+                .iter()
+                .filter(|process| told.alive.contains(process))
+                .cloned()
+                .collect()
         });
         Box::pin(async { Ok(alive) })
     }
@@ -299,16 +331,40 @@ impl Manager for Fake {
         self.tell(|told| told.done.push(format!("doubt {unit}")));
     }
 
-    fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
         let look = |told: &mut Told| {
             let placement = told.placement(unit);
-            let left = placement.groups.iter().find(|group| told.full.contains(*group)).cloned();
-            let trouble = told.not_dead.get(unit).cloned().or(left.map(NotDead::ProcessesLeft));
+            let left = placement
+                .groups
+                .iter()
+                .find(|group| told.full.contains(*group))
+                .cloned();
+            let trouble = told
+                .not_dead
+                .get(unit)
+                .cloned()
+                .or(left.map(NotDead::ProcessesLeft));
             let result = told.killed.then(|| "timeout".to_owned());
             Look {
                 placement,
-                life: Life { is_started: told.started.contains(unit), ..Life::default() },
-                dead: trouble.map_or_else(|| Ok(UnitState { result, ..stopped(unit) }), Err),
+                state: UnitState {
+                    active_state: if told.started.contains(unit) {
+                        ActiveState::Active
+                    } else {
+                        ActiveState::Inactive
+                    },
+                    ..stopped()
+                },
+                frozen_by: None,
+                dead: trouble.map_or_else(
+                    || {
+                        Ok(UnitState {
+                            result,
+                            ..stopped()
+                        })
+                    },
+                    Err,
+                ),
                 ran: told.ran.clone(),
             }
         };
@@ -319,15 +375,11 @@ impl Manager for Fake {
         &'a self,
         _: &'a UnitName,
         _: Surroundings<'a>,
-    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
+    ) -> ManagerFuture<'a, Result<(), Refusal>> {
         unreachable!("no test asks for it")
     }
 
-    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
-        unreachable!("no test asks for it")
-    }
-
-    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
+    fn is_stopping(&self) -> ManagerFuture<'_, Result<bool, BusError>> {
         unreachable!("no test asks for it")
     }
 
@@ -335,17 +387,13 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
-    fn prepare<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, ()> {
-        unreachable!("no test asks for it")
-    }
-
     /// No start comes to its end.
     fn start<'a>(
         &'a self,
         _: &'a UnitName,
-        _: &'a ServiceName,
+        _: Option<&'a ServiceName>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Started, StartError>> {
+    ) -> ManagerFuture<'a, Result<UnitState, Refusal>> {
         Box::pin(std::future::pending())
     }
 
@@ -376,7 +424,10 @@ impl Manager for Fake {
         self.answer(|silence| silence, |told| Ok(run(told)))
     }
 
-    fn check_user<'a>(&'a self, _: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
+    fn check_user<'a>(
+        &'a self,
+        _: &'a ServiceName,
+    ) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
         Box::pin(std::future::ready(Err(CheckUserError::NoneLeft)))
     }
 
@@ -408,7 +459,9 @@ impl tracing::field::Visit for Message<'_> {
 
 impl<S: tracing::Subscriber> Layer<S> for Written {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        event.record(&mut Message(&mut self.0.lock().expect("nobody panics with it")));
+        event.record(&mut Message(
+            &mut self.0.lock().expect("nobody panics with it"),
+        ));
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::drain::Drain;
-use super::fence::Fencings;
-use super::grounds::Grounds;
-use super::hints::Hints;
-use super::history::Histories;
-use super::machine::Machine;
-use super::tidings::Tidings;
+use super::local::alarms::Alarms;
+use super::local::cgroup_owners::CgroupOwners;
+use super::local::drain::Drain;
+use super::local::fence::Fencings;
+use super::local::machine::Machine;
+use super::store_access::hints::Hints;
+use super::store_access::history::Histories;
 use crate::config::WatchdogSettings;
 use crate::guard_client::GuardClient;
 use crate::http::Http;
@@ -25,7 +25,7 @@ pub struct Host {
     pub node: NodeId,
     /// Its machine id.
     pub machine_id: MachineId,
-    /// The store of the locks. [`Heard`](super::silence::Heard) wraps it, which notes when it gave no answer, and, where records
+    /// The store of the locks. [`StoreHealth`](super::store_access::store_health::StoreHealth) is around it, which notes when it gave no answer, and, where records
     /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
     /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
@@ -46,13 +46,13 @@ pub struct Host {
     /// Clocks, timers, tasks and memory of the host.
     pub machine: Arc<dyn Machine>,
     /// The control groups of each service.
-    pub grounds: Grounds,
+    pub cgroup_owners: CgroupOwners,
     /// Which hosts are fenced here.
     pub fencings: Fencings,
     /// Whether an operator has drained this host.
     pub drain: Drain,
-    /// The journal entries that are written once for all services.
-    pub tidings: Tidings,
+    /// The alarms that stand.
+    pub alarms: Alarms,
     /// The hardware watchdog that the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
     /// What is counted for monitoring.

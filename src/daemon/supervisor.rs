@@ -2,16 +2,22 @@
 //! of services, the binding of units to their leases, what is told of the services, and what other hosts are told.
 
 mod binding;
+mod broken;
+mod devices;
 mod drain;
+mod guard_news;
+mod net_units;
+mod notify;
+mod orders;
 mod reader;
 mod reload;
-mod report;
 mod retire;
+mod successors;
 mod tell;
-mod verbs;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,46 +28,42 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use self::broken::Broken;
+use self::net_units::NetUnits;
 use self::reader::Reader;
 use self::retire::Retiring;
-use super::answers;
-use super::bonds::Bonds;
-use super::boot_copy::BootCopy;
-use super::broken::Broken;
-use super::cluster::{self, Cluster, Errand};
-use super::drain::Drain;
-use super::fence::Fencings;
-use super::grounds::Grounds;
-use super::guard_news::GuardNews;
-use super::history::histories;
-use super::machine::ThisMachine;
-use super::net_units::NetUnits;
-use super::notes::{MachineClock, NotesStore};
-use super::notify;
-use super::observer::{self, Observers};
-use super::service::{self, Handle, Host, InheritedLease};
-use super::silence::{Heard, Silences};
-use super::texts::KeptTexts;
-use super::tidings::Tidings;
-use crate::cluster::report::ServiceReport;
+use super::cluster::{Cluster, Services, Site};
+use super::kept::at_boot::BootCopy;
+use super::kept::drop_ins::FallbackDropIns;
+use super::kept::in_force::InForce;
+use super::local::alarms::Alarms;
+use super::local::cgroup_owners::CgroupOwners;
+use super::local::drain::Drain;
+use super::local::fence::Fencings;
+use super::local::machine::ThisMachine;
+use super::service::{self, Handle, Host};
+use super::store_access::answers;
+use super::store_access::history::histories;
+use super::store_access::notes::OneAtATime;
+use super::store_access::store_health::StoreHealth;
 use crate::command_line::exit;
-use crate::config::{Loaded, ServiceSettings, Settings, Severity, Texts};
+use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask, Shown, control};
-use crate::election::{self, Hindrance, rounded};
+use crate::facts::alarm::{AlarmKind, Problem};
+use crate::facts::{At, Bar, ServiceState};
 use crate::frames::Socket;
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::kept::Unguarded;
 use crate::guard_client::{GuardClient, Link as GuardLink};
-use crate::host::descriptors::Shortage;
 use crate::host::{clock, identity};
 use crate::http::Http;
-use crate::journal;
 use crate::metrics::{Answers, HostFacts, Metrics, Sources};
-use crate::store::StoreSettings;
-use crate::store::{self, Store, sealed};
-use crate::systemd::bond::KEPT_DIR;
-use crate::systemd::{Changes, Systemd};
-use crate::types::{DAEMON_UNIT, GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, kept};
+use crate::store::{self, sealed};
+use crate::systemd::drop_ins::KEPT_DIR;
+use crate::systemd::{ChangeHints, Systemd};
+use crate::task::OwnedTask;
+use crate::types::span::rounded;
+use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -73,8 +75,7 @@ const ASKS_LIMIT: usize = 16;
 const SERVED_LIMIT: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at all services for STATUS=, however many of them change.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
-/// Time between two comparisons of the services' progress. It is shorter where systemd's watchdog needs that. Where systemd
-/// asks for no watchdog, the comparisons keep STATUS= fresh.
+/// Time between two comparisons of the services' progress. It is shorter where systemd's watchdog needs that.
 const TICK: Duration = Duration::from_secs(1);
 /// Every [`TICK`], a stop that is still under way asks systemd for this much more time.
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
@@ -83,14 +84,6 @@ const START_EXTENSION: Duration = Duration::from_secs(30);
 /// How long the end of putexd waits at most until the histories and the disk have what is known of its services. Their units run on or
 /// are stopped by then, and their locks are released.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
-/// A host that is late by so much was not busy but stood still.
-const STANDSTILL_MIN: Duration = Duration::from_secs(1);
-/// How long the guard may give no answer before that is an alarm.
-const GUARD_PATIENCE: Duration = Duration::from_secs(1);
-/// How long PID 1 may give no answer before that is an alarm. A PID 1 that has much to do answers sooner.
-const SYSTEMD_PATIENCE: Duration = Duration::from_secs(5);
-/// For how long files can be opened again until a lack of descriptors is over: what is opened next may take the last one.
-const DESCRIPTORS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
@@ -116,55 +109,49 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         );
         return ExitCode::from(exit::REFUSED);
     }
-    let kept = KeptTexts::read(Path::new(kept::DIR));
+    let kept = InForce::read(Path::new(config::KEPT));
     let mut reader = Reader::new(root);
-    let mut loaded = reader.load().await;
-    let mut told = loaded.diagnostics.clone();
-    let (mut is_asked, mut is_awaited) = (false, false);
-    let mut guard = None;
-    loop {
+    let guard = GuardClient::new(Path::new(SOCKET), IDLE_LIMIT);
+    let (mut told, mut is_awaited) = (None, false);
+    let loaded = loop {
+        let mut loaded = reader.read(None, &BTreeSet::new()).await;
+        if told.as_ref() != Some(&loaded.diagnostics) {
+            tell(&loaded);
+            told = Some(loaded.diagnostics.clone());
+        }
         let mut leases = BTreeMap::new();
-        if !loaded.broken.is_empty() || loaded.settings.is_none() && !(is_asked && loaded.is_unread) {
-            is_asked = true;
+        if loaded.settings.is_none() || !loaded.broken.is_empty() {
             leases = tokio::select! {
-                leases = leased(&loaded, &kept, &mut guard) => leases,
+                leases = leased(&loaded, &kept, &guard) => leases,
                 () = signals.end() => return ExitCode::SUCCESS,
             };
-            loaded = reader.read(kept.texts(), &leases.keys().cloned().collect()).await;
+            let names = leases.keys().cloned().collect();
+            loaded = reader.read(kept.settings.as_ref(), &names).await;
         }
-        if loaded.settings.is_some() {
-            break;
+        if loaded.settings.is_some() || leases.is_empty() && !loaded.is_unread {
+            break loaded;
         }
-        if loaded.is_unread {
-            // It was said what is to be done.
-            notify::status("waiting for the files of the services: see \"journalctl --unit putexd\"");
-        } else if !leases.is_empty() {
-            // Not even the former settings will do: a file that they name is missing, as that of seal-key.
-            if !std::mem::replace(&mut is_awaited, true) {
-                tracing::error!("{}", awaited(&loaded, &leases));
-            }
-            notify::status("waiting for what putexd.toml lacks: see \"journalctl --unit putexd\"");
-        } else {
-            break;
+        // Where the files are not read it was said what is to be done. Else not even the former settings will do: a file that they name
+        // is missing, as that of seal-key.
+        if !loaded.is_unread && !std::mem::replace(&mut is_awaited, true) {
+            tracing::error!("{}", awaited(&loaded, &leases));
         }
+        notify::status("waiting for the configuration: see \"journalctl --unit putexd\"");
         notify::extend_timeout(START_EXTENSION);
         tokio::select! {
             () = sleep(TICK) => {}
             () = signals.end() => return ExitCode::SUCCESS,
         }
-        loaded = reader.read(&Texts::default(), &BTreeSet::new()).await;
-        if loaded.diagnostics != told {
-            tell(&loaded);
-            told.clone_from(&loaded.diagnostics);
-        }
-    }
+    };
     drop(guard);
     let broken = Broken::new(&loaded);
-    let Some(settings) = loaded.settings else { return ExitCode::from(exit::CONFIGURATION) };
+    let Some(settings) = loaded.settings else {
+        return ExitCode::from(exit::CONFIGURATION);
+    };
     let mut supervisor = tokio::select! {
-        supervisor = Supervisor::start(root, settings, broken, (kept, loaded.texts), reader) => match supervisor {
+        supervisor = Supervisor::start(root, settings, broken, kept, reader) => match supervisor {
             Ok(supervisor) => supervisor,
-            Err(Unstarted { error, status }) => {
+            Err((error, status)) => {
                 tracing::error!("{error}");
                 return ExitCode::from(status);
             }
@@ -173,36 +160,49 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         () = signals.end() => return ExitCode::SUCCESS,
     };
     let code = supervisor.serve(&mut signals).await;
-    supervisor.host.tidings.write();
     supervisor.finish().await;
     code
 }
 
 /// The services of which the guard has a lease, and when that ends. Empty if the guard need not be asked or does not answer in time.
-/// `guard`: the connection, which is made when it is needed.
-async fn leased(loaded: &Loaded, kept: &KeptTexts, guard: &mut Option<GuardClient>) -> BTreeMap<ServiceName, Time> {
+async fn leased(
+    loaded: &Loaded,
+    kept: &InForce,
+    guard: &GuardClient,
+) -> BTreeMap<ServiceName, Time> {
     let is_lost = loaded.settings.is_none();
-    if kept.texts().services.is_empty() || (is_lost && kept.texts().host.is_none()) {
+    if kept
+        .settings
+        .as_ref()
+        .is_none_or(|kept| kept.services.is_empty())
+    {
         return BTreeMap::new();
     }
     notify::status("waiting for the guard");
-    let guard = guard.get_or_insert_with(|| GuardClient::new(Path::new(SOCKET), IDLE_LIMIT));
-    let listed = if is_lost {
-        timeout(LEASES_LIMIT, list_leases(guard)).await.unwrap_or_default()
-    } else {
-        list_leases(guard).await
-    };
+    let limit = if is_lost { LEASES_LIMIT } else { Duration::MAX };
+    let listed = timeout(limit, list_leases(guard)).await.unwrap_or_default();
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
-    let listed = listed.into_iter().filter(|listed| !(is_lost && listed.lapsed));
-    listed.map(|listed| (listed.lease.service, listed.lease.terms.deadline)).collect()
+    let counting = listed
+        .into_iter()
+        .filter(|listed| !(is_lost && listed.lapsed));
+    counting
+        .map(|listed| (listed.lease.service, listed.lease.terms.deadline))
+        .collect()
 }
 
 /// What to do while nobody renews `leases`, because not even the former settings will do.
 fn awaited(loaded: &Loaded, leases: &BTreeMap<ServiceName, Time>) -> String {
-    let now = clock::now();
-    let left = leases.values().map(|deadline| deadline.since_at_least(now)).min().unwrap_or_default();
+    let (now, first) = (
+        clock::now(),
+        leases.values().copied().reduce(Time::earliest),
+    );
+    let left = first.map_or(Duration::ZERO, |deadline| deadline.since_at_least(now));
     let names: Vec<&str> = leases.keys().map(ServiceName::as_str).collect();
-    let (place, message) = loaded.for_all.as_ref().map(|error| (error.location(), &*error.message)).unwrap_or_default();
+    let (place, message) = loaded
+        .for_all
+        .as_ref()
+        .map(|error| (error.location(), &*error.message))
+        .unwrap_or_default();
     format!(
         "mend {place} within {}, and this putexd goes on by itself: {message}; a file that is the same on all hosts, as that of seal-key, \
          is copied from another one; until then nobody renews the leases of this host, and when they end, the units of {} are stopped",
@@ -214,19 +214,17 @@ fn awaited(loaded: &Loaded, leases: &BTreeMap<ServiceName, Time>) -> String {
 fn tell(loaded: &Loaded) {
     for diagnostic in &loaded.diagnostics {
         match diagnostic.severity {
-            Severity::Error => {
-                let reason = diagnostic.to_string();
-                journal::alarm(journal::Alarm::ConfigurationBroken, &journal::Subject::default(), &reason);
-            }
+            Severity::Error => tracing::error!("{diagnostic}"),
             Severity::Warning => tracing::warn!("{diagnostic}"),
         }
     }
 }
 
 /// Returns when a service's status has changed, but not before `due`.
-async fn changed_and_due(changed: &Notify, due: Instant) {
-    changed.notified().await;
+async fn due_and_changed(due: Instant, changed: &Notify) {
     sleep_until(due).await;
+    // The last thing that is waited for: whoever drops this before it ends loses no change.
+    changed.notified().await;
 }
 
 struct Signals {
@@ -253,28 +251,18 @@ impl Signals {
     }
 }
 
-/// Why putexd could not be started, and the exit status.
-struct Unstarted {
-    error: String,
-    status: u8,
-}
-
 struct Supervisor {
-    root: PathBuf,
     host: Host,
     /// The machine of `host`.
     machine: ThisMachine,
     systemd: Systemd,
     /// Yields each time that PID 1 has read its files anew.
-    reloads: Changes,
-    store_settings: StoreSettings,
-    seal_key: Option<PathBuf>,
-    silences: Silences,
+    reloads: ChangeHints,
+    store_health: StoreHealth,
     services: BTreeMap<ServiceName, Handle>,
-    observers: Observers,
     retiring: Vec<Retiring>,
-    /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their units
-    /// or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
+    /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their name, their
+    /// units or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
     /// that began without knowing that lease could never have the guard arm another.
     coming: Vec<ServiceSettings>,
     /// Rings when a service's status changed.
@@ -286,66 +274,66 @@ struct Supervisor {
     asks: mpsc::Receiver<Ask>,
     /// What is known of the other hosts, and what they are told.
     cluster: Cluster,
-    /// What operators have asked for on other hosts.
-    errands: mpsc::Receiver<Errand>,
-    /// The sending end of `errands`.
-    errand: mpsc::Sender<Errand>,
     /// The tasks that look at the other hosts and report to them.
-    _cluster_tasks: cluster::Tasks,
-    /// The settings of the services that are reported, and those whose files are broken.
-    reported: (Vec<Arc<ServiceSettings>>, Vec<ServiceReport>),
+    _cluster_tasks: [OwnedTask; 2],
     /// Which files are broken.
     broken: Broken,
-    /// The services whose locks this host has taken from a host that fell silent, and when that one was last heard of.
-    taken: BTreeMap<ServiceName, election::Heard>,
-    texts: KeptTexts,
-    /// What serves metrics and leases over HTTP.
-    bonds: Bonds,
+    in_force: InForce,
+    drop_ins: FallbackDropIns,
     boot_copy: BootCopy,
     reader: Reader,
     /// Whether some drop-ins may have to be made again or removed.
-    bonds_are_due: bool,
+    drop_ins_are_due: bool,
 }
 
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
-    /// `texts` are those that were kept, and those that the settings were made of.
-    #[expect(clippy::too_many_lines, reason = "everything that a host needs is set up once, in this order")]
+    /// `Err`: why it could not be started, and the exit status.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "everything that a host needs is set up once, in this order"
+    )]
     async fn start(
         root: &Path,
         settings: Settings,
         broken: Broken,
-        texts: (KeptTexts, Texts),
+        mut in_force: InForce,
         reader: Reader,
-    ) -> Result<Self, Unstarted> {
-        let of_host = |error: String| Unstarted { error, status: exit::OS };
-        let machine_id =
-            identity::machine_id().map_err(|error| of_host(format!("failed to read the machine id: {error}")))?;
-        let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
-        let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
+    ) -> Result<Self, (String, u8)> {
+        let machine_id = identity::machine_id()
+            .map_err(|error| (format!("failed to read the machine id: {error}"), exit::OS))?;
+        let shortest =
+            |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
+        let renew_interval =
+            shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
         notify::status("waiting for the system bus");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
-        let systemd = Systemd::connect(renew_interval.max(BUS_LIMIT_MIN)).asking(Arc::new(guard.clone()));
+        let systemd =
+            Systemd::connect(renew_interval.max(BUS_LIMIT_MIN)).asking(Arc::new(guard.clone()));
         systemd.connected().await;
         notify::status("waiting for the guard");
         let leases = list_leases(&guard).await;
-        let socket = Socket::new(NetUnits::new(systemd.clone()));
+        let socket: Socket = Arc::new(NetUnits::new(systemd.clone()));
         let store = store::open(&settings.store, call_limit, socket.clone());
-        let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
-            .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
+        let store = sealed::as_configured(
+            store,
+            settings.seal_key.as_deref(),
+            settings.cluster.as_ref(),
+        )
+        .map_err(|error| (error.to_string(), exit::CONFIGURATION))?;
         let machine = ThisMachine::new(Path::new(STATE_DIR));
-        let tidings = Tidings::after(&machine.recall_alarms());
         let metrics = Metrics::default();
-        let silences = Silences::new(tidings.clone(), metrics.clone());
+        let alarms = Alarms::read(Path::new(STATE_DIR));
+        let store_health = StoreHealth::new(settings.store.address().to_string(), alarms.clone());
         if settings.seal_key.is_some() {
-            tokio::spawn(answers::judge(Arc::clone(&store), tidings.clone()));
+            tokio::spawn(answers::judge(Arc::clone(&store), alarms.clone()));
         }
-        let notes: Arc<dyn Store> = Arc::new(NotesStore::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
+        let notes = OneAtATime::around(Arc::clone(&store), call_limit);
         let (history, entries) = histories();
-        tokio::spawn(entries.write(Arc::clone(&notes), Arc::new(MachineClock(Arc::new(machine.clone())))));
-        let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
-        let hints = super::hints::Hints::default();
+        tokio::spawn(entries.write(Arc::clone(&notes), Arc::new(machine.clone())));
+        let store = store_health.of(store);
+        let hints = super::store_access::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
         let drain = Drain::read(Path::new(STATE_DIR));
         let http = Http::new(
@@ -354,15 +342,21 @@ impl Supervisor {
                 leases: LEASES_DIR.into(),
                 metrics: metrics.clone(),
                 guard: guard.clone(),
-                store: Box::new({
-                    let silences = silences.clone();
-                    move || silences.facts()
-                }),
                 host: Box::new({
-                    let (drain, tidings) = (drain.clone(), tidings.clone());
-                    move || HostFacts { drained: drain.word().is_some(), alarms: tidings.alarms().mask() }
+                    let (store, drain, alarms) =
+                        (store_health.clone(), drain.clone(), alarms.clone());
+                    move || {
+                        let now = clock::wall();
+                        let state = store.state_at(now);
+                        let since = state.silent_since.or(state.unwritten_since);
+                        let span = since.map(|since| since.since(At::new(now)));
+                        HostFacts {
+                            store_silent: span.unwrap_or_default(),
+                            drained: drain.word().is_some(),
+                            alarms: alarms.kinds(),
+                        }
+                    }
                 }),
-                started: clock::wall(),
             }),
             socket,
         );
@@ -379,40 +373,39 @@ impl Supervisor {
             systemd: Arc::new(systemd.clone()),
             hints,
             machine: Arc::new(machine.clone()),
-            grounds: Grounds::default(),
+            cgroup_owners: CgroupOwners::default(),
             fencings: Fencings::default(),
             drain,
             http,
-            tidings,
+            alarms,
             watchdog: settings.watchdog.clone(),
             metrics,
         };
-        let cluster = report::cluster_of(&host, silences.returns(), settings.seal_key.is_some());
-        let (errand, errands) = mpsc::channel(ASKS_LIMIT);
-        let guard_news = GuardNews::default();
-        tokio::spawn(guard_news.clone().follow(host.guard.clone()));
-        let cluster_tasks = cluster.run(report::describe(&host, guard_news), errand.clone());
+        let site = Site {
+            node: host.node.clone(),
+            cluster: host.cluster.clone(),
+            notes: Arc::clone(&host.notes),
+            hints: host.hints.clone(),
+            clock: Arc::new(machine.clone()),
+            returns: store_health.returns(),
+            drain: host.drain.clone(),
+            alarms: host.alarms.clone(),
+        };
+        tokio::spawn(guard_news::follow(host.guard.clone(), host.alarms.clone()));
+        let (cluster, cluster_tasks) = Cluster::begin(site);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (on_bus, shown) = watch::channel(Shown::default());
         let served = dbus::Daemon::new(settings.node.clone(), ask, shown);
         let (tried, is_served) = oneshot::channel();
-        tokio::spawn(tell_of_thaws());
-        tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
-        tokio::spawn(tell_of_systemd(systemd.clone(), host.tidings.clone()));
-        tokio::spawn(tell_of_descriptors(host.tidings.clone()));
+        watches::begin(&host, systemd.clone());
+        in_force.replace(settings.clone());
         let mut supervisor = Self {
-            root: root.to_owned(),
             host,
             machine,
             reloads: systemd.reloads(),
             systemd,
-            store_settings: settings.store,
-            seal_key: settings.seal_key,
-            silences,
+            store_health,
             services: BTreeMap::new(),
-            errands,
-            errand,
-            observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
@@ -421,29 +414,23 @@ impl Supervisor {
             asks,
             cluster,
             _cluster_tasks: cluster_tasks,
-            reported: Default::default(),
             broken,
-            taken: BTreeMap::new(),
-            texts: texts.0,
-            bonds: Bonds::new(Path::new(KEPT_DIR)),
+            in_force,
+            drop_ins: FallbackDropIns::new(Path::new(KEPT_DIR)),
             boot_copy: BootCopy::read(root),
             reader,
-            bonds_are_due: true,
+            drop_ins_are_due: true,
         };
-        supervisor.keep(texts.1);
-        let (services, observed) = observer::apart(settings.services);
-        supervisor.keep_for_boot(&services).await;
-        supervisor.gate(&services).await;
-        supervisor.coming = services;
-        let changed = Arc::clone(&supervisor.changed);
-        supervisor.observers.replace(&supervisor.host, observed, |_| false, &changed);
+        supervisor.keep_for_boot(&settings.services).await;
+        supervisor.gate(&settings.services).await;
+        supervisor.coming = settings.services;
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
         // What goes on all the same is known only now.
         supervisor.tell_of_broken_files();
         supervisor.show_on_bus();
         control::serve(Path::new(control::SOCKET), served.clone());
-        tokio::spawn(dbus::serve(served, supervisor.host.tidings.transitions().clone(), tried));
+        tokio::spawn(dbus::serve(served, tried));
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
         let _ = timeout(SERVED_LIMIT, is_served).await;
         Ok(supervisor)
@@ -451,25 +438,32 @@ impl Supervisor {
 
     async fn serve(&mut self, signals: &mut Signals) -> ExitCode {
         notify::ready();
-        tracing::info!("putexd {} runs {} as {}", env!("CARGO_PKG_VERSION"), self.count(), self.host.node);
-        let beat = notify::watchdog_interval().map_or(TICK, |interval| (interval / 3).min(TICK));
+        tracing::info!(
+            "putexd {} runs {} as {}",
+            env!("CARGO_PKG_VERSION"),
+            self.count(),
+            self.host.node
+        );
+        let beat = sd_notify::watchdog_enabled().map_or(TICK, |interval| (interval / 3).min(TICK));
         let mut tick = interval(beat);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watchdog = Watchdog::default();
+        // What is shown is made anew at a change. With a thousand services it is not made for each question.
+        let mut show_at = Instant::now();
         loop {
             self.reap();
             self.begin().await;
-            self.report();
-            self.show();
-            let show_at = Instant::now() + SHOWN_AGAIN;
-            tokio::select! {
-                () = changed_and_due(&self.changed, show_at) => self.cluster.changed(),
+            let is_due = tokio::select! {
+                () = due_and_changed(show_at, &self.changed) => {
+                    self.cluster.changed();
+                    true
+                }
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
                         return ExitCode::from(exit::DEFECT);
                     }
-                    watchdog.beat(&self.services);
+                    watchdog.beat(self.host.machine.now().boot, &self.services);
                     if !self.broken.is_empty() {
                         // A service may have lost the lease with which it went on.
                         self.tell_of_broken_files();
@@ -478,62 +472,98 @@ impl Supervisor {
                     self.end_words_on_the_dead();
                     self.keep_alarms();
                     self.tidy_bonds().await;
+                    self.host.drain.word().is_some() != self.on_bus.borrow().drained
                 }
                 Some(()) = self.reloads.next() => {
                     // Whoever caused the daemon-reload may have removed drop-ins, as "systemctl revert" does.
-                    self.bonds_are_due = true;
+                    self.drop_ins_are_due = true;
                     self.tidy_bonds().await;
+                    false
                 }
-                Some(ask) = self.asks.recv() => self.answer(ask),
-                Some(errand) = self.errands.recv() => self.send(errand),
-                _ = signals.hup.recv() => self.reload().await,
+                Some(ask) = self.asks.recv() => {
+                    self.answer(ask);
+                    false
+                }
+                _ = signals.hup.recv() => {
+                    self.reload().await;
+                    true
+                }
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,
+            };
+            if is_due {
+                self.report();
+                self.show();
+                show_at = Instant::now() + SHOWN_AGAIN;
             }
         }
     }
 
-    /// Raises the alarm of broken files for as long as there are any. The journal has been told of each of them.
+    /// Raises the alarm of broken files for as long as there are any.
     fn tell_of_broken_files(&self) {
-        let tidings = &self.host.tidings;
-        if self.broken.is_empty() {
-            tidings.end(journal::Alarm::ConfigurationBroken);
-        } else {
-            let words = self.broken.in_brief(|name| self.goes_on(name));
-            tidings.stand(journal::Alarm::ConfigurationBroken, &words);
-        }
+        let brief = self.broken.in_brief(|name| self.goes_on(name));
+        let problem = brief.map(|error| Problem::ConfigurationBroken { error });
+        self.host
+            .alarms
+            .set(AlarmKind::ConfigurationBroken, problem);
     }
 
     /// Whether a service goes on here if its file is broken. It does not once it has lost the lease that it had when putexd was
     /// started.
     fn goes_on(&self, name: &ServiceName) -> bool {
         match self.services.get(name) {
-            Some(handle) => !self.is_barred(name, handle),
-            None => self.observers.has(name) || self.coming.iter().any(|service| service.name == *name),
+            Some(handle) => {
+                let bar = &handle.status.borrow().bar;
+                !(self.broken.has(name) && matches!(bar, Some(Bar::Broken { .. })))
+            }
+            None => self.coming.iter().any(|service| service.name == *name),
         }
     }
 
-    /// Whether nothing but a broken file keeps the service from contending.
-    fn is_barred(&self, name: &ServiceName, handle: &Handle) -> bool {
-        let bars = self.broken.bars(name).map(Hindrance::Reason);
-        bars.is_some() && handle.status.borrow().hindrance == bars
+    fn keep_alarms(&self) {
+        let trouble = self.machine.trouble().map(|error| Problem::NotKept {
+            error: format!(
+                "{error}; until then this host forgets at a restart what it has seen last, and starts no unit of which it does not \
+                 remember where its lock is"
+            ),
+        });
+        self.host.alarms.set(AlarmKind::NotKept, trouble);
+        self.store_health.settle();
+        self.machine.keep_alarms(&self.host.alarms);
     }
 
-    fn keep_alarms(&self) {
-        self.machine.keep_alarms(self.host.tidings.alarms().kept());
+    /// Has the services reported that there are now.
+    fn report(&self) {
+        let running = self.services.values();
+        self.cluster.report(Services {
+            running: running.map(|handle| handle.status.clone()).collect(),
+            resting: self.resting(),
+        });
+    }
+
+    /// The services that do not run because their files are broken.
+    fn resting(&self) -> Vec<ServiceState> {
+        self.broken.states(|name| self.services.contains_key(name))
     }
 
     /// Has written what only this host knows and this putexd would take with it.
     async fn finish(&self) {
         self.keep_alarms();
-        tokio::join!(self.host.history.finish(FINISH_LIMIT), self.machine.finish(FINISH_LIMIT));
+        tokio::join!(
+            self.host.history.finish(FINISH_LIMIT),
+            self.machine.finish(FINISH_LIMIT)
+        );
     }
 
-    fn add(&mut self, settings: ServiceSettings, kept: Option<InheritedLease>) {
+    fn add(&mut self, settings: ServiceSettings, kept: Option<&ListedLease>) {
         let name = settings.name.clone();
-        match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
+        // Without a lease it is not begun while its file is broken.
+        let broken = kept.and_then(|_| self.broken.bars(&name));
+        let changed = Arc::clone(&self.changed);
+        match service::spawn(&self.host, Arc::new(settings), kept, broken, changed) {
             Ok(handle) => {
                 self.services.insert(name, handle);
+                self.changed.notify_one();
             }
             Err(error) => tracing::error!("{name}: failed to start its election: {error}"),
         }
@@ -541,7 +571,10 @@ impl Supervisor {
 
     /// A service whose task has ended without having been asked to.
     fn ended_service(&self) -> Option<&ServiceName> {
-        self.services.iter().find(|(_, handle)| handle.task.is_finished()).map(|(name, _)| name)
+        self.services
+            .iter()
+            .find(|(_, handle)| handle.task.is_finished())
+            .map(|(name, _)| name)
     }
 
     /// Begins the services in `coming`. While the guard does not answer it is tried again about each second.
@@ -551,25 +584,31 @@ impl Supervisor {
         }
         match self.host.guard.list().await {
             Ok(leases) => self.begin_with(&leases),
-            Err(error) => tracing::debug!("failed to ask the guard for its leases: {error}, trying again"),
+            Err(error) => {
+                tracing::debug!("failed to ask the guard for its leases: {error}, trying again")
+            }
         }
     }
 
     fn begin_with(&mut self, leases: &[ListedLease]) {
-        let leases: BTreeMap<&ServiceName, &ListedLease> =
-            leases.iter().map(|listed| (&listed.lease.service, listed)).collect();
         for service in std::mem::take(&mut self.coming) {
-            if self.retiring.iter().any(|retiring| share(&retiring.handle.settings, &service)) {
+            let waits = |retiring: &Retiring| share(&retiring.handle.settings, &service);
+            if self.retiring.iter().any(waits) {
                 self.coming.push(service);
                 continue;
             }
-            let kept = leases.get(&service.name).copied().map(InheritedLease::from);
-            if let Some(reason) = self.broken.goes_on(&service.name).filter(|_| kept.is_some()) {
-                let subject =
-                    journal::Subject { service: Some((&service.name, &service.unit)), ..journal::Subject::default() };
-                journal::alarm(journal::Alarm::ConfigurationBroken, &subject, &reason);
+            let name = &service.name;
+            let is_of_it = |listed: &&ListedLease| listed.lease.service == *name;
+            let mut kept = None;
+            if let Some(listed) = leases.iter().find(is_of_it)
+                && !service.observes()
+            {
+                let unit = service.unit.as_str();
+                if let Some(reason) = self.broken.goes_on(name) {
+                    tracing::error!(OBJECT_SYSTEMD_UNIT = unit, "{name}: {reason}");
+                }
+                kept = Some(listed);
             }
-            let kept = kept.map(|kept| kept.with_broken(self.broken.bars(&service.name)));
             self.add(service, kept);
         }
     }
@@ -578,27 +617,27 @@ impl Supervisor {
 /// Watches whether every service's loop makes progress.
 #[derive(Debug, Default)]
 struct Watchdog {
-    seen: BTreeMap<ServiceName, (u64, Option<Instant>)>,
-    /// When the watchdog last looked. If the host stood still since then, that says nothing against any service.
-    last: Option<Instant>,
+    /// When the watchdog last looked.
+    last: Duration,
+    /// No loop is judged by what was before this.
+    judged_from: Duration,
 }
 
 impl Watchdog {
     /// A loop shows progress every four seconds at least. A loop without progress for this long stands still.
     const PATIENCE: Duration = Duration::from_secs(8);
 
-    fn beat(&mut self, services: &BTreeMap<ServiceName, Handle>) {
-        self.seen.retain(|name, _| services.contains_key(name));
-        let now = Instant::now();
-        let stood_still = self.last.replace(now).is_some_and(|last| now - last > Self::PATIENCE / 2);
+    /// `now` is by `CLOCK_BOOTTIME`.
+    fn beat(&mut self, now: Duration, services: &BTreeMap<ServiceName, Handle>) {
+        let last = std::mem::replace(&mut self.last, now);
+        if now.saturating_sub(last) > Self::PATIENCE / 2 {
+            // The host stood still since then, which says nothing against any service.
+            self.judged_from = now;
+        }
         let mut alive = true;
         for (name, handle) in services {
-            let progress = handle.progress.load(Ordering::Acquire);
-            let (last, since) = self.seen.entry(name.clone()).or_insert((progress, None));
-            if *last != progress || since.is_none() || stood_still {
-                (*last, *since) = (progress, Some(now));
-            }
-            if since.is_some_and(|since| now - since > Self::PATIENCE) {
+            let progress = Duration::from_millis(handle.progress.load(Ordering::Acquire));
+            if now.saturating_sub(progress.max(self.judged_from)) > Self::PATIENCE {
                 tracing::error!("{name}: its election stands still; systemd will restart putexd");
                 alive = false;
             }
@@ -609,93 +648,13 @@ impl Watchdog {
     }
 }
 
-/// Whether one of the two must have ended before the other begins, because they have a key or a unit in common.
+/// Whether one of the two must have ended before the other begins, because they have the name, a key or a unit in common.
 fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
-    one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
-}
-
-/// Raises the alarm of a guard that does not answer, and ends it.
-async fn tell_of_guard(mut link: watch::Receiver<GuardLink>, tidings: Tidings) {
-    loop {
-        if link.wait_for(|link| *link == GuardLink::Down).await.is_err() {
-            return;
-        }
-        // A guard that has ended is replaced within this time.
-        if timeout(GUARD_PATIENCE, link.wait_for(|link| *link == GuardLink::Up)).await.is_ok() {
-            continue;
-        }
-        let reason = format!("there is no answer for {}, and nothing is started meanwhile", rounded(GUARD_PATIENCE));
-        tidings.raise(journal::Alarm::GuardGone, &reason);
-        if link.wait_for(|link| *link == GuardLink::Up).await.is_err() {
-            return;
-        }
-        tidings.end(journal::Alarm::GuardGone);
-    }
-}
-
-/// Raises the alarm of a PID 1 that does not answer, and ends it. Every unit of the host depends on it, also those that need nothing
-/// of it now.
-async fn tell_of_systemd(systemd: Systemd, tidings: Tidings) {
-    let (mut answered, mut unanswered, mut stands) = (Instant::now(), 0, false);
-    loop {
-        if systemd.system_state().await.is_err_and(|error| error.is_unreachable()) {
-            unanswered += 1;
-            // A host that stood still has had one question without an answer.
-            if !stands && unanswered > 2 && answered.elapsed() >= SYSTEMD_PATIENCE {
-                stands = true;
-                let reason = format!(
-                    "PID 1 has given no answer for {}; \"systemctl\" hangs as well, units can be neither started nor stopped here, and a \
-                     unit that ends goes to another host",
-                    rounded(SYSTEMD_PATIENCE)
-                );
-                tidings.raise(journal::Alarm::SystemdSilent, &reason);
-            }
-        } else {
-            (answered, unanswered) = (Instant::now(), 0);
-            if std::mem::take(&mut stands) {
-                tidings.end(journal::Alarm::SystemdSilent);
-            }
-        }
-        sleep(TICK).await;
-    }
-}
-
-/// Raises the alarm of a putexd that can open no more files, and ends it once it could for a while. What it cannot read meanwhile it
-/// does not know, and takes for no fact about a unit.
-async fn tell_of_descriptors(tidings: Tidings) {
-    let mut lacked: Option<Instant> = None;
-    loop {
-        if let Some(shortage) = Shortage::now() {
-            if lacked.replace(Instant::now()).is_none() {
-                let reason = format!(
-                    "{}; what runs goes on, and nothing is started or proven dead here meanwhile",
-                    shortage.in_words(DAEMON_UNIT)
-                );
-                tidings.raise(journal::Alarm::NoDescriptors, &reason);
-            }
-        } else if lacked.is_some_and(|last| last.elapsed() >= DESCRIPTORS_PATIENCE) {
-            lacked = None;
-            tidings.end(journal::Alarm::NoDescriptors);
-        }
-        sleep(TICK).await;
-    }
-}
-
-/// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.
-async fn tell_of_thaws() {
-    loop {
-        let before = clock::now();
-        sleep(TICK).await;
-        if let Some(span) = stood_still(clock::now().since_at_most(before)) {
-            tracing::warn!("this host, or putexd alone, stood still for {}", rounded(span));
-        }
-    }
-}
-
-/// For how long the host stood still, if `passed` is the time that a sleep of one [`TICK`] took. `None`: a busy host may be
-/// late by so much.
-fn stood_still(passed: Duration) -> Option<Duration> {
-    passed.checked_sub(TICK).filter(|late| *late >= STANDSTILL_MIN)
+    one.name == other.name
+        || one.key == other.key
+        || one
+            .units()
+            .any(|unit| other.units().any(|same| same == unit))
 }
 
 /// The leases that the guard remembers. It waits for the guard however long that takes, because no running unit may be
@@ -704,10 +663,18 @@ fn stood_still(passed: Duration) -> Option<Duration> {
 async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
     let mut link = guard.link();
     let mut unguarded = Unguarded::new(Path::new(GUARDED_LEASES_DIR))
-        .inspect_err(|error| tracing::error!("cannot enforce leases without the guard, ignoring: {error}"))
+        .inspect_err(|error| {
+            tracing::error!("cannot enforce leases without the guard, ignoring: {error}")
+        })
         .ok();
     loop {
-        if timeout(UNGUARDED_INTERVAL, link.wait_for(|link| *link == GuardLink::Up)).await.is_err() {
+        if timeout(
+            UNGUARDED_INTERVAL,
+            link.wait_for(|link| *link == GuardLink::Up),
+        )
+        .await
+        .is_err()
+        {
             for (lease, group) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
                 let service = lease.service;
                 tracing::error!(
@@ -723,17 +690,5 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
                 sleep(IDLE_LIMIT / 10).await;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_stood_still_for_what_its_sleep_took_too_long() {
-        assert_eq!(stood_still(Duration::from_millis(1900)), None);
-        assert_eq!(stood_still(Duration::from_millis(900)), None);
-        assert_eq!(stood_still(Duration::from_secs(9)), Some(Duration::from_secs(8)));
     }
 }

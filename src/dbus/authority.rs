@@ -5,6 +5,7 @@
 //! root may act.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use tokio::time::timeout;
 use zbus::message::{Flags, Header};
 use zbus::names::BusName;
 use zbus::{Connection, fdo};
-use zbus_polkit::policykit1::{AuthorityProxy, AuthorizationResult, CheckAuthorizationFlags, Subject};
+use zbus_polkit::policykit1::{AuthorityProxy, CheckAuthorizationFlags, Subject};
 
-use crate::cluster::request::Verb;
+use crate::cluster::verb::Verb;
 
 /// The action of whoever acts on services, or on the part that a host takes.
 const MANAGE: &str = "org.putexd.Putexd1.manage-services";
@@ -48,13 +49,16 @@ impl Authority {
 
     /// The number of the user who asks.
     pub(super) async fn uid(&self, client: &str) -> fdo::Result<u32> {
-        let unknown = |why: String| fdo::Error::AccessDenied(format!("the bus does not say who asks: {why}"));
         let ask = async {
             let bus = fdo::DBusProxy::new(&self.bus).await?;
-            bus.get_connection_unix_user(BusName::try_from(client)?).await
+            bus.get_connection_unix_user(BusName::try_from(client)?)
+                .await
         };
-        let uid = timeout(BUS_LIMIT, ask).await.map_err(|_| unknown("it does not answer".to_owned()))?;
-        uid.map_err(|error| unknown(error.to_string()))
+        let uid = timeout(BUS_LIMIT, ask).await;
+        let late = || Err(fdo::Error::TimedOut("it does not answer".to_owned()));
+        uid.unwrap_or_else(|_| late()).map_err(|error| {
+            fdo::Error::AccessDenied(format!("the bus does not say who asks: {error}"))
+        })
     }
 
     /// Whether the client of this call may do this; if so, the name of its user.
@@ -62,60 +66,66 @@ impl Authority {
         let client = call.sender().map_or("", |sender| sender.as_str());
         let uid = self.uid(client).await?;
         if uid != 0 {
-            let action = if matches!(verb, Verb::ConfirmDead { .. }) { CONFIRM_DEAD } else { MANAGE };
-            let may_ask = call.primary().flags().contains(Flags::ALLOW_INTERACTIVE_AUTH);
-            let subject = Subject::new_for_message_header(call);
-            let subject = subject.map_err(|error| fdo::Error::AccessDenied(error.to_string()))?;
-            permit(ask_polkit(&self.bus, &subject, action, may_ask).await, action)?;
+            let action = if matches!(verb, Verb::ConfirmDead { .. }) {
+                CONFIRM_DEAD
+            } else {
+                MANAGE
+            };
+            self.permit(call, action).await?;
         }
         // A client that has given up meanwhile has been told that nothing is known. So it is asked anew whether he is there still:
         // a putexd that stood still must not do later what nobody waits for.
         self.uid(client).await?;
         Ok(user_name(uid).await)
     }
-}
 
-fn permit(answer: zbus::Result<AuthorizationResult>, action: &str) -> fdo::Result<()> {
-    match answer {
-        Ok(AuthorizationResult { is_authorized: true, .. }) => Ok(()),
-        Ok(AuthorizationResult { is_challenge: true, .. }) => Err(fdo::Error::InteractiveAuthorizationRequired(
-            format!("be root, or let yourself be asked for a password: polkit does not permit it without ({action})"),
-        )),
-        Ok(_) => Err(fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))),
-        Err(error) => Err(fdo::Error::AccessDenied(format!(
-            "only root may do that: polkit, which decides of others, cannot be asked ({error})"
-        ))),
+    /// Asks polkit.
+    async fn permit(&self, call: &Header<'_>, action: &str) -> fdo::Result<()> {
+        let flags = call.primary().flags();
+        let (flags, limit) = if flags.contains(Flags::ALLOW_INTERACTIVE_AUTH) {
+            (
+                CheckAuthorizationFlags::ALLOW_USER_INTERACTION,
+                PASSWORD_LIMIT,
+            )
+        } else {
+            (CheckAuthorizationFlags::empty(), POLKIT_LIMIT)
+        };
+        let ask = async {
+            let subject = Subject::new_for_message_header(call)?;
+            let polkit = AuthorityProxy::new(&self.bus).await?;
+            let answer = polkit
+                .check_authorization(&subject, action, &HashMap::new(), flags, "")
+                .await?;
+            Ok::<_, Box<dyn Error + Send + Sync>>(answer)
+        };
+        let answer = timeout(limit, ask).await;
+        let answer = answer.unwrap_or_else(|_| Err("it does not answer".into()));
+        let answer = answer.map_err(|error| {
+            fdo::Error::AccessDenied(format!(
+                "only root may do that: polkit, which decides of others, cannot be asked ({error})"
+            ))
+        })?;
+        if answer.is_authorized {
+            return Ok(());
+        }
+        Err(if answer.is_challenge {
+            fdo::Error::InteractiveAuthorizationRequired(format!(
+                "be root, or let yourself be asked for a password: polkit does not permit it without ({action})"
+            ))
+        } else {
+            fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))
+        })
     }
 }
 
 /// Whether the other end of a socket is there still.
 pub(super) fn is_there(socket: &OwnedFd) -> bool {
     let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     poll(&mut ends, Some(&now)).is_ok_and(|ready| ready == 0)
-}
-
-/// Whether polkit permits this process to act on services, without a password.
-pub async fn is_permitted(bus: &Connection) -> bool {
-    let Ok(subject) = Subject::new_for_pid(std::process::id(), None, None) else { return false };
-    ask_polkit(bus, &subject, MANAGE, false).await.is_ok_and(|answer| answer.is_authorized)
-}
-
-async fn ask_polkit(
-    bus: &Connection,
-    subject: &Subject,
-    action: &str,
-    may_ask: bool,
-) -> zbus::Result<AuthorizationResult> {
-    let (flags, limit) = if may_ask {
-        (CheckAuthorizationFlags::ALLOW_USER_INTERACTION, PASSWORD_LIMIT)
-    } else {
-        (CheckAuthorizationFlags::empty(), POLKIT_LIMIT)
-    };
-    let ask = async {
-        AuthorityProxy::new(bus).await?.check_authorization(subject, action, &HashMap::new(), flags, "").await
-    };
-    timeout(limit, ask).await.unwrap_or_else(|_| Err(zbus::Error::Failure("it does not answer".to_owned())))
 }
 
 /// The user's name as the host's own file has it, and `uid-N` where that has none: the name of a directory service is asked of

@@ -30,12 +30,20 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Connects to the putexd that has this socket.
 pub async fn connect(path: &Path) -> zbus::Result<Connection> {
-    Builder::socket(Plain(UnixStream::connect(path).await?)).p2p().build().await
+    Builder::socket(Plain(UnixStream::connect(path).await?))
+        .p2p()
+        .build()
+        .await
 }
 
 /// The process of the putexd that has this socket. `None`: there is none.
 pub async fn server(path: &Path) -> Option<u32> {
-    let process = UnixStream::connect(path).await.ok()?.peer_cred().ok()?.pid()?;
+    let process = UnixStream::connect(path)
+        .await
+        .ok()?
+        .peer_cred()
+        .ok()?
+        .pid()?;
     u32::try_from(process).ok()
 }
 
@@ -56,7 +64,10 @@ pub fn serve(path: &Path, daemon: Daemon) {
     match listen(path) {
         Ok(listener) => drop(tokio::spawn(accept(listener, daemon))),
         Err(error) => {
-            tracing::error!("failed to listen on {}: {error}; putexctl asks over the system bus alone", path.display());
+            tracing::error!(
+                "failed to listen on {}: {error}; putexctl asks over the system bus alone",
+                path.display()
+            );
         }
     }
 }
@@ -86,9 +97,18 @@ async fn attend(stream: UnixStream, daemon: Daemon) -> zbus::Result<()> {
         return Ok(());
     }
     let client = Arc::new(stream.as_fd().try_clone_to_owned()?);
-    let manager = Manager { daemon, caller: Caller::OnControl(client) };
-    let built = Builder::socket(Plain(stream)).server(Guid::generate()).p2p().serve_at(PATH, manager).build();
-    let connection = timeout(HANDSHAKE_LIMIT, built).await.map_err(|_| zbus::Error::Unsupported)??;
+    let manager = Manager {
+        daemon,
+        caller: Caller::OnControl(client),
+    };
+    let built = Builder::socket(Plain(stream))
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(PATH, manager)
+        .build();
+    let connection = timeout(HANDSHAKE_LIMIT, built)
+        .await
+        .map_err(|_| zbus::Error::Unsupported)??;
     connection.closed().await;
     Ok(())
 }

@@ -3,18 +3,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use serde::Deserialize as _;
 use tokio::sync::oneshot;
 use zbus::message::Header;
-use zbus::object_server::SignalEmitter;
 use zbus::{ObjectPath, fdo, interface};
 
 use super::authority::{Authority, is_there};
-use super::status::Begun;
-use super::{Ask, Daemon, PATH, ShownService, Unread, document};
-use crate::bus::path_part;
-use crate::cluster::request::{Unmet, Verb};
+use super::{Ask, Begun, Daemon, PATH, ShownService, document};
+use crate::cluster::verb::{Unmet, Verb};
 use crate::host::clock;
+use crate::types::escape::path_part;
 use crate::types::{ServiceName, printable};
 
 /// Whose calls an object gets.
@@ -45,10 +42,14 @@ impl Daemon {
 #[interface(
     name = "org.putexd.Putexd1.Manager",
     introspection_docs = false,
-    proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1", visibility = "pub")
+    proxy(
+        default_service = "org.putexd.Putexd1",
+        default_path = "/org/putexd/Putexd1",
+        visibility = "pub"
+    )
 )]
 impl Manager {
-    /// All that is known: [`Description`](super::Description) as JSON.
+    /// All that is known: [`ClusterState`](crate::facts::ClusterState) as JSON.
     #[zbus(out_args("description"))]
     async fn describe(&self) -> fdo::Result<String> {
         // One after the other, because each takes memory; root's do not wait on the socket of his own.
@@ -56,7 +57,7 @@ impl Manager {
             Caller::OnBus(_) => Some(self.daemon.describing.lock().await),
             Caller::OnControl(_) => None,
         };
-        document(&self.daemon.ask(Ask::Describe).await?)
+        Ok(document(&self.daemon.ask(Ask::Describe).await?))
     }
 
     /// The history of a service's lock, the latest tenure last: a list of [`Run`](crate::cluster::history::Run) as JSON.
@@ -64,34 +65,48 @@ impl Manager {
     async fn describe_history(&self, service: &str) -> fdo::Result<String> {
         let wrong = |error: crate::types::NameError| fdo::Error::InvalidArgs(error.to_string());
         let service: ServiceName = service.parse().map_err(wrong)?;
-        let runs = self.daemon.ask(|answer| Ask::History { service, answer }).await?;
-        document(&runs.map_err(|unread| match unread {
-            Unread::Unknown(reason) => fdo::Error::Failed(printable(&reason).into_owned()),
-            Unread::Store(reason) => fdo::Error::IOError(printable(&reason).into_owned()),
-        })?)
+        let runs = self
+            .daemon
+            .ask(|answer| Ask::History { service, answer })
+            .await?;
+        Ok(document(&runs?))
     }
 
     /// Does what a [`Verb`] as JSON asks for, and returns what was begun: [`Begun`] as JSON.
     #[zbus(name = "Do", out_args("answer"), proxy(allow_interactive_auth))]
     async fn carry_out(&self, verb: &str, #[zbus(header)] call: Header<'_>) -> fdo::Result<String> {
-        let verb = read(verb).map_err(fdo::Error::InvalidArgs)?.shortened();
-        verb.check(clock::wall().as_secs()).map_err(fdo::Error::InvalidArgs)?;
+        // What is not known of it is refused, because an operator who is not heard must not believe that he was.
+        let verb: Verb = serde_json::from_str(verb).map_err(|error| {
+            fdo::Error::InvalidArgs(format!(
+                "it is no verb as putexctl.schema.json describes it: {error}"
+            ))
+        })?;
+        verb.check(clock::wall().as_secs())
+            .map_err(fdo::Error::InvalidArgs)?;
         let user = match &self.caller {
             Caller::OnBus(authority) => authority.act(&call, &verb).await?,
             // As for a client of the bus: nothing is done for one that has given up.
             Caller::OnControl(client) if is_there(client) => "root".to_owned(),
-            Caller::OnControl(_) => return Err(fdo::Error::Disconnected("the client has gone".to_owned())),
+            Caller::OnControl(_) => {
+                return Err(fdo::Error::Disconnected("the client has gone".to_owned()));
+            }
         };
         let by = format!("{user}@{}", self.daemon.node);
-        let (begun, needless) = match self.daemon.ask(|answer| Ask::Do { verb, by, answer }).await? {
+        let (begun, needless) = match self
+            .daemon
+            .ask(|answer| Ask::Do { verb, by, answer })
+            .await?
+        {
             Ok(begun) => (begun, false),
             Err(Unmet::Needless(begun)) => (begun, true),
-            Err(Unmet::Refused(why) | Unmet::Unheard(why)) => {
+            Err(Unmet::Refused(why)) => {
                 return Err(fdo::Error::Failed(printable(&why).into_owned()));
             }
-            Err(Unmet::Open(known)) => return Err(fdo::Error::NoReply(printable(&known).into_owned())),
+            Err(Unmet::Open(known)) => {
+                return Err(fdo::Error::NoReply(printable(&known).into_owned()));
+            }
         };
-        document(&Begun { begun, needless })
+        Ok(document(&Begun { begun, needless }))
     }
 
     /// The version of putexd.
@@ -119,12 +134,7 @@ impl Manager {
 pub(super) struct Service {
     pub(super) daemon: Daemon,
     pub(super) name: String,
-}
-
-impl Service {
-    fn shown<T>(&self, show: impl FnOnce(&ShownService) -> T) -> T {
-        show(self.daemon.shown.borrow().services.get(&self.name).unwrap_or(&ShownService::default()))
-    }
+    pub(super) shown: ShownService,
 }
 
 #[interface(
@@ -133,12 +143,16 @@ impl Service {
     proxy(default_service = "org.putexd.Putexd1", visibility = "pub")
 )]
 impl Service {
-    /// All that is known of the service: [`ServiceStatus`](super::ServiceStatus) as JSON.
+    /// All that is known of the service: [`ServiceState`](crate::facts::ServiceState) as JSON.
     #[zbus(out_args("description"))]
     async fn describe(&self) -> fdo::Result<String> {
         let service = self.name.clone();
-        let status = self.daemon.ask(|answer| Ask::Service { service, answer }).await?;
-        document(&status.ok_or_else(|| fdo::Error::UnknownObject(format!("{} has gone", self.name)))?)
+        let status = self
+            .daemon
+            .ask(|answer| Ask::Service { service, answer })
+            .await?;
+        let gone = || fdo::Error::UnknownObject(format!("{} has gone", self.name));
+        Ok(document(&status.ok_or_else(gone)?))
     }
 
     /// The name of the service.
@@ -149,41 +163,27 @@ impl Service {
 
     /// The unit.
     #[zbus(property)]
-    fn unit(&self) -> String {
-        self.shown(|shown| shown.unit.clone())
+    fn unit(&self) -> &str {
+        &self.shown.unit
     }
 
     /// The state on this host.
     #[zbus(property)]
-    fn state(&self) -> String {
-        self.shown(|shown| shown.state.clone())
+    fn state(&self) -> &str {
+        &self.shown.state
     }
 
     /// The lock's holder.
     #[zbus(property)]
-    fn holder(&self) -> String {
-        self.shown(|shown| shown.holder.clone())
+    fn holder(&self) -> &str {
+        &self.shown.holder
     }
 
     /// Since when it has been in this state.
     #[zbus(property)]
     fn since(&self) -> u64 {
-        self.shown(|shown| shown.since)
+        self.shown.since
     }
-
-    /// A change of its state: [`TransitionStatus`](super::TransitionStatus) as JSON.
-    #[zbus(signal)]
-    pub(super) async fn transition(emitter: &SignalEmitter<'_>, transition: &str) -> zbus::Result<()>;
-}
-
-/// Reads a verb. What is not known of it is refused, because an operator who is not heard must not believe that he was.
-fn read(verb: &str) -> Result<Verb, String> {
-    let wrong = |error: serde_json::Error| format!("it is no verb as putexctl.schema.json describes it: {error}");
-    let sent: serde_json::Value = serde_json::from_str(verb).map_err(wrong)?;
-    let verb = Verb::deserialize(&sent).map_err(wrong)?;
-    let known = serde_json::to_value(&verb).map_err(wrong)?;
-    let unknown = sent.as_object().into_iter().flatten().find(|(name, _)| known.get(name).is_none());
-    unknown.map_or(Ok(verb), |(name, _)| Err(format!("it has no {name:?}")))
 }
 
 /// The path of a service's object.

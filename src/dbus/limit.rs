@@ -12,20 +12,18 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use zbus::connection::Builder;
 use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
 use zbus::message::{Flags, Type};
-use zbus::names::UniqueName;
 use zbus::{Connection, Message, fdo};
 
 use super::authority::Authority;
-use crate::bus::{Plain, Reader, Writer};
+use crate::bus::{Plain, PlainReader, Writer};
 use crate::task::lock;
 
 /// How many calls of one user are under way at most. Root has no limit.
 pub(super) const CALLS: usize = 8;
-/// A call counts for so long at least, which limits how many there are in a second.
+/// A call counts for so long after its answer, which limits how many there are in a second.
 const COUNTS: Duration = Duration::from_millis(250);
 /// The longest body of a call that is taken.
 const BODY_LIMIT: usize = 64 * 1024;
@@ -43,18 +41,24 @@ struct Call {
     uid: u32,
     client: String,
     serial: u32,
-    until: Instant,
-    is_answered: bool,
+    /// `None`: it is under way.
+    until: Option<Instant>,
 }
 
 impl Calls {
     /// Whether the user may have one more call under way, which counts from now on.
     fn take(&mut self, uid: u32, client: &str, serial: u32) -> bool {
         let now = Instant::now();
-        self.0.retain(|call| !call.is_answered || now < call.until);
+        self.0
+            .retain(|call| call.until.is_none_or(|until| now < until));
         let is_taken = self.0.iter().filter(|call| call.uid == uid).count() < CALLS;
         if is_taken {
-            self.0.push(Call { uid, client: client.to_owned(), serial, until: now + COUNTS, is_answered: false });
+            self.0.push(Call {
+                uid,
+                client: client.to_owned(),
+                serial,
+                until: None,
+            });
         }
         is_taken
     }
@@ -62,7 +66,7 @@ impl Calls {
     fn end(&mut self, client: &str, serial: u32) {
         let of_call = |call: &&mut Call| call.serial == serial && call.client == client;
         if let Some(call) = self.0.iter_mut().find(of_call) {
-            call.is_answered = true;
+            call.until = Some(Instant::now() + COUNTS);
         }
     }
 }
@@ -80,38 +84,42 @@ pub(super) struct Limit {
 pub(super) struct Refusals(mpsc::Receiver<Message>);
 
 impl Limit {
-    /// Connects to the bus. What comes beyond the limit goes to the refusals.
-    pub(super) async fn connect(socket: Plain, authority: Authority) -> zbus::Result<(Connection, Refusals)> {
-        let (socket, refusals) = Self::limited(socket, authority);
-        Ok((Builder::socket(socket).build().await?, refusals))
-    }
-
+    /// The same socket without what comes beyond the limit, which goes to the refusals.
     pub(super) fn limited(socket: Plain, authority: Authority) -> (Limited, Refusals) {
         let (refused, refusals) = mpsc::channel(REFUSALS);
-        let limit = Self { authority, users: Mutex::default(), calls: Mutex::default(), refused };
+        let limit = Self {
+            authority,
+            users: Mutex::default(),
+            calls: Mutex::default(),
+            refused,
+        };
         (Limited(socket, Arc::new(limit)), Refusals(refusals))
     }
 
     /// Whether a call is to be answered by the interfaces.
     async fn admits(&self, call: &Message) -> bool {
-        let header = call.header();
+        let (header, primary) = (call.header(), call.primary_header());
         // Nothing is done for a client that does not wait for the answer.
-        let is_awaited = !call.primary_header().flags().contains(Flags::NO_REPLY_EXPECTED);
-        let Some(client) = header.sender().filter(|_| is_awaited).map(UniqueName::as_str) else { return false };
-        let known = lock(&self.users).get(client).copied();
+        let is_awaited = !primary.flags().contains(Flags::NO_REPLY_EXPECTED);
+        let Some(client) = header.sender().filter(|_| is_awaited) else {
+            return false;
+        };
+        let known = lock(&self.users).get(client.as_str()).copied();
         let uid = if let Some(uid) = known {
             uid
         } else {
             // A client that has gone meanwhile gets no answer.
-            let Ok(uid) = self.authority.uid(client).await else { return false };
+            let Ok(uid) = self.authority.uid(client).await else {
+                return false;
+            };
             let mut users = lock(&self.users);
             if users.len() >= CLIENTS {
                 users.clear();
             }
-            users.insert(client.to_owned(), uid);
+            users.insert(client.to_string(), uid);
             uid
         };
-        let serial = call.primary_header().serial_num().get();
+        let serial = primary.serial_num().get();
         let fits = call.body().len() <= BODY_LIMIT;
         if fits && (uid == 0 || lock(&self.calls).take(uid, client, serial)) {
             return true;
@@ -126,10 +134,11 @@ impl Refusals {
     /// Sends the refusals, until the connection is gone.
     pub(super) async fn send(mut self, bus: &Connection) {
         while let Some(call) = self.0.recv().await {
-            let text = format!(
+            let refused = fdo::Error::LimitsExceeded(format!(
                 "ask again in a second: a user may have {CALLS} calls under way, of at most {BODY_LIMIT} bytes"
-            );
-            if bus.reply_dbus_error(&call.header(), fdo::Error::LimitsExceeded(text)).await.is_err() {
+            ));
+            let sent = bus.reply_dbus_error(&call.header(), refused).await;
+            if sent.is_err() {
                 return;
             }
         }
@@ -145,12 +154,15 @@ impl Socket for Limited {
 
     fn split(self) -> Split<LimitedReader, LimitedWriter> {
         let (read, write) = self.0.split().take();
-        Split::new(LimitedReader(read, Arc::clone(&self.1)), LimitedWriter(write, self.1))
+        Split::new(
+            LimitedReader(read, Arc::clone(&self.1)),
+            LimitedWriter(write, self.1),
+        )
     }
 }
 
 #[derive(Debug)]
-pub(super) struct LimitedReader(Reader, Arc<Limit>);
+pub(super) struct LimitedReader(PlainReader, Arc<Limit>);
 
 #[async_trait]
 impl ReadHalf for LimitedReader {
@@ -206,15 +218,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_user_has_a_few_calls_under_way_and_no_other_user_is_concerned() {
         let mut calls = Calls::default();
-        let taken = (0..100).filter(|serial| calls.take(1000, ":1.7", *serial)).count();
+        let taken = (0..100)
+            .filter(|serial| calls.take(1000, ":1.7", *serial))
+            .count();
         assert_eq!(taken, CALLS);
-        assert!(!calls.take(1000, ":1.8", 1), "another connection of the same user");
+        assert!(
+            !calls.take(1000, ":1.8", 1),
+            "another connection of the same user"
+        );
         assert!(calls.take(1001, ":1.9", 1));
         // An answer makes room once the call has counted for a while.
         calls.end(":1.7", 0);
         assert!(!calls.take(1000, ":1.7", 100));
         tokio::time::advance(COUNTS).await;
         assert!(calls.take(1000, ":1.7", 100));
-        assert!(!calls.take(1000, ":1.7", 101), "those that are not answered count on");
+        assert!(
+            !calls.take(1000, ":1.7", 101),
+            "those that are not answered count on"
+        );
     }
 }

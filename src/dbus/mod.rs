@@ -10,82 +10,63 @@
 //! | [`limit`] | how many calls of a user are under way |
 //! | [`authority`] | who asks, and what he may do |
 //! | [`signals`] | tells what changes |
-//! | [`transitions`] | the changes of state that wait for the bus |
-//! | [`status`] | what is told |
 
 use std::collections::BTreeMap;
-use std::io;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::sleep;
+use zbus::connection::Builder;
 
 use self::authority::Authority;
 use self::interfaces::Caller;
 use self::limit::Limit;
 use crate::bus;
 use crate::cluster::history::Run;
-use crate::cluster::request::{Unmet, Verb};
-use crate::types::{NodeId, ServiceName, printable};
+use crate::cluster::verb::{Unmet, Verb};
+use crate::facts::{ClusterState, ServiceState, json};
+use crate::types::{NodeId, ServiceName, printable, printable_lines};
 
 mod authority;
 pub mod control;
 mod interfaces;
 mod limit;
 mod signals;
-mod status;
 #[cfg(test)]
 mod tests;
-mod transitions;
 
-pub use authority::is_permitted;
 pub use interfaces::{ManagerProxy, ServiceProxy};
-pub use status::{
-    AlarmStatus, Begun, ClusterStatus, Description, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus,
-    TimingsStatus, Word,
-};
-pub use transitions::{TransitionStatus, Transitions};
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
 /// The path of the first object. Those of the services are below it.
 pub const PATH: &str = "/org/putexd/Putexd1";
-/// The signal of a service's object that tells a change of its state.
-pub const TRANSITION: &str = "Transition";
 
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Why a history is not known. The text begins with what to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unread {
-    /// There is none.
-    Unknown(String),
-    /// The store does not give it.
-    Store(String),
-}
 
 /// What a client asks of the daemon.
 #[derive(Debug)]
 pub enum Ask {
     /// All that is known.
-    Describe(oneshot::Sender<Description>),
+    Describe(oneshot::Sender<ClusterState>),
     /// One service, `None` where there is none of this name.
     Service {
         /// Its name.
         service: String,
         /// Where to send it.
-        answer: oneshot::Sender<Option<ServiceStatus>>,
+        answer: oneshot::Sender<Option<ServiceState>>,
     },
     /// The history of a service's lock, the latest tenure last.
     History {
         /// The service.
         service: ServiceName,
-        /// Where to send it; `Err`: why it is not known.
-        answer: oneshot::Sender<Result<Vec<Run>, Unread>>,
+        /// Where to send it; `Err`: why it is not known, which is `IOError` where the store does not give it. The text begins with
+        /// what to do.
+        answer: oneshot::Sender<zbus::fdo::Result<Vec<Run>>>,
     },
     /// Do what an operator asks for.
     Do {
@@ -96,6 +77,16 @@ pub enum Ask {
         /// Where to send what was begun; `Err`: why nothing was.
         answer: oneshot::Sender<Result<String, Unmet>>,
     },
+}
+
+/// The answer to an operator who has asked for something.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Begun {
+    /// What was begun, before it is done.
+    pub begun: String,
+    /// Whether nothing was begun, because what was asked for is so already; `begun` says how it is then.
+    pub needless: bool,
 }
 
 /// What the properties show.
@@ -116,8 +107,27 @@ pub struct ShownService {
     pub state: String,
     /// The lock's holder; empty = nobody, or not known.
     pub holder: String,
-    /// Since when it has been in this state, in seconds since 1970; 0 = not known.
+    /// Since when it has been in this state, in milliseconds since 1970; 0 = not known.
     pub since: u64,
+}
+
+impl ShownService {
+    /// What is shown of a service in this state.
+    #[must_use]
+    pub fn of(state: &ServiceState) -> Self {
+        let word = match state.state {
+            Some(state) => state.as_str(),
+            None if state.is_broken() => "broken",
+            None if state.is_observed() => "observed",
+            None => "",
+        };
+        Self {
+            unit: state.unit.clone(),
+            state: word.to_owned(),
+            holder: printable(state.holder().unwrap_or_default()).into_owned(),
+            since: state.since.unwrap_or_default().0,
+        }
+    }
 }
 
 /// The daemon, as the interfaces see it.
@@ -136,17 +146,22 @@ impl Daemon {
     /// The daemon of the host `node`, which takes questions by `asks`.
     #[must_use]
     pub fn new(node: NodeId, asks: mpsc::Sender<Ask>, shown: watch::Receiver<Shown>) -> Self {
-        Self { node, asks, shown, describing: Arc::default() }
+        Self {
+            node,
+            asks,
+            shown,
+            describing: Arc::default(),
+        }
     }
 }
 
 /// Serves the interfaces on the system bus for ever, over restarts of the bus. `tried` is answered after the first attempt, whatever
 /// came of it.
-pub async fn serve(daemon: Daemon, transitions: Transitions, tried: oneshot::Sender<()>) {
-    let mut standing = Standing::New;
+pub async fn serve(daemon: Daemon, tried: oneshot::Sender<()>) {
+    let mut is_lost = false;
     let mut tried = Some(tried);
     loop {
-        let ended = attend(&daemon, &transitions, &mut standing, &mut tried).await;
+        let ended = attend(&daemon, &mut is_lost, &mut tried).await;
         if let Some(tried) = tried.take() {
             // Whoever waited for it may have given up.
             let _ = tried.send(());
@@ -155,86 +170,52 @@ pub async fn serve(daemon: Daemon, transitions: Transitions, tried: oneshot::Sen
         if daemon.asks.is_closed() {
             return;
         }
-        let why = ended.err().map_or_else(|| "it has closed the connection".to_owned(), |error| error.to_string());
-        match std::mem::replace(&mut standing, Standing::Lost) {
-            Standing::New => {
-                tracing::warn!("failed to serve {NAME} on the system bus: {why}; only root can ask this putexd");
-            }
-            Standing::Serves => tracing::warn!(
+        if !std::mem::replace(&mut is_lost, true) {
+            let Err(why) = ended;
+            tracing::warn!(
                 "the system bus is lost: {why}; the services run on, and only root can ask this putexd until the bus is back"
-            ),
-            Standing::Lost => {}
+            );
         }
         sleep(RETRY).await;
     }
 }
 
-/// How this putexd stands with the bus, as the journal has been told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// It has not had the name yet.
-    New,
-    Serves,
-    Lost,
-}
-
-/// Serves until the bus is gone. `standing` changes and `tried` is answered as soon as the name is there.
+/// Serves until the bus is gone. As soon as the name is there it is not lost any more, and `tried` is answered.
 async fn attend(
     daemon: &Daemon,
-    transitions: &Transitions,
-    standing: &mut Standing,
+    is_lost: &mut bool,
     tried: &mut Option<oneshot::Sender<()>>,
-) -> zbus::Result<()> {
+) -> zbus::Result<Infallible> {
     let asking = bus::system().await?;
     let authority = Authority::new(asking.clone());
-    let (bus, refusals) = Limit::connect(bus::socket().await?, authority.clone()).await?;
+    let (socket, refusals) = Limit::limited(bus::socket().await?, authority.clone());
+    let bus = Builder::socket(socket).build().await?;
     let follow = async {
-        let mut signals = signals::Signals::register(&bus, daemon, Caller::OnBus(authority)).await?;
+        let mut signals =
+            signals::Signals::register(&bus, daemon, Caller::OnBus(authority)).await?;
         bus.request_name(NAME).await?;
-        if std::mem::replace(standing, Standing::Serves) == Standing::Lost {
+        if std::mem::take(is_lost) {
             tracing::info!("the system bus is back: {NAME} is served there again");
         }
         if let Some(tried) = tried.take() {
             let _ = tried.send(());
         }
-        signals.follow(transitions).await
+        signals.follow().await
+    };
+    let closed = || {
+        Err(zbus::Error::Failure(
+            "it has closed the connection".to_owned(),
+        ))
     };
     tokio::select! {
         ended = follow => ended,
-        () = refusals.send(&bus) => Ok(()),
-        () = bus.closed() => Ok(()),
-        () = asking.closed() => Ok(()),
+        () = refusals.send(&bus) => closed(),
+        () = bus.closed() => closed(),
+        () = asking.closed() => closed(),
     }
 }
 
-/// `told` as JSON, without characters that a terminal obeys: others have written some of its texts.
-fn document<T: Serialize>(told: &T) -> zbus::fdo::Result<String> {
-    let failed = |error: String| zbus::fdo::Error::Failed(error);
-    let mut json = Vec::new();
-    told.serialize(&mut Serializer::with_formatter(&mut json, Printable)).map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(json).map_err(|error| failed(error.to_string()))
-}
-
-/// Writes texts as [`printable_lines`](crate::types::printable_lines) has them.
-struct Printable;
-
-impl Formatter for Printable {
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        // There is no backslash in it but those of what is not printable.
-        writer.write_all(printable(fragment).replace('\\', "\\\\").as_bytes())
-    }
-
-    fn write_char_escape<W: ?Sized + io::Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
-        let control = match escape {
-            CharEscape::LineFeed | CharEscape::Quote | CharEscape::ReverseSolidus | CharEscape::Solidus => {
-                return CompactFormatter.write_char_escape(writer, escape);
-            }
-            CharEscape::Backspace => '\u{8}',
-            CharEscape::FormFeed => '\u{c}',
-            CharEscape::CarriageReturn => '\r',
-            CharEscape::Tab => '\t',
-            CharEscape::AsciiControl(byte) => char::from(byte),
-        };
-        self.write_string_fragment(writer, control.encode_utf8(&mut [0; 4]))
-    }
+/// `told` as JSON, without characters that a terminal obeys.
+fn document<T: Serialize>(told: &T) -> String {
+    json(told, printable_lines).to_string()
 }

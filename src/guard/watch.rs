@@ -14,16 +14,15 @@
 //! more, and as its end closes the device of its watchdog, the kernel would write one more keep-alive.
 //!
 //! While there is no guard at all, and systemd may be forbidden to start one, this program sends SIGKILL in its place.
-//!
-//! Another task of this program is in `take_down`.
 
 use std::convert::Infallible;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,16 +32,20 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sd_notify::NotifyState;
 
-use super::pid1;
-use super::table::LEAST_PATIENCE;
-use super::told::{self, Level, say};
+use super::log::{self, Priority, say};
+use super::pid1::{self, Pid1};
+use super::table::{LEAST_PATIENCE, Table};
+use super::{Root, WATCH_SOCKET};
+use crate::guard_client::frame::SYSTEMD_PRIVATE;
 use crate::guard_client::kept::Unguarded;
 use crate::host::clock;
 use crate::journal::GuardAlarm;
+use crate::systemd::BusError;
 use crate::systemd::notify;
+use crate::types::{GUARDED_LEASES_DIR, Time};
 
 /// How long a guard may be silent while nothing is at stake.
-pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(10);
+pub const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A patience is divided into so many steps. At the end of the last but one the guard is killed. The last step is for PID 1,
 /// which must not lose its patience with the watcher first.
@@ -51,14 +54,8 @@ const STEPS: u32 = 4;
 /// Of these steps the watcher must have been awake for at least so many.
 const STEPS_AWAKE: u32 = 2;
 
-/// Pause between two attempts to connect to a guard: the first, and the longest that it doubles to.
-const CONNECT_INTERVAL_MIN: Duration = Duration::from_millis(50);
-const CONNECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
-
-/// The shortest pause between two looks at the leases of a guard that is gone, and how many times as long as a look it is at least:
-/// with a thousand leases a look takes some milliseconds.
-const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
-const UNGUARDED_SHARE: u32 = 4;
+/// Pause between two attempts to connect to a guard. Before each of them the leases of one that is gone are looked at.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long PID 1 may take to answer before a guard is killed.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
@@ -66,64 +63,135 @@ const ASK_LIMIT: Duration = Duration::from_millis(100);
 /// A beat: the patience in milliseconds, little-endian.
 type Beat = [u8; 4];
 
-/// The guard's end of the connection to its watcher.
+/// How many beats the guard sends within the time after which the watcher misses them.
+const BEATS: u32 = 6;
+
+/// The guard's end of the connection to its watcher, on which it shows that it lives.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub struct Beats {
     listener: UnixListener,
     watcher: Option<UnixStream>,
+    /// When the last beat was sent to this watcher, and the patience that it gave.
+    last: Option<(Time, Duration)>,
 }
 
-impl Pulse {
+impl Beats {
     /// Listens on a socket that only its owner may connect to.
-    pub(super) fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { listener: listen(path)?, watcher: None })
+    pub fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            listener: listen(path)?,
+            watcher: None,
+            last: None,
+        })
     }
 
     /// The listening socket, which is readable when a watcher connects.
-    pub(super) fn listener(&self) -> &UnixListener {
+    pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Whether a watcher is connected.
-    pub(super) fn is_watched(&self) -> bool {
-        self.watcher.is_some()
+    /// Accepts a new watcher, which replaces the one before, and then waits for its first beat.
+    pub fn accept(&mut self) -> io::Result<()> {
+        while let Some(stream) = next_of(&self.listener)? {
+            (self.watcher, self.last) = (Some(stream), None);
+        }
+        Ok(())
     }
 
-    /// Accepts a new watcher, which replaces the one before. Returns whether there is one, which then waits for its first beat.
-    pub(super) fn accept(&mut self) -> io::Result<bool> {
-        let mut is_new = false;
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    stream.set_nonblocking(true)?;
-                    self.watcher = Some(stream);
-                    is_new = true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_new),
-                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
-                }
-                Err(error) => return Err(error),
-            }
+    /// Sends a beat, if the next one is due, or if the patience ends earlier than the last beat said.
+    pub fn beat(&mut self, table: &Table) {
+        if self.watcher.is_none() {
+            // An error is met by the main loop as well, which ends the guard.
+            let _ = self.accept();
+        }
+        let (now, patience) = (clock::now(), patience(table));
+        let is_sent = |(at, sent): (Time, Duration)| {
+            let ago = now.since_at_most(at);
+            ago < sent / BEATS && ago + patience >= sent
+        };
+        if !self.last.is_some_and(is_sent) {
+            self.send(patience);
+            self.last = Some((now, patience));
         }
     }
 
-    /// Tells the watcher that the guard lives, and how long it may be silent from now on. It never blocks: a watcher that does
-    /// not read is left to PID 1, and finds enough beats when it goes on. A watcher that is gone connects again.
-    pub(super) fn beat(&mut self, patience: Duration) {
-        let Some(watcher) = &mut self.watcher else { return };
-        let beat: Beat = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).to_le_bytes();
-        match watcher.write(&beat) {
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+    /// How long until the next beat is due. `None`: there is no watcher.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.watcher.as_ref()?;
+        Some(self.last.map_or(Duration::ZERO, |(at, patience)| {
+            (patience / BEATS).saturating_sub(clock::now().since_at_most(at))
+        }))
+    }
+
+    /// It never blocks: a watcher that does not read is left to PID 1, and finds enough beats when it goes on. A watcher that is gone
+    /// connects again.
+    fn send(&mut self, patience: Duration) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let beat: Beat = u32::try_from(patience.as_millis())
+            .unwrap_or(u32::MAX)
+            .to_le_bytes();
+        match watcher.write(&beat).map_err(|error| error.kind()) {
+            Ok(_) | Err(ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.watcher = None,
         }
     }
 }
 
+/// How long the guard may be silent from now on. The watcher counts this on `CLOCK_MONOTONIC`, so an eighth of it is left
+/// out, as where the guard waits.
+pub fn patience(table: &Table) -> Duration {
+    let patience = table.patience(clock::now());
+    patience.map_or(IDLE_PATIENCE, |patience| {
+        patience.saturating_sub(patience / 8).min(IDLE_PATIENCE)
+    })
+}
+
+/// The next connection that waits to be accepted, if there is one.
+pub fn next_of(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+    loop {
+        let error = match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true)?;
+                return Ok(Some(stream));
+            }
+            Err(error) => error,
+        };
+        let kind = error.kind();
+        if kind == ErrorKind::WouldBlock {
+            return Ok(None);
+        }
+        if !matches!(kind, ErrorKind::Interrupted | ErrorKind::ConnectionAborted) {
+            return Err(error);
+        }
+    }
+}
+
+/// Waits until one of `fds` is ready, or until the limit is over.
+pub fn wait(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(fds, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has the kernel keep this program in memory: one whose memory is paged out is late when memory is short, which is when it is needed.
+pub fn stay_in_memory() {
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if let Err(error) = mlockall(all) {
+        say(
+            Priority::Warning,
+            &format!("cannot stay in memory, ignoring: {error}"),
+        );
+    }
+}
+
 /// Listens on a socket that only its owner may connect to, and replaces one that a predecessor left.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     // Between `bind` and `set_permissions` the umask keeps other users out.
@@ -135,17 +203,20 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// The present silence of the guard, and how long it may last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Vigil {
+struct GuardSilence {
     patience: Duration,
-    silence: Duration,
-    /// The part of the silence in which the watcher was awake. Each wait counts for no more than the step that it was meant to
-    /// be.
-    heard: Duration,
+    length: Duration,
+    /// The part of it in which the watcher was awake. Each wait counts for no more than the step that it was meant to be.
+    awake: Duration,
 }
 
-impl Vigil {
+impl GuardSilence {
     fn begin(patience: Duration) -> Self {
-        Self { patience: patience.max(LEAST_PATIENCE), silence: Duration::ZERO, heard: Duration::ZERO }
+        Self {
+            patience: patience.max(LEAST_PATIENCE),
+            length: Duration::ZERO,
+            awake: Duration::ZERO,
+        }
     }
 
     /// How long to wait for the next beat before the silence is counted.
@@ -154,135 +225,117 @@ impl Vigil {
     }
 
     fn waited(&mut self, took: Duration) {
-        self.silence += took;
-        self.heard += took.min(self.step());
+        self.length += took;
+        self.awake += took.min(self.step());
     }
 
     fn is_over(&self) -> bool {
         let look = LEAST_PATIENCE / STEPS * (STEPS - 1);
-        self.silence >= self.step() * (STEPS - 1) && self.heard >= look.max(self.step() * STEPS_AWAKE)
+        self.length >= self.step() * (STEPS - 1)
+            && self.awake >= look.max(self.step() * STEPS_AWAKE)
     }
 
     /// How long PID 1 is to wait for the next sign of life of the watcher.
     fn left(&self) -> Duration {
-        self.patience.saturating_sub(self.heard).max(LEAST_PATIENCE)
+        self.patience.saturating_sub(self.awake).max(LEAST_PATIENCE)
     }
 }
 
 /// Runs the watcher for ever. An error ends it.
-pub(super) fn run(socket: &Path, systemd: &Path, state: &Path) -> io::Result<Infallible> {
-    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
-        say(Level::Warning, &format!("cannot keep the guard's watcher in memory, ignoring: {error}"));
-    }
+pub fn run(root: &Root) -> io::Result<Infallible> {
+    stay_in_memory();
     sd_notify::notify(&[NotifyState::Ready])?;
-    let mut unguarded = Unguarded::new(state)?;
-    let mut pause = CONNECT_INTERVAL_MIN;
+    let mut unguarded = Unguarded::new(&root.at(GUARDED_LEASES_DIR))?;
+    let (runtime, systemd) = (pid1::runtime()?, root.at(SYSTEMD_PRIVATE));
     loop {
         tell_systemd(IDLE_PATIENCE);
         // If there is no guard, or it ended at this moment, systemd knows of it and starts one.
-        if let Ok(guard) = Guard::connect(socket) {
-            guard.watch(systemd)?;
-            pause = CONNECT_INTERVAL_MIN;
+        if let Ok(guard) = WatchedGuard::connect(&root.at(WATCH_SOCKET)) {
+            guard.watch(|| Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().map(drop))?;
         }
-        let began = clock::now();
         for (lease, group) in unguarded.kill_overdue() {
-            let reason = format!("there is no guard, and the processes in {group} have got SIGKILL, which was due");
-            told::alarm_of(Level::Alert, GuardAlarm::Killed, &lease, &[&group], &reason);
+            let reason = format!(
+                "there is no guard, and the processes in {group} have got SIGKILL, which was due"
+            );
+            log::alarm(Priority::Alert, GuardAlarm::Killed, Some(&lease), &reason);
         }
-        let took = clock::now().since_at_most(began);
-        std::thread::sleep(pause.max(took * UNGUARDED_SHARE));
-        pause = (pause * 2).min(if unguarded.has_leases() { UNGUARDED_INTERVAL } else { CONNECT_INTERVAL_MAX });
+        sleep(CONNECT_INTERVAL);
     }
 }
 
 /// The connection to a guard that listens.
-struct Guard {
+struct WatchedGuard {
     stream: UnixStream,
     /// A handle on the guard's process.
     pin: OwnedFd,
+    /// Whether the journal has it that this guard is silent.
+    is_logged: bool,
 }
 
-impl Guard {
+impl WatchedGuard {
     fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_nonblocking(true)?;
         // This is the process that listens, even if it has not accepted the connection. It is pinned while the connection
         // exists, so that its number cannot be that of another process when it is killed.
         let pin = pidfd_open(socket_peercred(&stream)?.pid, PidfdFlags::empty())?;
-        Ok(Self { stream, pin })
+        Ok(Self {
+            stream,
+            pin,
+            is_logged: false,
+        })
     }
 
-    /// Watches this guard. Returns when it is gone.
-    fn watch(mut self, systemd: &Path) -> io::Result<()> {
-        let mut vigil = Vigil::begin(LEAST_PATIENCE);
-        let mut told = false;
+    /// Watches this guard. Returns when it is gone. `ask_systemd` says whether PID 1 answers.
+    fn watch(mut self, ask_systemd: impl Fn() -> Result<(), BusError>) -> io::Result<()> {
+        let mut silence = GuardSilence::begin(LEAST_PATIENCE);
         loop {
-            tell_systemd(vigil.left());
+            tell_systemd(silence.left());
             let before = clock::now();
-            self.wait(vigil.step())?;
-            vigil.waited(clock::now().since_at_most(before));
-            match self.hear() {
+            let mut beat = [PollFd::new(&self.stream, PollFlags::IN)];
+            wait(&mut beat, Some(silence.step()))?;
+            silence.waited(clock::now().since_at_most(before));
+            match self.beat() {
                 Ok(Some(patience)) => {
-                    vigil = Vigil::begin(patience);
-                    told = false;
+                    silence = GuardSilence::begin(patience);
+                    self.is_logged = false;
                 }
                 Ok(None) => {}
                 Err(_) => return Ok(()),
             }
-            if vigil.is_over() {
-                self.shoot(systemd, &vigil, &mut told);
+            if silence.is_over() {
+                self.kill(&silence, &ask_systemd());
                 // If the guard did not die of it, or PID 1 does not answer yet, this is tried again.
-                vigil = Vigil::begin(LEAST_PATIENCE);
+                silence = GuardSilence::begin(LEAST_PATIENCE);
             }
         }
     }
 
-    fn wait(&self, limit: Duration) -> io::Result<()> {
-        let limit = Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// The latest of the beats that have arrived. An error means that the connection has ended, and so has the guard.
-    fn hear(&mut self) -> io::Result<Option<Duration>> {
-        let mut heard = None;
+    fn beat(&mut self) -> io::Result<Option<Duration>> {
+        let mut latest = None;
         let mut beat: Beat = [0; 4];
         loop {
             // A beat is written with one write, so one read gets all of it.
             match self.stream.read(&mut beat) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => heard = Some(Duration::from_millis(u32::from_le_bytes(beat).into())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => latest = Some(Duration::from_millis(u32::from_le_bytes(beat).into())),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(latest),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn shoot(&self, systemd: &Path, vigil: &Vigil, told: &mut bool) {
-        let answer = pid1::are_you_there(systemd, ASK_LIMIT);
-        if !*told {
-            *told = true;
-            let silence = vigil.silence.as_millis();
-            let reason = match &answer {
-                Ok(()) => format!("the guard was silent for {silence} ms, it is killed"),
-                Err(error) => {
-                    format!(
-                        "the guard was silent for {silence} ms, and is killed once systemd can start another: {error}"
-                    )
-                }
-            };
-            told::alarm(Level::Alert, GuardAlarm::Ends, &reason);
+    fn kill(&mut self, silence: &GuardSilence, systemd: &Result<(), BusError>) {
+        let Ok(()) = systemd else { return };
+        if !std::mem::replace(&mut self.is_logged, true) {
+            let ms = silence.length.as_millis();
+            let reason = format!("the guard was silent for {ms} ms, it is killed");
+            log::alarm(Priority::Alert, GuardAlarm::Ends, None, &reason);
         }
-        if answer.is_ok() {
-            // An error means that the guard is gone already.
-            let _ = pidfd_send_signal(&self.pin, Signal::KILL);
-        }
+        // An error means that the guard is gone already.
+        let _ = pidfd_send_signal(&self.pin, Signal::KILL);
     }
 }
 
@@ -303,29 +356,33 @@ mod tests {
 
     #[test]
     fn silence_is_borne_with_for_three_quarters_of_the_patience() {
-        let mut vigil = Vigil::begin(ms(2000));
-        assert_eq!((vigil.step(), vigil.left()), (ms(500), ms(2000)));
-        vigil.waited(ms(500));
-        assert_eq!(vigil.left(), ms(1500));
-        vigil.waited(ms(300));
-        vigil.waited(ms(501));
-        assert!(!vigil.is_over());
-        vigil.waited(ms(199));
-        assert!(vigil.is_over());
-        assert_eq!(vigil.left(), ms(501), "PID 1 waits for longer");
+        let mut silence = GuardSilence::begin(ms(2000));
+        assert_eq!((silence.step(), silence.left()), (ms(500), ms(2000)));
+        silence.waited(ms(500));
+        assert_eq!(silence.left(), ms(1500));
+        silence.waited(ms(300));
+        silence.waited(ms(501));
+        assert!(!silence.is_over());
+        silence.waited(ms(199));
+        assert!(silence.is_over());
+        assert_eq!(silence.left(), ms(501), "PID 1 waits for longer");
     }
 
     #[test]
     fn a_host_that_stands_still_is_one_step_and_another_has_to_follow() {
-        let mut vigil = Vigil::begin(ms(2000));
-        vigil.waited(Duration::from_secs(3600));
-        assert!(!vigil.is_over());
-        assert_eq!(vigil.left(), ms(1500), "PID 1 does not miss the watcher for it");
-        vigil.waited(ms(499));
-        assert!(!vigil.is_over());
-        vigil.waited(ms(1));
-        assert!(vigil.is_over());
-        let mut brief = Vigil::begin(LEAST_PATIENCE);
+        let mut silence = GuardSilence::begin(ms(2000));
+        silence.waited(Duration::from_secs(3600));
+        assert!(!silence.is_over());
+        assert_eq!(
+            silence.left(),
+            ms(1500),
+            "PID 1 does not miss the watcher for it"
+        );
+        silence.waited(ms(499));
+        assert!(!silence.is_over());
+        silence.waited(ms(1));
+        assert!(silence.is_over());
+        let mut brief = GuardSilence::begin(LEAST_PATIENCE);
         brief.waited(Duration::from_secs(3600));
         brief.waited(brief.step());
         assert!(!brief.is_over(), "a short patience has a longer look");
@@ -335,10 +392,10 @@ mod tests {
 
     #[test]
     fn no_patience_is_too_short_to_be_borne() {
-        let vigil = Vigil::begin(Duration::ZERO);
-        assert_eq!(vigil, Vigil::begin(LEAST_PATIENCE));
-        assert_eq!(vigil.left(), LEAST_PATIENCE);
-        let mut late = Vigil::begin(LEAST_PATIENCE);
+        let silence = GuardSilence::begin(Duration::ZERO);
+        assert_eq!(silence, GuardSilence::begin(LEAST_PATIENCE));
+        assert_eq!(silence.left(), LEAST_PATIENCE);
+        let mut late = GuardSilence::begin(LEAST_PATIENCE);
         late.waited(LEAST_PATIENCE);
         assert_eq!(late.left(), LEAST_PATIENCE);
     }
@@ -347,33 +404,36 @@ mod tests {
     fn the_last_beat_counts_and_nobody_waits_for_a_watcher() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("watch.sock");
-        let mut pulse = Pulse::new(&path).expect("listens");
-        assert!(!pulse.is_watched());
-        pulse.beat(ms(1));
-        let mut guard = Guard::connect(&path).expect("listens");
+        let mut beats = Beats::new(&path).expect("listens");
+        assert!(beats.watcher.is_none());
+        beats.send(ms(1));
+        let mut guard = WatchedGuard::connect(&path).expect("listens");
         let pin = std::os::fd::AsRawFd::as_raw_fd(&guard.pin);
         let pinned = fs::read_to_string(format!("/proc/self/fdinfo/{pin}")).expect("it is open");
-        assert!(pinned.contains(&format!("Pid:\t{}\n", std::process::id())), "{pinned}");
-        assert_eq!(guard.hear().expect("is there"), None, "it has not accepted");
-        pulse.accept().expect("accepts");
-        assert!(pulse.is_watched());
+        assert!(
+            pinned.contains(&format!("Pid:\t{}\n", std::process::id())),
+            "{pinned}"
+        );
+        assert_eq!(guard.beat().expect("is there"), None, "it has not accepted");
+        beats.accept().expect("accepts");
+        assert!(beats.watcher.is_some());
         for patience in [3000, 2000] {
-            pulse.beat(ms(patience));
+            beats.send(ms(patience));
         }
-        assert_eq!(guard.hear().expect("is there"), Some(ms(2000)));
-        assert_eq!(guard.hear().expect("is there"), None);
+        assert_eq!(guard.beat().expect("is there"), Some(ms(2000)));
+        assert_eq!(guard.beat().expect("is there"), None);
         for _ in 0..100_000 {
-            pulse.beat(ms(1000));
+            beats.send(ms(1000));
         }
-        assert!(pulse.is_watched());
-        assert_eq!(guard.hear().expect("is there"), Some(ms(1000)));
+        assert!(beats.watcher.is_some());
+        assert_eq!(guard.beat().expect("is there"), Some(ms(1000)));
         drop(guard);
-        pulse.beat(ms(1));
-        assert!(!pulse.is_watched());
-        let mut other = Guard::connect(&path).expect("listens");
-        pulse.accept().expect("accepts");
-        drop(pulse);
-        assert!(other.hear().is_err());
-        assert!(Guard::connect(&path).is_err());
+        beats.send(ms(1));
+        assert!(beats.watcher.is_none());
+        let mut other = WatchedGuard::connect(&path).expect("listens");
+        beats.accept().expect("accepts");
+        drop(beats);
+        assert!(other.beat().is_err());
+        assert!(WatchedGuard::connect(&path).is_err());
     }
 }

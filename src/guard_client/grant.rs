@@ -3,17 +3,16 @@
 //! The guard writes the grants. Lease target and unit assert that the file exists; it is an environment file of the unit; the
 //! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
 //!
-//! The deadline is in the [lines](alternating) that an extension changes. The environment follows them.
+//! The deadline is in the [first line](Extension), which an extension changes. The environment follows it.
 
-use std::fmt::Write as _;
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 use std::{fs, io};
 
-use super::alternating;
 use super::frame::Lease;
 use crate::host::clock;
-use crate::types::{FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
+use crate::types::{Extension, FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
 
 /// Why a grant does not permit a start.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +44,10 @@ pub enum GateError {
     },
 }
 
+/// How often a grant is read that somebody seems to be writing, and the pause between two of these.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// Whether the unit of `service` may be started now. `ExecCondition=` runs this with the unit's environment.
 ///
 /// This catches a start that was decided before a pause and would be carried out after it. It cannot catch a pause of PID 1
@@ -56,14 +59,6 @@ pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
     judge(&grant, &found, clock::now())
 }
 
-/// The fencing token of the lease that this host holds now.
-///
-/// The caller compares the deadline in the grant with its own reading of the clocks. So it shows no token of a lease that is
-/// over, even if the guard stands still, or a thawed host runs the caller before its guard.
-pub fn token(directory: &Path, service: &ServiceName) -> Result<FencingToken, GrantError> {
-    token_of(&read(directory, service)?, clock::now())
-}
-
 /// What a grant that permits the service to run says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
@@ -73,65 +68,61 @@ pub struct Held {
     pub left: Duration,
 }
 
-/// The lease that this host holds now, by the same comparison as [`token`].
+/// The lease that this host holds now.
+///
+/// The caller compares the deadline in the grant with its own reading of the clocks. So it shows no token of a lease that is
+/// over, even if the guard stands still, or a thawed host runs the caller before its guard.
 pub fn held(directory: &Path, service: &ServiceName) -> Result<Held, GrantError> {
     held_of(&read(directory, service)?, clock::now())
 }
 
 /// The decision of the gate. `grant` is the text of the grant, and `found` the fencing token in the unit's environment.
 pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
-    let token = token_of(grant, now)?;
-    if found == token.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), token }) }
+    let token = held_of(grant, now)?.token;
+    if found == token.to_string() {
+        Ok(())
+    } else {
+        let found = found.to_owned();
+        Err(GateError::Token { found, token })
+    }
 }
 
+/// The text of a grant. The guard may be writing its first line.
 fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
-    fs::read_to_string(directory.join(service.as_str())).map_err(GrantError::NoGrant)
-}
-
-fn token_of(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
-    held_of(grant, now).map(|held| held.token)
+    let mut tries = 1;
+    loop {
+        let text = fs::read_to_string(directory.join(service.as_str()));
+        let text = text.map_err(GrantError::NoGrant)?;
+        if tries == TRIES || Extension::read(&text).is_some() {
+            return Ok(text);
+        }
+        tries += 1;
+        sleep(PAUSE);
+    }
 }
 
 fn held_of(grant: &str, now: Time) -> Result<Held, GrantError> {
-    let (deadline, environment) = alternating::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
-    let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
-    let token = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
+    let (Extension { deadline, .. }, environment) =
+        Extension::read(grant).ok_or(GrantError::Malformed("deadline"))?;
+    let token = environment
+        .lines()
+        .find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
     let token = FencingToken(token.ok_or(GrantError::Malformed(TOKEN))?);
     if now.has_passed(deadline) {
         return Err(GrantError::Passed);
     }
-    Ok(Held { token, left: now.until_passed(deadline) })
+    let left = now.until_passed(deadline);
+    Ok(Held { token, left })
 }
 
 /// The whole text of a new grant.
 #[must_use]
 pub fn render(lease: &Lease) -> String {
-    alternating::lines(&deadline(lease.terms.deadline)) + &environment(lease)
+    Extension::of(&lease.terms).line() + &environment(lease)
 }
 
-/// The text in the lines of a grant: the deadline on both clocks, in nanoseconds. All of these texts have the same length. A
-/// deadline of more than five hundred years, which does not fit, becomes the latest one that does.
-#[must_use]
-pub fn deadline(deadline: Time) -> String {
-    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    format!("{:020} {:020}", nanos(deadline.boot), nanos(deadline.raw))
-}
-
-/// The deadline in such a text. `None`: the text has another form.
-#[must_use]
-pub fn parse_deadline(text: &str) -> Option<Time> {
-    let (boot, raw) = text.split_once(' ')?;
-    let span = |nanos: &str| Some(Duration::from_nanos(nanos.parse().ok()?));
-    Some(Time { boot: span(boot)?, raw: span(raw)? })
-}
-
-/// What follows the lines of a grant: an environment file, with the fencing token, the service and the node.
-///
-/// # Panics
-///
-/// Never: writing to a string does not fail.
-#[must_use]
-pub fn environment(lease: &Lease) -> String {
+/// What follows the first line of a grant: an environment file, with the fencing token, the service and the node.
+fn environment(lease: &Lease) -> String {
     let mut node = String::new();
     for character in lease.node.as_str().chars() {
         // Within double quotes systemd's EnvironmentFile= removes a backslash before these four characters and no others.
@@ -140,15 +131,10 @@ pub fn environment(lease: &Lease) -> String {
         }
         node.push(character);
     }
-    let mut text = String::new();
-    for (name, value) in [
-        (TOKEN, lease.terms.token.to_string()),
-        ("PUTEX_SERVICE", lease.service.to_string()),
-        ("PUTEX_NODE", format!("\"{node}\"")),
-    ] {
-        writeln!(text, "{name}={value}").expect("writing to a string does not fail");
-    }
-    text
+    format!(
+        "{TOKEN}={}\nPUTEX_SERVICE={}\nPUTEX_NODE=\"{node}\"\n",
+        lease.terms.token, lease.service
+    )
 }
 
 #[cfg(test)]
@@ -165,7 +151,10 @@ mod tests {
                 write: WriteId(2),
                 revision: Revision(3),
                 token: FencingToken(42),
-                deadline: Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(9) },
+                deadline: Time {
+                    boot: Duration::from_millis(10_500),
+                    raw: Duration::from_secs(9),
+                },
                 stop_budget: Duration::from_secs(4),
                 kill_reserve: Duration::from_secs(1),
             },
@@ -181,21 +170,17 @@ mod tests {
 
     #[test]
     fn the_grant_is_an_environment_file_to_systemd() {
-        let expected = "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n";
+        let expected =
+            "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n";
         let grant = render(&lease());
-        let lines = grant.split_inclusive('\n').filter(|line| !line.starts_with('#'));
+        let lines = grant
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with('#'));
         assert_eq!(lines.collect::<String>(), expected);
-        assert!(grant.starts_with("# 00000000000000000000 00000000010500000000 00000000009000000000 "), "{grant}");
-    }
-
-    #[test]
-    fn a_deadline_is_as_long_as_any_other() {
-        let latest = Time::both(Duration::from_nanos(u64::MAX));
-        for at in [Time::default(), lease().terms.deadline, latest] {
-            assert_eq!(deadline(at).len(), 41);
-            assert_eq!(parse_deadline(&deadline(at)), Some(at));
-        }
-        assert_eq!(deadline(Time::both(Duration::MAX)), deadline(latest));
+        assert!(
+            grant.starts_with("# 00000000000000000000000000000002 00000000000000000003 00000000010500000000 00000000009000000000 "),
+            "{grant}"
+        );
     }
 
     #[test]
@@ -203,31 +188,50 @@ mod tests {
         let grant = render(&lease());
         let early = Time::both(Duration::from_secs(8));
         assert!(judge(&grant, "42", early).is_ok());
-        assert!(matches!(token_of(&grant, early), Ok(FencingToken(42))));
         let left = Duration::from_secs(1);
-        assert_eq!(held_of(&grant, early).expect("it is held"), Held { token: FencingToken(42), left });
+        assert_eq!(
+            held_of(&grant, early).expect("it is held"),
+            Held {
+                token: FencingToken(42),
+                left
+            }
+        );
         for found in ["", "41", "042", "42 "] {
-            assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
+            assert!(
+                matches!(judge(&grant, found, early), Err(GateError::Token { .. })),
+                "{found:?}"
+            );
         }
         for late in [
-            Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(1) },
-            Time { boot: Duration::from_secs(1), raw: Duration::from_secs(9) },
+            Time {
+                boot: Duration::from_millis(10_500),
+                raw: Duration::from_secs(1),
+            },
+            Time {
+                boot: Duration::from_secs(1),
+                raw: Duration::from_secs(9),
+            },
         ] {
-            assert!(matches!(judge(&grant, "42", late), Err(GateError::Grant(GrantError::Passed))));
-            assert!(matches!(token_of(&grant, late), Err(GrantError::Passed)));
+            assert!(matches!(
+                judge(&grant, "42", late),
+                Err(GateError::Grant(GrantError::Passed))
+            ));
+            assert!(matches!(held_of(&grant, late), Err(GrantError::Passed)));
         }
     }
 
     #[test]
     fn a_grant_that_is_not_whole_permits_nothing() {
         let grant = render(&lease());
-        for missing in [TOKEN, "# 0"] {
-            let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
-            assert!(matches!(token_of(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
-        }
-        for said in ["", "1", "1 x", "1 2 3"] {
-            let grant = alternating::lines(said) + &environment(&lease());
-            assert!(matches!(token_of(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
+        for missing in [TOKEN, "# "] {
+            let lines: Vec<&str> = grant
+                .lines()
+                .filter(|line| !line.starts_with(missing))
+                .collect();
+            assert!(matches!(
+                held_of(&lines.join("\n"), Time::default()),
+                Err(GrantError::Malformed(_))
+            ));
         }
         assert!(judge("", "", Time::default()).is_err());
     }
@@ -236,18 +240,36 @@ mod tests {
     fn what_a_host_may_do_now_is_in_the_grant_that_is_there_now() {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, service) = (directory.path(), lease().service);
-        assert!(matches!(token(path, &service), Err(GrantError::NoGrant(_))));
-        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::NoGrant(_)))));
+        assert!(matches!(held(path, &service), Err(GrantError::NoGrant(_))));
+        assert!(matches!(
+            gate(path, &service),
+            Err(GateError::Grant(GrantError::NoGrant(_)))
+        ));
         let until = |deadline| {
-            let terms = LeaseTerms { deadline, ..lease().terms };
+            let terms = LeaseTerms {
+                deadline,
+                ..lease().terms
+            };
             fs::write(path.join("db"), render(&Lease { terms, ..lease() })).expect("writes");
         };
         until(clock::now().plus(Duration::from_secs(3600)));
-        assert!(matches!(token(path, &service), Ok(FencingToken(42))));
+        assert_eq!(
+            held(path, &service).expect("it is held").token,
+            FencingToken(42)
+        );
         // The environment of this test program has no fencing token.
-        assert!(matches!(gate(path, &service), Err(GateError::Token { token: FencingToken(42), .. })));
+        assert!(matches!(
+            gate(path, &service),
+            Err(GateError::Token {
+                token: FencingToken(42),
+                ..
+            })
+        ));
         until(clock::now());
-        assert!(matches!(token(path, &service), Err(GrantError::Passed)));
-        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::Passed))));
+        assert!(matches!(held(path, &service), Err(GrantError::Passed)));
+        assert!(matches!(
+            gate(path, &service),
+            Err(GateError::Grant(GrantError::Passed))
+        ));
     }
 }

@@ -12,47 +12,53 @@ use putexd_core::guard::table::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Lease;
-use super::{alternating, grant};
 use crate::host::cgroup::Hierarchy;
 use crate::host::{clock, identity};
 use crate::types::format::Format;
-use crate::types::{BootId, Revision, Time, WriteId};
+use crate::types::{BootId, Extension};
 
-/// What follows the two lines in the file of a lease. It is void after a reboot.
+/// What follows the [first line](Extension) of a record. It is void after a reboot.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved<E> {
-    #[serde(default)]
-    format: Format<1>,
+    format: Format,
     boot: BootId,
     entry: E,
 }
 
-/// What is written below the two lines in the file of a lease.
-pub fn body(boot: BootId, entry: &Entry) -> io::Result<Vec<u8>> {
-    Ok(serde_json::to_vec(&Saved { format: Format::WRITTEN, boot, entry })?)
+/// The whole text of a record.
+pub fn render(boot: BootId, entry: &Entry) -> io::Result<String> {
+    let saved = serde_json::to_string(&Saved {
+        format: Format,
+        boot,
+        entry,
+    })?;
+    Ok(Extension::of(&entry.lease().terms).line() + &saved)
 }
 
-/// The text of what an extension changes in a lease. All of these texts have the same length.
-#[must_use]
-pub fn extension(lease: &Lease) -> String {
-    format!("{:032x} {:020} {}", lease.terms.write.0, lease.terms.revision.0, grant::deadline(lease.terms.deadline))
-}
-
-fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
-    let (write, rest) = text.split_once(' ')?;
-    let (revision, deadline) = rest.split_once(' ')?;
-    let write = WriteId(u128::from_str_radix(write, 16).ok()?);
-    Some((write, Revision(revision.parse().ok()?), grant::parse_deadline(deadline)?))
-}
-
-/// The entry in a file, with the boot in which it was written.
+/// The entry in a record, with the boot in which it was written.
 pub fn read(text: &[u8]) -> io::Result<(BootId, Entry)> {
     let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
-    let (extension, rest) = alternating::latest(text).ok_or(ErrorKind::InvalidData)?;
-    let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
+    let (extension, rest) = Extension::read(text).ok_or(ErrorKind::InvalidData)?;
     let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
-    saved.entry.extend(write, revision, deadline);
+    saved.entry.extend(extension);
     Ok((saved.boot, saved.entry))
+}
+
+/// The entry in the record at `path`. `None`: the file is of another boot; or it is hidden and was not put in its place, because the
+/// guard that wrote it has not confirmed that lease.
+pub fn read_of(boot: BootId, path: &Path) -> io::Result<Option<Entry>> {
+    let name = path.file_name().unwrap_or_default();
+    if name.as_encoded_bytes().starts_with(b".") {
+        return Ok(None);
+    }
+    let (of, entry) = read(&fs::read(path)?)?;
+    if of != boot {
+        return Ok(None);
+    }
+    if name != entry.lease().service.as_str() {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    Ok(Some(entry))
 }
 
 /// Enforces the kept leases for as long as there is no guard: sends SIGKILL to their control groups once that is due. systemd has
@@ -64,8 +70,6 @@ pub struct Unguarded {
     hierarchy: Hierarchy,
     /// The control groups that have got SIGKILL.
     killed: BTreeSet<String>,
-    /// Whether there was a lease at the last look.
-    has_leases: bool,
 }
 
 impl Unguarded {
@@ -75,7 +79,12 @@ impl Unguarded {
     }
 
     fn on(folder: &Path, boot: BootId, hierarchy: Hierarchy) -> Self {
-        Self { folder: folder.to_owned(), boot, hierarchy, killed: BTreeSet::new(), has_leases: false }
+        Self {
+            folder: folder.to_owned(),
+            boot,
+            hierarchy,
+            killed: BTreeSet::new(),
+        }
     }
 
     /// Sends SIGKILL to what is left in the control groups of each lease for which it is due. Returns the groups that have got it for
@@ -83,35 +92,23 @@ impl Unguarded {
     /// is left to the next guard, which tells of it.
     pub fn kill_overdue(&mut self) -> Vec<(Lease, String)> {
         let mut killed = Vec::new();
-        self.has_leases = false;
         for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            // A guard that is putting a file in its place serves.
-            if file.file_name().as_encoded_bytes().starts_with(b".") {
+            let Ok(Some(entry)) = read_of(self.boot, &file.path()) else {
                 continue;
-            }
-            let Ok((boot, entry)) = fs::read(file.path()).and_then(|text| read(&text)) else { continue };
+            };
             let lease = entry.lease();
-            if boot != self.boot {
-                continue;
-            }
-            self.has_leases = true;
             if !clock::now().has_passed(lease.terms.kill_at()) {
                 continue;
             }
             for path in &lease.cgroups {
                 let is_left = !self.hierarchy.is_empty(path).unwrap_or(false);
-                if is_left && self.hierarchy.kill(path).is_ok() && self.killed.insert(path.clone()) {
+                if is_left && self.hierarchy.kill(path).is_ok() && self.killed.insert(path.clone())
+                {
                     killed.push((lease.clone(), path.clone()));
                 }
             }
         }
         killed
-    }
-
-    /// Whether there was a lease at the last look.
-    #[must_use]
-    pub fn has_leases(&self) -> bool {
-        self.has_leases
     }
 }
 
@@ -123,7 +120,10 @@ mod tests {
     use putexd_core::guard::table::Table;
 
     use super::*;
-    use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, ServiceName};
+    use crate::types::{
+        FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time,
+        WriteId,
+    };
 
     fn keep(folder: &Path, boot: BootId, service: &str, deadline: Time) {
         let lease = Lease {
@@ -148,16 +148,19 @@ mod tests {
         };
         let name = lease.service.clone();
         let mut table = Table::default();
-        let (lines, command) = (alternating::lines(&extension(&lease)), Command::Arm { lease, shorter: false });
-        table.handle(Time::default(), command);
+        let shorter = false;
+        table.handle(Time::default(), Command::Arm { lease, shorter });
         let entry = table.entry_of(&name).expect("it is armed");
-        let text = [lines.into_bytes(), body(boot, entry).expect("can be written")].concat();
+        let text = render(boot, entry).expect("can be written");
         fs::write(folder.join(service), text).expect("writes");
     }
 
     #[test]
     fn without_a_guard_what_is_overdue_is_killed_again_and_again_and_nothing_else() {
-        let (leases, groups) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let (leases, groups) = (
+            tempfile::tempdir().expect("a folder"),
+            tempfile::tempdir().expect("a folder"),
+        );
         fs::write(groups.path().join("cgroup.procs"), "").expect("a file");
         let now = clock::now();
         let ago = |seconds| Time {
@@ -173,19 +176,29 @@ mod tests {
             keep(leases.path(), boot, service, deadline);
             let group = groups.path().join(format!("{service}.service"));
             fs::create_dir(&group).expect("a folder");
-            for (file, text) in
-                [("cgroup.procs", ""), ("cgroup.kill", ""), ("cgroup.events", &format!("populated {populated}\n"))]
-            {
+            for (file, text) in [
+                ("cgroup.procs", ""),
+                ("cgroup.kill", ""),
+                ("cgroup.events", &format!("populated {populated}\n")),
+            ] {
                 fs::write(group.join(file), text).expect("a file");
             }
         }
         fs::write(leases.path().join("torn"), "half").expect("writes");
         let kill = |service: &str| groups.path().join(format!("{service}.service/cgroup.kill"));
         let mut unguarded = Unguarded::on(leases.path(), BootId(5), Hierarchy::at(groups.path()));
-        let killed: Vec<_> = unguarded.kill_overdue().into_iter().map(|(_, path)| path).collect();
+        let killed: Vec<_> = unguarded
+            .kill_overdue()
+            .into_iter()
+            .map(|(_, path)| path)
+            .collect();
         assert_eq!(killed, ["/late.service"]);
         for service in ["empty", "stopping", "former"] {
-            assert_eq!(fs::read_to_string(kill(service)).expect("is there"), "", "{service}");
+            assert_eq!(
+                fs::read_to_string(kill(service)).expect("is there"),
+                "",
+                "{service}"
+            );
         }
         fs::write(kill("late"), "").expect("writes");
         assert_eq!(unguarded.kill_overdue(), [], "this was told");

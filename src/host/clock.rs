@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
 };
 
 use crate::types::Time;
@@ -24,7 +24,9 @@ pub fn now() -> Time {
 /// clocks, so that a test can put a library in between that makes the wall clock of one program jump.
 #[must_use]
 pub fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 fn span(spec: Timespec) -> Duration {
@@ -42,7 +44,10 @@ pub struct BootTimer {
 impl BootTimer {
     /// A timer that is not set. Fails when the process has no file descriptors left.
     pub fn new() -> io::Result<Self> {
-        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let fd = timerfd_create(
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         Ok(Self { fd })
     }
 
@@ -50,10 +55,22 @@ impl BootTimer {
     pub fn set(&self, boot: Option<Duration>) -> io::Result<()> {
         // Zero would disarm the timer; the earliest settable point is 1 ns.
         let at = boot.map_or(Duration::ZERO, |boot| boot.max(Duration::from_nanos(1)));
-        let it_value =
-            Timespec { tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX), tv_nsec: at.subsec_nanos().into() };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
+        let it_value = Timespec {
+            tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: at.subsec_nanos().into(),
+        };
+        let it_interval = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        timerfd_settime(
+            &self.fd,
+            TimerfdTimerFlags::ABSTIME,
+            &Itimerspec {
+                it_interval,
+                it_value,
+            },
+        )?;
         Ok(())
     }
 

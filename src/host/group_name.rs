@@ -4,10 +4,16 @@
 /// for `-.slice`, which is the root, and for what is no slice.
 #[must_use]
 pub fn slice_path(slice: &str) -> String {
-    let Some(stem) = slice.strip_suffix(".slice").filter(|stem| *stem != "-" && !stem.is_empty()) else {
+    let Some(stem) = slice
+        .strip_suffix(".slice")
+        .filter(|stem| *stem != "-" && !stem.is_empty())
+    else {
         return String::new();
     };
-    let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
+    let ends = stem
+        .match_indices('-')
+        .map(|(at, _)| at)
+        .chain([stem.len()]);
     let mut path = String::new();
     for part in ends.filter_map(|end| stem.get(..end)) {
         path.push('/');
@@ -40,7 +46,11 @@ pub fn escape(name: &str) -> String {
         || name.starts_with("cgroup.")
         || matches!(name, "notify_on_release" | "release_agent" | "tasks")
         || CONTROLLERS.contains(&stem);
-    if taken { format!("_{name}") } else { name.to_owned() }
+    if taken {
+        format!("_{name}")
+    } else {
+        name.to_owned()
+    }
 }
 
 /// The unit whose control group has this name: the reverse of [`escape`].
@@ -52,7 +62,9 @@ pub fn unescape(name: &str) -> &str {
 /// Whether `group` is `other` or lies below it.
 #[must_use]
 pub fn is_within(group: &str, other: &str) -> bool {
-    group.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    group
+        .strip_prefix(other)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -63,7 +75,10 @@ mod tests {
     fn slices_are_nested() {
         assert_eq!(slice_path("-.slice"), "");
         assert_eq!(slice_path("system.slice"), "/system.slice");
-        assert_eq!(slice_path("system-db.slice"), "/system.slice/system-db.slice");
+        assert_eq!(
+            slice_path("system-db.slice"),
+            "/system.slice/system-db.slice"
+        );
         assert_eq!(slice_path("a-b-c.slice"), "/a.slice/a-b.slice/a-b-c.slice");
     }
 
@@ -79,7 +94,9 @@ mod tests {
     #[test]
     fn a_group_is_within_itself_and_those_above_it() {
         assert!(is_within("/a.slice", "/a.slice") && is_within("/a.slice/a-b.slice", "/a.slice"));
-        assert!(!is_within("/a.slice", "/a.slice/a-b.slice") && !is_within("/a.slices", "/a.slice"));
+        assert!(
+            !is_within("/a.slice", "/a.slice/a-b.slice") && !is_within("/a.slices", "/a.slice")
+        );
         assert!(!is_within("/", "/a.slice"));
     }
 }

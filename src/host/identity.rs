@@ -30,16 +30,23 @@ pub fn machine_id() -> io::Result<MachineId> {
 
 /// The id of this boot, new with each boot. Fails when it cannot be read or understood.
 pub fn boot_id() -> io::Result<BootId> {
-    parse("/proc/sys/kernel/random/boot_id", |text| text.trim().replace('-', "").parse())
+    parse("/proc/sys/kernel/random/boot_id", |text| {
+        text.trim().replace('-', "").parse()
+    })
 }
 
 /// The host's name as uname(2) gives it.
 #[must_use]
 pub fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn parse<T>(path: &str, read: impl Fn(&str) -> Result<T, IdError>) -> io::Result<T> {
-    let text = fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-    read(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {error}")))
+    let text = fs::read_to_string(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    read(&text)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {error}")))
 }

@@ -12,22 +12,18 @@ pub const SYSRQ_TRIGGER: &str = "/proc/sysrq-trigger";
 /// Takes the host down as `how` says; returns at once where it says only to alert, or when all failed.
 ///
 /// The sysrq trigger comes first, because it asks neither drivers nor file systems, any of which may be what hangs.
-/// Containers have none: there reboot(2) ends the container. A `sysrq` other than [`SYSRQ_TRIGGER`] is one of a test,
-/// which must not take the host down, so that reboot(2) is not called then.
+/// Containers have none: there reboot(2) ends the container. A `sysrq` other than [`SYSRQ_TRIGGER`] is the same file at another
+/// place, or one of a test, which must not take the host down, so that reboot(2) is not called then.
 pub fn self_fence(how: OnStopFailure, sysrq: &Path) -> io::Result<()> {
-    match by_sysrq(how, sysrq) {
-        Err(_) if sysrq == Path::new(SYSRQ_TRIGGER) => {
-            Ok(rustix::system::reboot(rustix::system::RebootCommand::Restart)?)
-        }
+    let letter = match how {
+        OnStopFailure::Alert => return Ok(()),
+        OnStopFailure::RebootForce => "b",
+        OnStopFailure::KernelPanic => "c",
+    };
+    match fs::write(sysrq, letter) {
+        Err(_) if sysrq == Path::new(SYSRQ_TRIGGER) => Ok(rustix::system::reboot(
+            rustix::system::RebootCommand::Restart,
+        )?),
         outcome => outcome,
-    }
-}
-
-/// The first half of [`self_fence`], for a program that may not call reboot(2).
-pub fn by_sysrq(how: OnStopFailure, sysrq: &Path) -> io::Result<()> {
-    match how {
-        OnStopFailure::Alert => Ok(()),
-        OnStopFailure::RebootForce => fs::write(sysrq, "b"),
-        OnStopFailure::KernelPanic => fs::write(sysrq, "c"),
     }
 }

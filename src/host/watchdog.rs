@@ -30,7 +30,10 @@ mod tests {
             let timeout = second * seconds;
             let a_little = Duration::from_millis(1);
             assert_eq!(longest_timeout(reach(timeout) + a_little), timeout);
-            assert_eq!(longest_timeout(reach(timeout).saturating_sub(a_little)), timeout.saturating_sub(second));
+            assert_eq!(
+                longest_timeout(reach(timeout).saturating_sub(a_little)),
+                timeout.saturating_sub(second)
+            );
         }
         assert_eq!(longest_timeout(Duration::ZERO), Duration::ZERO);
     }

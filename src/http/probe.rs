@@ -3,73 +3,49 @@
 
 use std::time::Duration;
 
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, HOST};
+use hyper::header::{ACCEPT, CONNECTION};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CheckError, Target};
+use crate::types::with_sources;
 
 /// Limit of the size of an answer's head, and of what is read ahead of its body.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Checks `target` within `limit`.
-pub(super) async fn check(target: &Target, limit: Duration) -> Result<(), CheckError> {
-    let failed = |error: &dyn std::error::Error| CheckError::Failed(error.to_string());
+pub async fn check(target: &Target, limit: Duration) -> Result<(), CheckError> {
     let checking = async {
         match target {
-            Target::Tcp(address) => TcpStream::connect(address).await.map(drop).map_err(|error| failed(&error)),
+            Target::Tcp(address) => match TcpStream::connect(address).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(CheckError::Failed(error.to_string())),
+            },
             Target::Http(url) => match ask(url).await {
                 Ok(status) if status.is_success() => Ok(()),
                 Ok(status) => Err(CheckError::Status(status.as_u16())),
-                Err(error) => Err(failed(&*error)),
+                Err(error) => Err(CheckError::Failed(with_sources(&*error))),
             },
         }
     };
-    timeout(limit, checking).await.unwrap_or(Err(CheckError::Late))
+    timeout(limit, checking)
+        .await
+        .unwrap_or(Err(CheckError::Late))
 }
 
 async fn ask(url: &str) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>> {
-    let Url { host, port, authority, path } = Url::of(url);
-    let stream = TcpStream::connect((host, port)).await?;
-    let request = Request::get(path)
-        .header(HOST, authority)
+    let request = Request::get(url)
         .header(ACCEPT, "*/*")
         .header(CONNECTION, "close")
         .body(String::new())?;
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(BUFFER_BYTES).handshake(TokioIo::new(stream)).await?;
-    tokio::select! {
-        answer = sender.send_request(request) => Ok(answer?.status()),
-        // If the connection ends, the request itself reports the error.
-        status = async { drop(connection.await); std::future::pending().await } => status,
-    }
-}
-
-/// The parts of a URL.
-#[derive(Debug, PartialEq, Eq)]
-struct Url<'a> {
-    /// An IPv6 address without its brackets.
-    host: &'a str,
-    port: u16,
-    authority: &'a str,
-    path: String,
-}
-
-impl<'a> Url<'a> {
-    /// `url` is well-formed, because the configuration has checked it.
-    fn of(url: &'a str) -> Self {
-        let rest = url.strip_prefix("http://").unwrap_or(url);
-        let rest = rest.split('#').next().unwrap_or_default();
-        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        let with_port = authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        // In an IPv6 address without a port the last colon is within the brackets.
-        let (host, port) = with_port.filter(|_| !authority.ends_with(']')).unwrap_or((authority, 80));
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        Self { host: host.trim_matches(['[', ']']), port, authority, path: format!("{slash}{path}") }
-    }
+    let client = Client::builder(TokioExecutor::new())
+        .http1_max_buf_size(BUFFER_BYTES)
+        .pool_max_idle_per_host(0)
+        .build_http();
+    Ok(client.request(request).await?.status())
 }
 
 #[cfg(test)]
@@ -90,7 +66,9 @@ mod tests {
 
     /// A server that answers each connection with these bytes and leaves it open. The receiver gets the requests.
     async fn server(answer: &'static [u8]) -> (String, mpsc::UnboundedReceiver<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a loopback port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
         let (sender, asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -108,52 +86,69 @@ mod tests {
         (url, asked)
     }
 
-    #[test]
-    fn an_url_is_taken_apart() {
-        let target = |url| {
-            let Url { host, port, path, .. } = Url::of(url);
-            format!("{host} {port} {path}")
-        };
-        assert_eq!(target("http://h1"), "h1 80 /");
-        assert_eq!(target("http://h1:8080/health?deep=1#x"), "h1 8080 /health?deep=1");
-        assert_eq!(target("http://[::1]:81?a:1"), "::1 81 /?a:1");
-        assert_eq!(target("http://[fe80::1%eth0]/"), "fe80::1%eth0 80 /");
-    }
-
     #[tokio::test]
     async fn any_2xx_is_health_and_nothing_else_is() {
         let answers: [(&[u8], bool); 6] = [
-            (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\nx", true),
+            (
+                b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\nx",
+                true,
+            ),
             (b"HTTP/1.1 204 No Content\r\n\r\n", true),
             (b"HTTP/1.0 299 Odd\r\n\r\n", true),
-            (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", false),
-            (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", false),
-            (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", false),
+            (
+                b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+                false,
+            ),
+            (
+                b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+                false,
+            ),
+            (
+                b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+                false,
+            ),
         ];
         for (answer, healthy) in answers {
             let (url, _asked) = server(answer).await;
             let result = get(&url, LIMIT).await;
-            assert_eq!(result.is_ok(), healthy, "{}: {result:?}", String::from_utf8_lossy(answer));
+            assert_eq!(
+                result.is_ok(),
+                healthy,
+                "{}: {result:?}",
+                String::from_utf8_lossy(answer)
+            );
         }
     }
 
     #[tokio::test]
     async fn the_request_names_host_and_path() {
         let (url, mut asked) = server(b"HTTP/1.1 200 OK\r\n\r\n").await;
-        get(&format!("{url}/health?deep=1#part"), LIMIT).await.expect("it is healthy");
+        get(&format!("{url}/health?deep=1#part"), LIMIT)
+            .await
+            .expect("it is healthy");
         let request = asked.recv().await.expect("it was asked");
-        assert!(request.starts_with("GET /health?deep=1 HTTP/1.1\r\n"), "{request}");
-        assert!(request.contains(&format!("host: {}\r\n", url.trim_start_matches("http://"))), "{request}");
+        assert!(
+            request.starts_with("GET /health?deep=1 HTTP/1.1\r\n"),
+            "{request}"
+        );
+        assert!(
+            request.contains(&format!("host: {}\r\n", url.trim_start_matches("http://"))),
+            "{request}"
+        );
     }
 
     #[tokio::test]
     async fn a_head_without_end_and_an_answer_that_does_not_come_are_no_health() {
-        let head: &'static [u8] = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(4 * BUFFER_BYTES)).leak().as_bytes();
+        let head: &'static [u8] = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(4 * BUFFER_BYTES))
+            .leak()
+            .as_bytes();
         let (url, _asked) = server(head).await;
         let error = get(&url, LIMIT).await.expect_err("too much");
         assert!(matches!(error, CheckError::Failed(_)), "{error}");
         let (url, _asked) = server(b"HTTP/1.1 200").await;
-        let error = get(&url, Duration::from_millis(50)).await.expect_err("nothing");
+        let error = get(&url, Duration::from_millis(50))
+            .await
+            .expect_err("nothing");
         assert_eq!(error, CheckError::Late);
         assert!(get("http://127.0.0.1:1/", LIMIT).await.is_err());
     }
@@ -168,16 +163,33 @@ mod tests {
             return;
         }
         let (url, mut asked) = server(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-        let module = module_path!().split_once("::").expect("it is in a module").1;
+        let module = module_path!()
+            .split_once("::")
+            .expect("it is in a module")
+            .1;
         let name = format!("{module}::a_proxy_of_the_environment_is_not_asked");
         let mut again = Command::new(std::env::current_exe().expect("this test"));
-        again.args(["--exact", &name]).env(AGAIN, "1").env_remove("no_proxy").env_remove("NO_PROXY");
+        again
+            .args(["--exact", &name])
+            .env(AGAIN, "1")
+            .env_remove("no_proxy")
+            .env_remove("NO_PROXY");
         for variable in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
             again.env(variable, &url);
         }
-        let ended = tokio::task::spawn_blocking(move || again.output()).await.expect("a thread").expect("it runs");
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
-        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{ended:?}");
+        let ended = tokio::task::spawn_blocking(move || again.output())
+            .await
+            .expect("a thread")
+            .expect("it runs");
+        assert!(
+            ended.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ended.stdout)
+        );
+        assert!(
+            String::from_utf8_lossy(&ended.stdout).contains("1 passed"),
+            "{ended:?}"
+        );
         assert!(asked.try_recv().is_err(), "the proxy was asked");
     }
 }

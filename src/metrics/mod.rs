@@ -2,12 +2,12 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`counters`] | what is counted and shown of services and store, by atomic numbers |
+//! | [`counters`] | what is counted, and what services show of themselves |
 //! | [`text`] | the OpenMetrics text, made when it is asked for |
 //! | [`answer`] | the answers to `GET /metrics` and `GET /lease/SERVICE` |
 //! | [`host_name`] | by which names a client may ask for the metrics |
 //!
-//! **Architecture invariant:** nothing here is waited for by an election. A service increments and stores atomic numbers; all
+//! **Architecture invariant:** nothing here is waited for by an election. A service counts, and replaces what it shows; all
 //! else happens on the thread of [`http`](crate::http).
 
 mod answer;
@@ -15,6 +15,6 @@ mod counters;
 mod host_name;
 mod text;
 
-pub use answer::{Answers, Sources};
-pub use counters::{Metrics, OfService, Renewal, Result, Shown, bit};
-pub use text::{HostFacts, StoreFacts};
+pub use answer::Answers;
+pub use counters::{Metrics, OfService, Shown};
+pub use text::{HostFacts, Sources};

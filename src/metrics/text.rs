@@ -1,56 +1,89 @@
 //! The OpenMetrics text, made when it is asked for.
 
-use std::fmt::{self, Debug};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
 
-use super::counters::{BOUNDS_US, Metrics, Numbers, bit};
+use super::counters::{Metrics, Shown};
 use crate::election::State;
+use crate::facts::alarm::{AlarmKind, Urgency};
 use crate::guard_client::grant::{self, GrantError};
-use crate::journal::{self, Alarm};
-use crate::types::ServiceName;
+use crate::guard_client::{GuardClient, Link};
+use crate::types::NodeId;
 
 /// The prefix of all names.
 const PREFIX: &str = "putexd";
 
-/// How the store answers this host.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct StoreFacts {
-    /// For how long it has given no answer; zero: it answers.
-    pub silent: Duration,
-    /// For how long it has answered reads and taken no write; zero: it takes them, or nobody writes.
-    pub unwritten: Duration,
-    /// How often it gave no answer for a second or more.
-    pub silences: u64,
+/// Where the answers come from.
+pub struct Sources {
+    /// This host's name in the locks.
+    pub node: NodeId,
+    /// The directory of the grants.
+    pub leases: PathBuf,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// The guard.
+    pub guard: GuardClient,
+    /// What is true at the moment.
+    pub host: Box<dyn Fn() -> HostFacts + Send + Sync>,
 }
 
-/// What stands on the host as a whole.
-#[derive(Debug, Clone, Copy, Default)]
+/// What is true at the moment of a text, beside the counters and the guard.
+#[derive(Debug, Clone, Default)]
 pub struct HostFacts {
-    /// Whether an operator has drained it.
+    /// For how long the store has given no answer, or taken no write.
+    pub store_silent: Duration,
+    /// Whether an operator has drained the host.
     pub drained: bool,
-    /// The kinds of alarms that stand, each as its [`bit`].
-    pub alarms: u64,
+    /// The kind of each alarm that stands, of the host and of its services.
+    pub alarms: Vec<AlarmKind>,
 }
 
-/// What is true at the moment of a text, beside the counters.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    pub(super) node: String,
-    /// When the program was started, since 1970.
-    pub(super) started: Duration,
-    pub(super) store: StoreFacts,
-    pub(super) host: HostFacts,
-    pub(super) guard_answers: bool,
-    /// Whether the hardware watchdog is served; `None`: none is configured, or the guard did not tell.
-    pub(super) watchdog_served: Option<bool>,
+type Labels = Vec<(&'static str, String)>;
+
+/// The name, the help and the value of a number that each service shows.
+type OfService = (&'static str, &'static str, fn(&Shown) -> f64);
+
+const OF_SERVICES: [OfService; 4] = [
+    (
+        "holder",
+        "Whether this host is the lock's holder by the latest record",
+        |shown| shown.holds.into(),
+    ),
+    (
+        "stopped",
+        "Whether an operator keeps the service stopped on all hosts, as far as this host knows",
+        |shown| shown.stopped.into(),
+    ),
+    (
+        "paused",
+        "Whether the holder has a long lease, so that no host takes over, as far as this host knows",
+        |shown| shown.paused.into(),
+    ),
+    (
+        "lease_duration_seconds",
+        "T, the time after which a lease that is not renewed is over",
+        |shown| shown.lease,
+    ),
+];
+
+fn gauges(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels, f64)>,
+) {
+    let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+    for (labels, value) in samples {
+        family.get_or_create(&labels).set(value);
+    }
+    registry.register(name, help, family);
 }
 
 /// Makes the text. The leases are read from the grants in `leases`, and so are true whatever putexd is doing.
@@ -58,237 +91,89 @@ pub(super) struct Facts {
 /// # Panics
 ///
 /// Never: writing to a string does not fail.
-pub(super) fn render(metrics: &Metrics, facts: &Facts, leases: &Path) -> String {
-    let services = metrics.all().into_iter();
-    let services = services.map(|(name, numbers)| {
-        let left = match grant::held(leases, &name) {
-            Ok(held) => Some(held.left),
-            Err(GrantError::Passed) => Some(Duration::ZERO),
-            Err(GrantError::NoGrant(_) | GrantError::Malformed(_)) => None,
-        };
-        Row { name, numbers, left }
-    });
-    let snapshot = Snapshot { metrics: metrics.clone(), facts: facts.clone(), services: services.collect() };
+pub(super) fn render(sources: &Sources) -> String {
+    let (metrics, host) = (&sources.metrics, (sources.host)());
+    let services = metrics.services();
     let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(snapshot));
+    registry.register(
+        "build",
+        "Version of putexd, and its name in the locks",
+        Info::new(vec![
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("node", sources.node.to_string()),
+        ]),
+    );
+    for (name, help, value) in [
+        (
+            "services",
+            "Services that run under putexd on this host",
+            u32::try_from(services.len()).map_or(f64::NAN, f64::from),
+        ),
+        (
+            "guard_connected",
+            "Whether the guard answers; without it no lease is armed",
+            f64::from(*sources.guard.link().borrow() == Link::Up),
+        ),
+        (
+            "drained",
+            "Whether an operator has drained this host, so that it takes over nothing",
+            f64::from(host.drained),
+        ),
+        (
+            "store_silent_seconds",
+            "For how long the store has given no answer, or taken no write; 0 if it does",
+            host.store_silent.as_secs_f64(),
+        ),
+    ] {
+        registry.register(name, help, ConstGauge::new(value));
+    }
+    let of = |service: &dyn ToString| vec![("service", service.to_string())];
+    for (name, help, value) in OF_SERVICES {
+        let services = services.iter();
+        let samples = services.map(|(service, shown)| (of(service), value(shown)));
+        gauges(&mut registry, name, help, samples);
+    }
+    let states = services.iter().flat_map(|(service, shown)| {
+        State::ALL.map(|state| {
+            let mut labels = of(service);
+            labels.push(("state", state.to_string()));
+            (labels, f64::from(state == shown.state))
+        })
+    });
+    let help = "Whether the service is in this state on this host";
+    gauges(&mut registry, "state", help, states);
+    let left = services.keys().filter_map(|service| {
+        let left = match grant::held(&sources.leases, service) {
+            Ok(lease) => lease.left.as_secs_f64(),
+            Err(GrantError::Passed) => 0.0,
+            Err(GrantError::NoGrant(_) | GrantError::Malformed(_)) => return None,
+        };
+        Some((of(service), left))
+    });
+    let help = "How long this host may still run the service, by the guard's grant; no value without a grant";
+    gauges(&mut registry, "lease_left_seconds", help, left);
+    let alarms = AlarmKind::ALL.iter().map(|kind| {
+        let level = match kind.urgency() {
+            Urgency::Error => "error",
+            Urgency::Warn => "warn",
+        };
+        let labels = vec![("kind", kind.name()), ("level", level.to_owned())];
+        let standing = host.alarms.iter().filter(|standing| *standing == kind);
+        (labels, standing.fold(0.0, |count, _| count + 1.0))
+    });
+    let help = "Services of this host on which an alarm of this kind stands, and 1 more if it stands for the host itself";
+    gauges(&mut registry, "standing_alarms", help, alarms);
+    registry.register(
+        "renewals",
+        "Renewals of the locks by this host, by the answer of the store",
+        metrics.renewals.clone(),
+    );
+    registry.register(
+        "renewal_duration_seconds",
+        "From the sending of a renewal to the answer of the store, for all services of this host",
+        metrics.renewal_duration.clone(),
+    );
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
-}
-
-#[derive(Debug)]
-struct Row {
-    name: ServiceName,
-    numbers: Arc<Numbers>,
-    /// What is left of the lease; `None`: there is no grant.
-    left: Option<Duration>,
-}
-
-/// The name of a gauge, its help, and the value that it has for a service.
-type Column<T> = (&'static str, &'static str, fn(&Row) -> Option<T>);
-
-#[derive(Debug)]
-struct Snapshot {
-    metrics: Metrics,
-    facts: Facts,
-    services: Vec<Row>,
-}
-
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        self.encode_host(&mut encoder)?;
-        self.encode_store(&mut encoder)?;
-        self.encode_services(&mut encoder)?;
-        self.encode_counters(&mut encoder)
-    }
-}
-
-impl Snapshot {
-    fn encode_host(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.facts.node)];
-        let mut build = encoder.encode_descriptor(
-            "build",
-            "Version of putexd, and its name in the locks",
-            None,
-            MetricType::Info,
-        )?;
-        build.encode_info(&labels)?;
-        let started = self.facts.started.as_secs_f64();
-        seconds(encoder, "start_time", "When putexd was started, since 1970")?.encode_gauge(&started)?;
-        number(encoder, "services", "Services that run under putexd on this host")?
-            .encode_gauge(&u64::try_from(self.services.len()).unwrap_or(u64::MAX))?;
-        number(encoder, "guard_connected", "Whether the guard answers; without it no lease is armed")?
-            .encode_gauge(&u32::from(self.facts.guard_answers))?;
-        if let Some(served) = self.facts.watchdog_served {
-            number(encoder, "watchdog_served", "Whether the guard serves the hardware watchdog that is configured")?
-                .encode_gauge(&u32::from(served))?;
-        }
-        number(encoder, "drained", "Whether an operator has drained this host, so that it takes over nothing")?
-            .encode_gauge(&u32::from(self.facts.host.drained))?;
-        let help =
-            "Services of this host on which an alarm of this kind stands, and 1 more if it stands for the host itself";
-        let mut standing = number(encoder, "standing_alarms", help)?;
-        let masks: Vec<u64> =
-            self.services.iter().map(|row| row.numbers.alarms()).chain([self.facts.host.alarms]).collect();
-        for alarm in Alarm::ALL.iter().filter(|alarm| alarm.level() != tracing::Level::INFO) {
-            let (kind, level) = (alarm.kind(), alarm.level().as_str().to_ascii_lowercase());
-            let count = masks.iter().filter(|mask| *mask & bit(*alarm) != 0).count();
-            let labels = [("kind", kind.as_str()), ("level", &level)];
-            standing.encode_family(&labels)?.encode_gauge(&u64::try_from(count).unwrap_or(u64::MAX))?;
-        }
-        let mut alarms = counter(encoder, "alarms", "Alarms that this putexd has written to the journal, by kind")?;
-        for alarm in Alarm::ALL {
-            let (kind, level) = (alarm.kind(), alarm.level().as_str().to_ascii_lowercase());
-            count(&mut alarms, &[("kind", kind.as_str()), ("level", &level)], journal::raised(*alarm))?;
-        }
-        Ok(())
-    }
-
-    fn encode_store(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let store = self.facts.store;
-        seconds(encoder, "store_silent", "For how long the store has given no answer; 0 if it answers")?
-            .encode_gauge(&store.silent.as_secs_f64())?;
-        seconds(
-            encoder,
-            "store_unwritten",
-            "For how long the store has answered reads and taken no write; 0 if it takes them",
-        )?
-        .encode_gauge(&store.unwritten.as_secs_f64())?;
-        counter(encoder, "store_silences", "How often the store gave no answer for a second or more")?
-            .encode_counter::<NoLabelSet, _, u64>(&store.silences, None)?;
-        let mut calls = counter(encoder, "store_calls", "Calls to the store, by kind, and whether it answered")?;
-        for (call, result, number) in self.metrics.calls() {
-            count(&mut calls, &[("call", call), ("result", result)], number)?;
-        }
-        let (sum_us, buckets) = self.metrics.latency().read();
-        let bounds = BOUNDS_US.iter().map(|bound| in_seconds(*bound)).chain([f64::MAX]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(buckets).collect();
-        let total = buckets.iter().map(|(_, number)| number).sum();
-        let help = "From the sending of a renewal to the answer of the store, for all services of this host";
-        let mut histogram =
-            encoder.encode_descriptor("renewal_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        histogram.encode_histogram::<NoLabelSet>(in_seconds(sum_us), total, &buckets, None)
-    }
-
-    fn encode_services(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let mut states = number(encoder, "state", "Whether the service is in this state on this host")?;
-        for row in &self.services {
-            let now = row.numbers.state();
-            for state in State::ALL {
-                let labels = [("service", row.name.as_str()), ("state", state.as_str())];
-                states.encode_family(&labels)?.encode_gauge(&u32::from(state == now))?;
-            }
-        }
-        let gauges: [Column<u32>; 5] = [
-            ("holder", "Whether this host is the lock's holder by the latest record", |row| {
-                Some(row.numbers.holds().into())
-            }),
-            ("unit_alive", "Whether some unit of the service was alive here when they were last looked at", |row| {
-                Some(row.numbers.alive().into())
-            }),
-            (
-                "stopped",
-                "Whether an operator keeps the service stopped on all hosts, as far as this host knows",
-                |row| Some(row.numbers.is_stopped().into()),
-            ),
-            (
-                "paused",
-                "Whether the holder has a long lease, so that no host takes over, as far as this host knows",
-                |row| Some(row.numbers.is_paused().into()),
-            ),
-            ("healthy", "The last verdict of the health check, where there is one", |row| {
-                row.numbers.healthy().map(u32::from)
-            }),
-        ];
-        for (name, help, value) in gauges {
-            let mut gauge = number(encoder, name, help)?;
-            for (row, value) in self.services.iter().filter_map(|row| Some((row, value(row)?))) {
-                gauge.encode_family(&row.label())?.encode_gauge(&value)?;
-            }
-        }
-        let spans: [Column<Duration>; 3] = [
-            ("lease_duration", "T, the time after which a lease that is not renewed is over", |row| {
-                Some(row.numbers.lease())
-            }),
-            (
-                "lease_left",
-                "How long this host may still run the service, by the guard's grant; no value without a grant",
-                |row| row.left,
-            ),
-            ("last_renewal_timestamp", "When the store last took a renewal of this host, since 1970", |row| {
-                row.numbers.renewed()
-            }),
-        ];
-        for (name, help, value) in spans {
-            let mut gauge = seconds(encoder, name, help)?;
-            for (row, value) in self.services.iter().filter_map(|row| Some((row, value(row)?))) {
-                gauge.encode_family(&row.label())?.encode_gauge(&value.as_secs_f64())?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_counters(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let mut transitions =
-            counter(encoder, "transitions", "How often the service has entered this state on this host")?;
-        for row in &self.services {
-            for (state, number) in row.numbers.entered() {
-                count(&mut transitions, &[("service", row.name.as_str()), ("to", state.as_str())], number)?;
-            }
-        }
-        let mut stops =
-            counter(encoder, "stops", "How often this host has stopped the unit as its holder, by the cause")?;
-        for row in &self.services {
-            for (cause, number) in row.numbers.stops() {
-                count(&mut stops, &[("service", row.name.as_str()), ("cause", cause)], number)?;
-            }
-        }
-        let mut renewals =
-            counter(encoder, "renewals", "Renewals of the lock by this host, by the answer of the store")?;
-        for row in &self.services {
-            for (result, number) in row.numbers.renewals() {
-                count(&mut renewals, &[("service", row.name.as_str()), ("result", result.as_str())], number)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Row {
-    fn label(&self) -> [(&'static str, &str); 1] {
-        [("service", self.name.as_str())]
-    }
-}
-
-fn number<'a>(
-    encoder: &'a mut DescriptorEncoder,
-    name: &'a str,
-    help: &str,
-) -> std::result::Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Gauge)
-}
-
-fn seconds<'a>(
-    encoder: &'a mut DescriptorEncoder,
-    name: &'a str,
-    help: &str,
-) -> std::result::Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)
-}
-
-fn counter<'a>(
-    encoder: &'a mut DescriptorEncoder,
-    name: &'a str,
-    help: &str,
-) -> std::result::Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Counter)
-}
-
-fn count(counter: &mut MetricEncoder, labels: &impl EncodeLabelSet, number: u64) -> fmt::Result {
-    counter.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&number, None)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "microseconds fit into 52 bits for a hundred years")]
-fn in_seconds(microseconds: u64) -> f64 {
-    microseconds as f64 / 1e6
 }

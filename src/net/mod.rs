@@ -17,7 +17,7 @@ use sd_notify::NotifyState;
 use tokio::net::UnixStream;
 use tokio::time::interval;
 
-use crate::frames::{Frames, Hello, Role};
+use crate::frames::{self, Role};
 use crate::task::OwnedTask;
 use crate::{http, journal, store};
 
@@ -28,7 +28,10 @@ pub fn main() -> ExitCode {
         eprintln!("putex-net: failed to set up logging: {error}");
         return ExitCode::FAILURE;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build();
     match runtime.and_then(|runtime| runtime.block_on(run())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,19 +48,16 @@ async fn run() -> io::Result<()> {
     stream.set_nonblocking(true)?;
     // Without NOTIFY_SOCKET nobody listens.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let _watchdog = sd_notify::watchdog_enabled().map(|limit| OwnedTask::spawn(feed_watchdog(limit)));
+    let _watchdog =
+        sd_notify::watchdog_enabled().map(|limit| OwnedTask::spawn(feed_watchdog(limit)));
     carry_out(UnixStream::from_std(stream)?).await
 }
 
 /// Does what comes over this stream, until it ends.
-pub async fn carry_out(stream: UnixStream) -> io::Result<()> {
-    let mut frames: Frames<(), Hello> = Frames::new(stream);
-    match frames.next().await? {
-        Some(hello) => match hello.role()? {
-            Role::Store => store::serve::serve(frames, store::client).await,
-            Role::Http => http::serve::serve(frames).await,
-        },
-        None => Ok(()),
+pub async fn carry_out(mut stream: UnixStream) -> io::Result<()> {
+    match frames::role(&mut stream).await? {
+        Role::Store => store::serve::serve(stream, store::client).await,
+        Role::Http => http::serve::serve(stream).await,
     }
 }
 

@@ -10,7 +10,7 @@
 //! /srv/putex/lock-<key>/r-<number>/n-<nonce>/   one folder for each revision, and the nonce of its writer
 //!     value                                     what the key held
 //!     w-<nonce>/                                the witness of the revision that replaced it
-//! t-<nonce>, d-<nonce>, x-<key>-<nonce>         being built; being removed; put aside by `putexctl clear`
+//! t-<nonce>, d-<nonce>, x-<key>                 being built; being removed
 //! ```
 //!
 //! - Making the next revision *is* the compare-and-set. The revision is built beside the others and renamed to the next
@@ -18,384 +18,296 @@
 //!   without a witness is not won. `steps` says what that proves. Old revisions are collected, the oldest first.
 //! - An error of a call is not believed: the call may be repeated on its way and fail although it was carried out.
 //!   After an error putexd looks for what the call should have made, under a name that only its maker knows.
-//! - A crash leaves one of three things. A draft is swept when it has been seen for a minute. A revision in its place
+//! - A crash leaves one of three things. A draft is swept when it is still there after a minute. A revision in its place
 //!   without its witness gets the witness from the next reader. The next writer finishes a revision that is half
 //!   collected.
 //! - A lock's folder is made when its key is first read, and has a random id. If the folder is deleted and made again,
 //!   the new one is another incarnation. The rename into place never replaces an existing folder.
 //! - A directory without the marker is no store, and nothing is made in it. Where a share is not mounted, its mount
 //!   point is an empty directory, and each host would have locks of its own in it.
-//! - Each call into the file system runs in a thread of its own, which is abandoned when the file system hangs;
-//!   `threads` says how.
+//! - A call into a file system that hangs cannot be ended from outside. So each call has a thread of its own, which is abandoned when
+//!   its caller's time limit is over, and ends when the file system lets it. The threads are not those of tokio, whose runtime waits
+//!   for them when it ends.
 //!
 //! Caches of a network file system may show the past. That is safe for a read, which is a hint only. A win rests on
 //! folders that were made, and no cache can answer for that.
 
-mod file_system;
 mod folder;
-mod hints;
 pub mod layout;
 mod root;
 mod settings;
 mod steps;
-mod threads;
 
-use std::path::Path;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use async_trait::async_trait;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 
+use super::files::Files;
+use super::server::{Client, Connection as Connected, Disconnect, Protocol};
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome, attempted,
+    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, unreachable,
 };
-use crate::host::mountinfo::Mount;
-use crate::task::{OwnedTask, lock};
+use crate::task::lock;
 use crate::types::span::rounded;
 use crate::types::{Key, Revision};
 use folder::Folder;
-use root::Orphans;
+use root::Latest;
+pub(super) use root::local_file_system;
 pub use settings::DirectorySettings;
 use steps::Lock;
-use threads::{Answer, Threads};
 
-/// The most threads for one lock, and for all locks together.
-const THREADS: (usize, usize) = (4, 64);
+/// The most threads. A call over the bound waits, until its own time limit is over.
+const THREADS: usize = 128;
+/// The most threads of one lock.
+const LANE: usize = 4;
 
-/// The most threads for one other task, and for all of them: the looks at the marker and at all locks, the sweep, and
-/// the administrator's commands.
-const SERVICE_THREADS: (usize, usize) = (4, 12);
+/// The size of a thread's stack. The calls need little, and there may be many threads.
+const STACK_BYTES: usize = 256 * 1024;
 
-/// The shortest and the longest pause between two looks at the store's marker.
+/// The shortest and the longest pause between two looks at the store's marker, and between two at all locks for the watch.
 const LOOK_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// The interval of sweeping the store's folder for abandoned drafts.
+/// The interval of sweeping the store for abandoned drafts.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time limit of the administrator's commands that change something.
-const ADMINISTRATION_LIMIT: Duration = Duration::from_secs(10);
+/// A lock store in a shared directory. Clones share it. It is "connected" while its folder can be looked at, also when nobody has
+/// made a store of it.
+pub type DirectoryStore = Client<Directory>;
 
-/// How long a lock must look damaged at every look before `mend` puts it aside.
-const DAMAGED_FOR: Duration = Duration::from_secs(1);
-
-/// A lock store in a shared directory. Clones share it.
-#[derive(Clone)]
-pub struct DirectoryStore {
-    shared: Arc<Shared>,
-    _task: Arc<OwnedTask>,
-}
+type Connection = Connected<Directory>;
 
 impl DirectoryStore {
-    /// Begins to look at the directory, in a task on the current tokio runtime, without which it panics, and returns at
-    /// once. `call_limit` bounds each call.
+    /// As [`Client::new`].
     #[must_use]
-    pub fn new(settings: DirectorySettings, call_limit: Duration) -> Self {
-        let reason = "not looked at yet".to_owned();
-        let shared = Arc::new(Shared {
-            settings,
-            call_limit,
-            threads: Threads::new(THREADS.0, THREADS.1),
-            service: Threads::new(SERVICE_THREADS.0, SERVICE_THREADS.1),
-            state: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
-            link: watch::Sender::new(Link::Down(reason)),
-            orphans: Mutex::default(),
-        });
-        let task = OwnedTask::spawn(keep_looking(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(task) }
+    pub fn at(settings: DirectorySettings, call_limit: Duration) -> Self {
+        Self::new(settings, call_limit, Files::of_this_host())
     }
 }
 
-impl Store for DirectoryStore {
-    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
-        Box::pin(async move {
-            let key_read = key.clone();
-            let read = self.shared.in_lane(key, move |shared| {
-                let lock = shared.lock(&key_read)?;
-                let top = lock.look_or_make()?;
-                let entry = match before {
-                    Some(revision) if revision <= top.revision => {
-                        let value = lock.replaced_by(revision, &top.incarnation)?;
-                        value.map(|value| Entry { revision: Revision(revision.0 - 1), value: Some(value) })
-                    }
-                    Some(_) => None,
-                    None => top.value.map(|value| Entry { revision: top.revision, value: Some(value) }),
-                };
-                Ok(Snapshot { incarnation: top.incarnation, entry })
-            });
-            read.await?
-        })
-    }
-
-    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        let (key_written, wanted) = (key.clone(), attempt.clone());
-        let write = self.shared.in_lane_and_on(key, move |shared, answer| {
-            shared.write(&key_written, &wanted, answer);
-        });
-        attempted(attempt, write)
-    }
-
-    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async {
-            self.shared.ready()?;
-            let known = self.shared.look_at_all().await?;
-            let (sender, receiver) = mpsc::channel(hints::HINT_LIMIT);
-            let shared = Arc::clone(&self.shared);
-            let limit = shared.call_limit;
-            tokio::spawn(async move { hints::poll(known, limit, sender, || shared.look_at_all()).await });
-            Ok(super::hints(receiver))
-        })
-    }
-
-    fn link(&self) -> watch::Receiver<Link> {
-        self.shared.link.subscribe()
-    }
-}
-
-/// The file system of a folder that is no store yet, in words, if only this machine sees that file system. It may take as long as
-/// the folder hangs.
-pub(super) fn local_file_system(folder: &Path) -> Option<String> {
-    if folder.join(layout::MARKER).exists() {
-        return None;
-    }
-    Mount::of(folder).ok().filter(file_system::is_local).map(|mount| file_system::describe(&mount))
-}
-
-impl Administer for DirectoryStore {
-    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
-        Box::pin(async {
-            let made = self.shared.serve("init", ADMINISTRATION_LIMIT, |shared| {
-                let (id, made) = root::make(&shared.open()?)?;
-                let what = format!("the store {id} in {}", shared.describe_root());
-                Ok(if made { Creation::Created(what) } else { Creation::Existed(what) })
-            });
-            let made = made.await?;
-            if made.is_ok() {
-                // The state is shown now, so that the next call need not wait for the next look at the marker.
-                self.shared.show(self.shared.look(false).await);
-            }
-            made
-        })
-    }
-
-    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
-        Box::pin(async {
-            let examined = self.shared.serve("examine", self.shared.call_limit, |shared| {
-                let root = shared.open()?;
-                let id = root::store_id(&root)?;
-                let latest = hints::look(&root)?;
-                let path = &shared.settings.path;
-                let mount = Mount::of(path).map_err(|error| folder::unreachable(path, &error))?;
-                let ours = root.why_not_ours(Path::new("")).map_err(|error| folder::unreachable(path, &error))?;
-                Ok(Examination {
-                    facts: vec![
-                        ("directory".into(), path.display().to_string()),
-                        ("file system".into(), file_system::describe(&mount)),
-                        ("store".into(), format!("{id}; it must be the same on all hosts")),
-                        ("locks".into(), format!("{} that were held at some time", latest.len())),
-                    ],
-                    warnings: ours.into_iter().chain(file_system::warnings(&mount)).collect(),
-                    ..Examination::default()
-                })
-            });
-            examined.await?
-        })
-    }
-
-    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(async {
-            let listed = self.shared.serve("list", super::LIST_LIMIT, |shared| {
-                let root = shared.open()?;
-                root::store_id(&root)?;
-                hints::list(&root, Instant::now() + super::LIST_LIMIT * 9 / 10)
-            });
-            listed.await?
-        })
-    }
-
-    fn mend<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
-        Box::pin(async move {
-            let key = key.clone();
-            let mended = self.shared.serve("mend", ADMINISTRATION_LIMIT, move |shared| {
-                let lock = shared.lock(&key)?;
-                let begin = Instant::now();
-                loop {
-                    match lock.look() {
-                        Ok(_) => return Ok(None),
-                        Err(StoreError::Garbled(_)) if begin.elapsed() >= DAMAGED_FOR => return lock.put_aside(),
-                        Err(StoreError::Garbled(_)) => std::thread::sleep(DAMAGED_FOR / 10),
-                        Err(error) => return Err(error),
-                    }
-                }
-            });
-            mended.await?
-        })
-    }
-}
-
-struct Shared {
+/// What the calls share.
+#[derive(Clone)]
+pub struct Directory {
     settings: DirectorySettings,
     call_limit: Duration,
-    threads: Threads,
-    service: Threads,
-    /// The store's id, or why calls would fail. `Missing` means that the file system answers but the store was never
-    /// made.
-    state: Mutex<Result<String, StoreError>>,
-    link: watch::Sender<Link>,
-    orphans: Mutex<Orphans>,
+    threads: Arc<Semaphore>,
+    /// The calls of each lock that may be under way.
+    lanes: Arc<Mutex<HashMap<Key, Arc<Semaphore>>>>,
+    /// The drafts that the last sweep found.
+    drafts: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
-impl Shared {
-    fn ready(&self) -> Result<String, StoreError> {
-        lock(&self.state).clone()
+#[async_trait]
+impl Protocol for Directory {
+    type Settings = DirectorySettings;
+    /// The store's id as the last look found it, or why there is none: the store was never made.
+    type Session = Mutex<Result<String, StoreError>>;
+
+    const NAME: &'static str = "the store";
+
+    fn new(settings: DirectorySettings, call_limit: Duration, _: Files) -> Self {
+        Self {
+            settings,
+            call_limit,
+            threads: Arc::new(Semaphore::new(THREADS)),
+            lanes: Arc::default(),
+            drafts: Arc::default(),
+        }
     }
 
-    fn open(&self) -> Result<Folder, StoreError> {
-        Folder::open(&self.settings.path, self.settings.owner)
+    async fn open(&self, _: usize, _: &Disconnect) -> Result<Self::Session, StoreError> {
+        let id = self.look(true).await;
+        match &id {
+            Ok(_) => {}
+            // `read` reports that. Otherwise `putexctl init` would wait for a store that only it can make.
+            Err(error @ StoreError::Missing(_)) => tracing::warn!("{error}"),
+            Err(error) => return Err(error.clone()),
+        }
+        Ok(Mutex::new(id))
     }
 
-    /// The lock of `key`, in the store whose id the last look found.
-    fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
-        let store = self.ready()?;
-        Ok(Lock::new(self.open()?, key, &store))
-    }
-
-    /// Runs `work` in the lane of `key`.
-    async fn in_lane<T: Send + 'static>(
-        self: &Arc<Self>,
-        key: &Key,
-        work: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.in_lane_and_on(key, move |shared, answer| answer.give(work(shared))).await
-    }
-
-    /// As `in_lane`, but `work` gives its answer itself, and may go on after it.
-    async fn in_lane_and_on<T: Send + 'static>(
-        self: &Arc<Self>,
-        key: &Key,
-        work: impl FnOnce(&Self, Answer<T>) + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.ready()?;
-        let shared = Arc::clone(self);
-        bounded(self.call_limit, self.threads.run(key.as_str(), move |answer| work(&shared, answer))).await
-    }
-
-    /// Runs `work` for something other than a lock, whatever the store's state is. `limit` bounds the wait for its
-    /// answer.
-    async fn serve<T: Send + 'static>(
-        self: &Arc<Self>,
-        lane: &str,
-        limit: Duration,
-        work: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let shared = Arc::clone(self);
-        bounded(limit, self.service.run(lane, move |answer| answer.give(work(&shared)))).await
-    }
-
-    fn write(&self, key: &Key, attempt: &Attempt, answer: Answer<WriteOutcome>) {
-        let lock = match self.lock(key) {
-            Ok(lock) => lock,
-            Err(error) => return answer.give(WriteOutcome::Unknown(error.to_string())),
-        };
-        let outcome = lock.compare_and_set(attempt, || answer.is_awaited());
-        answer.give(outcome.clone());
-        if let WriteOutcome::Won(revision) = outcome {
-            let (folder, root) = lock.places();
-            let swept = || lock.collect(revision).and_then(|()| self.sweep(root, folder));
-            if let Err(error) = swept() {
-                tracing::debug!("failed to collect old revisions of {key}: {error}, ignoring");
+    /// Looks at the store again and again, until it is another one than it was.
+    async fn attend(&self, connection: &Connection) {
+        let pause = (self.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
+        let mut swept = None;
+        loop {
+            let is_due = swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL);
+            if is_due && lock(connection).is_ok() {
+                swept = Some(Instant::now());
+                let drafts = Arc::clone(&self.drafts);
+                let sweeping = self.within_limit(move |root| {
+                    root::sweep(root, &mut lock(&drafts));
+                    Ok(())
+                });
+                // What remains is swept at the next interval. The next look meets an error again, and reports it.
+                let _ = sweeping.await;
+            }
+            sleep(pause).await;
+            let (found, known) = (self.look(false).await, lock(connection).clone());
+            match (found, known) {
+                (Ok(found), Ok(known)) if found == known => {}
+                (Err(StoreError::Missing(_)), Err(StoreError::Missing(_))) => {}
+                (Ok(_), _) => connection.lost.tell("the store was made anew"),
+                (Err(StoreError::Unreachable(reason)), _) => connection.lost.tell(&reason),
+                (Err(error), _) => connection.lost.tell(&error.to_string()),
             }
         }
     }
 
-    fn sweep(&self, root: &Folder, folder: &Path) -> std::io::Result<()> {
-        // Another sweep holds the lock, and may hang in another folder. This folder is swept another time.
-        self.orphans.try_lock().map_or(Ok(()), |mut orphans| orphans.sweep(root, folder, Instant::now()))
+    /// A call that hangs may do so in the folder of one lock.
+    fn suspect(_: &Connection, _: &str) {}
+
+    async fn read(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        before: Option<Revision>,
+    ) -> Result<Snapshot, StoreError> {
+        let (store, key) = (lock(connection).clone()?, key.clone());
+        let lane = self.lane(&key).await?;
+        let reading = self.run(move |root, answer| {
+            let _lane = lane;
+            let _ = answer.send(Lock::new(root, key, store).snapshot(before));
+        });
+        reading.await
     }
 
-    async fn look_at_all(self: &Arc<Self>) -> Result<hints::Latest, StoreError> {
-        let looked = self.serve("watch", self.call_limit, |shared| {
-            let root = shared.open()?;
-            root::store_id(&root)?;
-            hints::look(&root)
+    async fn write(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        attempt: &Attempt,
+    ) -> Result<WriteOutcome, StoreError> {
+        let (store, key, attempt) = (lock(connection).clone()?, key.clone(), attempt.clone());
+        let lane = self.lane(&key).await?;
+        let writing = self.run(move |root, answer| {
+            let _lane = lane;
+            let lock = Lock::new(root, key, store);
+            let outcome = lock.compare_and_set(&attempt, || !answer.is_closed());
+            let _ = answer.send(outcome.clone());
+            if let Ok(WriteOutcome::Won(revision)) = outcome {
+                // What remains is collected after the next write.
+                let _ = lock.collect(revision);
+            }
         });
-        looked.await?
+        writing.await
+    }
+
+    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
+        lock(connection).clone()?;
+        let (known, polling) = (self.latest().await?, self.clone());
+        Ok(connection
+            .lost
+            .watched(|sender| polling.poll(known, sender)))
+    }
+
+    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
+        let id = lock(connection).clone()?;
+        self.within_limit(move |root| root::examine(root, &id))
+            .await
+    }
+
+    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
+        let making = self.run(|root, answer| {
+            let _ =
+                answer.send(root::make(&root).map(|made| (root::described(&root, &made.0), made)));
+        });
+        let (what, (id, is_new)) = making.await?;
+        // So that the next call need not wait for the next look.
+        *lock(connection) = Ok(id);
+        Ok(Creation { what, is_new })
+    }
+}
+
+impl Directory {
+    /// A turn of the lock's own: the folder of one lock may hang alone, and then takes no more threads than [`LANE`].
+    async fn lane(&self, key: &Key) -> Result<OwnedSemaphorePermit, StoreError> {
+        let of_lock = || Arc::new(Semaphore::new(LANE));
+        let lane = lock(&self.lanes)
+            .entry(key.clone())
+            .or_insert_with(of_lock)
+            .clone();
+        lane.acquire_owned()
+            .await
+            .map_err(|error| unreachable(&error))
+    }
+
+    /// Runs `work` in a thread. It sends its answer itself, and may go on after it, also when nobody waits for the answer any more.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Folder, oneshot::Sender<Result<T, StoreError>>) + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = Arc::clone(&self.threads).acquire_owned().await;
+        let turn = turn.map_err(|error| unreachable(&error))?;
+        let (sender, receiver) = oneshot::channel();
+        let settings = self.settings.clone();
+        let body = move || {
+            match Folder::open(&settings.path, settings.owner) {
+                Ok(root) => work(root, sender),
+                Err(error) => drop(sender.send(Err(error))),
+            }
+            drop(turn);
+        };
+        let thread = thread::Builder::new().name("putexd-store".to_owned());
+        let started = thread.stack_size(STACK_BYTES).spawn(body);
+        started.map_err(|error| unreachable(&error))?;
+        receiver.await.map_err(|error| unreachable(&error))?
+    }
+
+    /// The answer of `work`, which is waited for a little shorter than the limit of a connect, which would say less.
+    async fn within_limit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Folder) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let limit = self.call_limit * 9 / 10;
+        let running = self.run(move |root, answer| drop(answer.send(work(&root))));
+        timeout(limit, running).await.unwrap_or_else(|_| {
+            let limit = rounded(limit);
+            let why = format!("the file system does not answer within {limit}");
+            Err(StoreError::Unreachable(why))
+        })
     }
 
     /// Reads the store's id. With `probe`, also tests whether the file system can hold locks.
-    async fn look(self: &Arc<Self>, probe: bool) -> Result<String, StoreError> {
-        let looked = self.serve("link", self.call_limit, move |shared| {
-            let root = shared.open()?;
-            let id = root::store_id(&root)?;
+    async fn look(&self, probe: bool) -> Result<String, StoreError> {
+        let looking = self.within_limit(move |root| {
+            let id = root::store_id(root)?;
             if probe {
-                root::probe(&root)?;
+                root::probe(root)?;
             }
             Ok(id)
         });
-        looked.await?
+        looking.await
     }
 
-    /// Publishes the result of a look to the calls and to the watchers of the link. The link is `Up` for a store that
-    /// was never made, because `read` reports that. Otherwise `putexctl init` would wait for a store that only it can
-    /// make.
-    fn show(&self, state: Result<String, StoreError>) {
-        let link = match &state {
-            Ok(_) | Err(StoreError::Missing(_)) => Link::Up,
-            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
-            Err(error) => Link::Down(error.to_string()),
-        };
-        *lock(&self.state) = state;
-        self.link.send_if_modified(|shown| {
-            let changed = *shown != link;
-            *shown = link;
-            changed
-        });
+    async fn latest(&self) -> Result<Latest, StoreError> {
+        self.within_limit(root::latest).await
     }
 
-    fn describe_root(&self) -> String {
-        let shown = self.settings.path.display();
-        Mount::of(&self.settings.path)
-            .map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", file_system::describe(&mount)))
-    }
-}
-
-/// Looks at the store again and again until the task is aborted. Logs each change once, not each look.
-async fn keep_looking(shared: Arc<Shared>) {
-    let pause = (shared.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
-    // The kind of the last failure that was logged; `Some(None)` after a look without a failure.
-    let mut told = None;
-    let mut swept = None;
-    loop {
-        let probe = !matches!(told, Some(None));
-        let state = shared.look(probe).await;
-        let kind = Some(state.as_ref().err().map(std::mem::discriminant));
-        if told != kind {
-            match &state {
-                Ok(_) => tracing::info!("the store in {} answers", shared.settings.path.display()),
-                Err(error) => tracing::warn!("{error}; looking again until it is there"),
+    /// Sends a hint for each change from `known` on, until the store cannot be looked at. The kernel's notifications are not used,
+    /// because they report only changes that this host made.
+    async fn poll(self, mut known: Latest, sender: mpsc::Sender<Key>) {
+        let interval = (self.call_limit / 10).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
+        loop {
+            sleep(interval).await;
+            let Ok(latest) = self.latest().await else {
+                return;
+            };
+            let changed = latest
+                .iter()
+                .filter(|(key, revision)| known.get(*key) != Some(*revision));
+            let gone = known.iter().filter(|(key, _)| !latest.contains_key(*key));
+            for (key, _) in changed.chain(gone) {
+                if sender.send(key.clone()).await.is_err() {
+                    return;
+                }
             }
-            told = kind;
+            known = latest;
         }
-        let answers = state.is_ok();
-        shared.show(state);
-        if answers && swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL) {
-            swept = Some(Instant::now());
-            // What remains now is swept at the next interval.
-            let _ = shared
-                .serve("sweep", shared.call_limit, |shared| {
-                    // The next look meets the same error, and reports it.
-                    shared.open().map(|root| shared.sweep(&root, Path::new("")))
-                })
-                .await;
-        }
-        tokio::time::sleep(pause).await;
-    }
-}
-
-async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, StoreError> {
-    match timeout(limit, work).await {
-        Ok(done) => done.map_err(StoreError::Unreachable),
-        Err(_) => Err(StoreError::Unreachable(format!("the file system does not answer within {}", rounded(limit)))),
     }
 }

@@ -4,49 +4,58 @@
 //! Used by the daemon's driver, by `putexctl`, and by the conformance suite. A store knows keys, values, revisions and
 //! its own incarnation; what a value means is the election's business.
 
+#![warn(missing_docs)]
+
 pub mod directory;
-mod disconnect;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod exchange;
 pub mod files;
-mod hexadecimal;
+pub mod layered;
 #[cfg(test)]
 #[path = "../../tests/support/memory_store.rs"]
-#[expect(dead_code, reason = "the tests of stores and the simulation use all of it")]
+#[expect(
+    dead_code,
+    reason = "the tests of stores and the simulation use all of it"
+)]
 pub(crate) mod memory;
 pub mod nats;
-pub(crate) mod pace;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod reconnect;
 pub mod remote;
 pub mod sealed;
 pub mod serve;
+mod server;
 pub mod settings;
 mod shared_request;
+mod text;
+mod tls;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::Stream;
+use async_trait::async_trait;
+use data_encoding::HEXLOWER;
+use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
+use self::directory::DirectorySettings;
 use self::files::Files;
-use self::settings::StoreType;
-use crate::frames::{Role, Socket};
+use self::server::Client;
+use self::settings::Settings;
+use crate::frames::{self, Role, Socket};
 use crate::keys::Table;
-use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
-
-/// The future that each operation of a store returns.
-pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::types::store::StoreAddress;
+use crate::types::{
+    Incarnation, Key, Revision, Value, WriteId, is_printable, shortened, with_sources,
+};
 
 /// A stream of hints: something about the key may have changed. The stream ends when the watch is lost.
 pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
@@ -62,6 +71,12 @@ const TEXT_LIMIT: usize = 512;
 /// What to do where a store does not exist. A host with another store than the rest has locks of its own, and runs the services beside
 /// them.
 const MAKE_ONCE: &str = "see that all hosts name the same store in [store], and run \"putexctl init\" on one host only if none of them has one";
+
+/// A server that was silent for this many heartbeats of a watch is not there any more.
+const MISSED_HEARTBEATS: u32 = 3;
+
+/// The shortest and the longest interval of heartbeats; between them it is the call limit.
+const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The longest incarnation that is accepted from a store.
 const INCARNATION_LIMIT_BYTES: usize = 256;
@@ -96,16 +111,41 @@ pub enum WriteOutcome {
     /// The attempt may have been applied, or may still be: a read finds out. This is also the answer for an attempt
     /// that was not even sent, because there was no connection or the value was refused: to believe that it may have
     /// been applied is always safe.
-    Unknown(String),
+    Unknown(StoreError),
 }
 
-/// Whether calls can succeed at the moment. It proves nothing: the next call may fail all the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Link {
-    /// There is a connection. Only `read` tells whether the store behind it is fit.
-    Up,
-    /// Not connected: every call fails at once, and nothing is queued.
-    Down(String),
+impl WriteOutcome {
+    /// `Unknown`, for this reason.
+    pub fn unproven(why: impl Into<String>) -> Self {
+        Self::Unknown(StoreError::Unproven(why.into()))
+    }
+}
+
+/// What is known of the connection without a call.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Link {
+    /// Why every call fails at once at the moment, and nothing is queued. `None`: there is a connection. It proves nothing: only `read`
+    /// tells whether the store behind it is fit, and the next call may fail all the same.
+    pub down: Option<String>,
+    /// To how many writes of this host two different answers came. Either may be forged, and if the first of them was, a lease rests
+    /// on it that the store has not granted. Only a store whose answers go through what others may write to can see that.
+    pub forgeries: u64,
+}
+
+impl Link {
+    /// Without a connection, for this reason.
+    pub fn lost(reason: impl Into<String>) -> Self {
+        Self {
+            down: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there is a connection.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.down.is_none()
+    }
 }
 
 /// One attempt to write.
@@ -137,16 +177,31 @@ pub enum StoreError {
     /// The store exists but is not fit to hold locks.
     #[error("the store cannot hold locks: {}", shortened(.0, TEXT_LIMIT))]
     Unfit(String),
-    /// The configuration asks for what the server cannot do. The text begins with the remedy.
-    #[error("{}", shortened(.0, TEXT_LIMIT))]
-    Misconfigured(String),
     /// The store's answer does not follow its protocol.
     #[error("the store's answer is not understood: {}", shortened(.0, TEXT_LIMIT))]
     Garbled(String),
+    /// What became of a write is not known, or it was not even sent.
+    #[error("{}", shortened(.0, TEXT_LIMIT))]
+    Unproven(String),
+}
+
+/// An error of the file system or the kernel.
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        if matches!(
+            error.kind(),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+        ) {
+            Self::Denied(error.to_string())
+        } else {
+            Self::Unreachable(error.to_string())
+        }
+    }
 }
 
 /// A lock store. Each call ends within the store's call limit, or its caller drops it. The outcome of a dropped write
 /// is `Unknown`.
+#[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// The latest entry as the store's leader knows it; the read is linearizable. A value above the store's size limit,
     /// which another program has written, is returned as [`Value::too_large`] and is never held whole in memory.
@@ -155,125 +210,42 @@ pub trait Store: Send + Sync + 'static {
     /// either and whatever their values say. `entry` is `None` when the revision replaced no entry, when `before` is no
     /// revision of this key, and when the store does not know for certain. What the latest revision replaced, a store
     /// should know.
-    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>>;
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError>;
 
     /// Writes if and only if `attempt.base` is the latest revision of the key in `attempt.incarnation`; with base 0, if
     /// and only if the key does not exist.
-    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome>;
+    async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome;
 
     /// Hints for all keys of the store and from all writers, this host included. A hint proves nothing. The caller
     /// makes a new watch when the stream ends, with a back-off; one watch for each store and host is enough.
-    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>>;
+    async fn watch(&self) -> Result<Hints, StoreError>;
 
-    /// The state of the connection, and its changes. A store without connections is `Down` while calls would fail.
+    /// The state of the connection, and its changes. A store without connections is down while calls would fail.
     fn link(&self) -> watch::Receiver<Link>;
 
-    /// How often somebody else was seen to answer a write of this host. Only a store whose answers go through what others may
-    /// write to can see that.
-    fn forgeries(&self) -> Forgeries {
-        Forgeries::default()
-    }
-}
-
-/// Counts the writes to which two different answers came. Either may be forged, and if the first of them was, a lease rests on it
-/// that the store has not granted.
-#[derive(Clone, Default)]
-pub struct Forgeries(Arc<watch::Sender<u64>>);
-
-impl Forgeries {
-    fn add(&self) {
-        self.0.send_modify(|count| *count += 1);
-    }
-
-    /// How many there were.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        *self.0.borrow()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.0.subscribe()
-    }
-}
-
-/// The operations on a store that an administrator runs through `putexctl`, and that the daemon does not need.
-pub trait Administer: Store {
     /// Makes the store if it does not exist, and prepares an empty one for use. Takes up to 10 s.
-    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>>;
+    async fn init(&self) -> Result<Creation, StoreError>;
 
     /// Describes the store as it is now, with warnings about what is doubtful.
-    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>>;
-
-    /// All keys that the store has a value under, by name: locks, entries, notes, and what other programs have put there. Takes
-    /// up to 10 s. It costs the store much, and nothing of it is of one moment, so nothing may be decided by it.
-    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>>;
-
-    /// Removes what makes `key` unreadable after a disaster, and says what it was; `None` if the key can be read. What
-    /// is left has another incarnation, so that every contender waits for the holder that it knows nothing of (unknown holder, K5).
-    fn mend<'a>(&'a self, _key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
-        Box::pin(async { Ok(None) })
-    }
+    async fn examine(&self) -> Result<Examination, StoreError>;
 }
 
-/// The keys of a store.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listing {
-    /// The keys, by name.
-    pub keys: Vec<Listed>,
-    /// Whether there are more, because the store has more than 100,000 keys or did not show all in time.
-    pub is_cut: bool,
-}
-
-/// One key of a store, and its latest value in numbers.
+/// The result of `init`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// The key. It is shortened, and has no control characters; as another program may have made it, it need not be a [`Key`].
-    pub name: String,
-    /// The revision of the latest write.
-    pub revision: Revision,
-    /// How long ago that was, by the clock of the store's server or of this host. `None`: the store does not keep it.
-    pub age: Option<Duration>,
-    /// The size of the value as the store has it, in bytes. `None`: the store does not tell without reading it all.
-    pub size: Option<u64>,
-}
-
-/// The most keys of a listing.
-const LISTED_LIMIT: usize = 100_000;
-
-/// The time limit of a listing.
-const LIST_LIMIT: Duration = Duration::from_secs(10);
-
-/// A listing of these keys. `is_cut`: the store has more.
-fn listing(mut keys: Vec<Listed>, is_cut: bool) -> Listing {
-    keys.sort_by(|one, other| one.name.cmp(&other.name));
-    let is_cut = is_cut || keys.len() > LISTED_LIMIT;
-    keys.truncate(LISTED_LIMIT);
-    Listing { keys, is_cut }
-}
-
-/// The name of a key as a listing shows it.
-fn listed_name(name: &str) -> String {
-    shortened(name, TEXT_LIMIT)
-}
-
-/// The result of `init`, with a description of the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Creation {
-    /// The store did not exist, and was made.
-    Created(String),
-    /// The store existed already, and was left as it is.
-    Existed(String),
+pub struct Creation {
+    /// The store, in words.
+    pub what: String,
+    /// Whether it was made; else it existed already, and was left as it is.
+    pub is_new: bool,
 }
 
 /// The result of `examine`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Examination {
-    /// What the store is and how it is: labels, each with its text.
-    pub facts: Vec<(Cow<'static, str>, String)>,
+    /// Which store it is, with its incarnation, in words.
+    pub what: String,
     /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
-    /// What the store lacks at the moment although it still works, such as a replica.
-    pub degraded: Option<String>,
     /// Why the store takes no writes at the moment, and the remedy.
     pub fault: Option<String>,
     /// How others can forge the store's answers although values are sealed, and the remedy. Where they are not sealed this adds
@@ -282,63 +254,97 @@ pub struct Examination {
 }
 
 macro_rules! stores {
-    ($($kind:ident($settings:path) = $name:literal $(if $feature:tt)?,)*) => {
+    ($($(#[$feature:meta])? $kind:ident($protocol:path, $settings:path) = $name:literal, $failures:literal;)*) => {
         /// Which store has the locks, and how it is reached.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[expect(missing_docs, reason = "the settings of each type say what it is")]
         pub enum StoreSettings {
-            $($(#[cfg(feature = $feature)])? $kind($settings),)*
+            $($(#[$feature])? $kind($settings),)*
         }
 
         impl StoreSettings {
             /// The types that this build knows, as `type` in `[store]` names them.
-            pub const BUILT_IN: &[&str] = &[$($(#[cfg(feature = $feature)])? $name,)*];
-            /// The types that need a Cargo feature, with its name.
-            pub const FEATURES: &[&str] = &[$($($feature,)?)*];
+            pub const BUILT_IN: &[&str] = &[$($(#[$feature])? $name,)*];
 
             /// The keys of a type in `[store]`, and the default of F with it; `None` if this build does not know the type.
             #[must_use]
             pub fn keys_and_failures(name: &str) -> Option<(Vec<&'static str>, u32)> {
                 match name {
-                    $($(#[cfg(feature = $feature)])? $name => Some((<$settings>::keys(), <$settings>::failures())),)*
+                    $($(#[$feature])? $name => Some((<$settings>::keys(), $failures)),)*
                     _ => None,
                 }
             }
 
-            /// As [`StoreType::read`], by the name of the type.
-            pub fn read(name: &str, table: &mut Table<'_>, root: &Path) -> Option<Self> {
+            /// Reads `[store]`, by the name of the type. `None`: something is wrong, which was reported.
+            pub fn read(name: &str, table: &mut Table<'_>) -> Option<Self> {
                 match name {
-                    $($(#[cfg(feature = $feature)])? $name => <$settings>::read(table, root).map(Self::$kind),)*
+                    $($(#[$feature])? $name => <$settings>::read(table).map(Self::$kind),)*
                     _ => None,
                 }
             }
-        }
 
-        impl Deref for StoreSettings {
-            type Target = dyn StoreType;
-
-            fn deref(&self) -> &Self::Target {
+            /// What says where the locks are, without how to log in there.
+            #[must_use]
+            pub fn address(&self) -> StoreAddress {
                 match self {
-                    $($(#[cfg(feature = $feature)])? Self::$kind(settings) => settings,)*
+                    $($(#[$feature])? Self::$kind(settings) => settings.address(),)*
+                }
+            }
+
+            /// The files with secrets and certificates that the settings name.
+            #[must_use]
+            pub fn files(&self) -> Vec<PathBuf> {
+                match self {
+                    $($(#[$feature])? Self::$kind(settings) => settings.files(),)*
                 }
             }
         }
 
-        impl DerefMut for StoreSettings {
-            fn deref_mut(&mut self) -> &mut Self::Target {
-                match self {
-                    $($(#[cfg(feature = $feature)])? Self::$kind(settings) => settings,)*
-                }
+        /// The client of the store's servers, in this process.
+        #[must_use]
+        pub fn client(settings: &StoreSettings, call_limit: Duration, files: Files) -> Arc<dyn Store> {
+            match settings {
+                $($(#[$feature])? StoreSettings::$kind(settings) => {
+                    Arc::new(Client::<$protocol>::new(settings.clone(), call_limit, files))
+                })*
             }
         }
     };
 }
 
+// An election of NATS' servers takes 4 to 9 s, seldom 12, and each update of them causes one.
 stores! {
-    Nats(nats::NatsSettings) = "nats",
-    Directory(directory::DirectorySettings) = "directory",
-    Etcd(etcd::EtcdSettings) = "etcd" if "etcd",
-    Postgres(postgres::PostgresSettings) = "postgres" if "postgres",
+    Nats(nats::Nats, nats::NatsSettings) = "nats", 6;
+    Directory(directory::Directory, directory::DirectorySettings) = "directory", 3;
+    #[cfg(feature = "etcd")]
+    Etcd(etcd::Etcd, etcd::EtcdSettings) = "etcd", 3;
+    #[cfg(feature = "postgres")]
+    Postgres(postgres::Postgres, postgres::PostgresSettings) = "postgres", 3;
+}
+
+impl StoreSettings {
+    /// Whether it has servers; else the kernel of this host reaches it.
+    #[must_use]
+    pub fn has_servers(&self) -> bool {
+        !matches!(self, Self::Directory(_))
+    }
+
+    /// Its name, and how long its servers take to elect a leader, and answer nobody meanwhile, if that is long.
+    #[must_use]
+    pub fn election(&self) -> Option<(&'static str, RangeInclusive<Duration>)> {
+        let span = Duration::from_secs(4)..=Duration::from_secs(9);
+        matches!(self, Self::Nats(nats) if nats.servers.len() > 1).then_some(("NATS", span))
+    }
+
+    /// The file system on which `init` would make a store that only this machine sees, in words. It may take as long as a folder
+    /// hangs.
+    #[must_use]
+    pub fn local_file_system(&self) -> Option<String> {
+        let Self::Directory(DirectorySettings { path, .. }) = self else {
+            return None;
+        };
+        directory::local_file_system(path)
+    }
 }
 
 /// Where the store is, as an operator knows it: its servers or its path.
@@ -348,103 +354,102 @@ impl fmt::Display for StoreSettings {
     }
 }
 
-/// Where the package has the least rights in each store.
-const PERMISSIONS: &str = "/usr/share/putexd/permissions";
-
 /// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and
 /// answers `Unreachable` until then. `call_limit` bounds each call, so it must not be longer than the shortest R.
 ///
 /// Who speaks to servers is another process, which is not root and has no rights on this host: see [`remote`]. A directory is the
 /// kernel's to reach.
 #[must_use]
-pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Administer> {
+pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Store> {
     if !settings.has_servers() {
         return client(settings, call_limit, Files::of_this_host());
     }
-    let connect = move |previous| socket.clone().connect(Role::Store, previous);
-    Arc::new(remote::RemoteStore::new(settings.clone(), call_limit, connect))
-}
-
-/// The client of the store's servers, in this process.
-#[must_use]
-pub fn client(settings: &StoreSettings, call_limit: Duration, files: Files) -> Arc<dyn Administer> {
-    settings.open(call_limit, files)
+    let connect = move |previous| frames::connect(Arc::clone(&socket), Role::Store, previous);
+    Arc::new(remote::RemoteStore::new(
+        settings.clone(),
+        call_limit,
+        connect,
+    ))
 }
 
 /// Why every store refuses `value` before anything is sent; `None` if it is accepted.
 ///
 /// Field names become parts of headers and of files, so only few characters are allowed in them. The texts of the
-/// fields are free.
+/// fields are free. A body is text, so that an operator who looks into the store can read it.
 #[must_use]
 pub fn refusal(value: &Value) -> Option<String> {
     if value.is_too_large() {
         let (size, limit) = (value.size(), Value::LIMIT_BYTES);
-        return Some(format!("the value has {size} bytes, at most {limit} are accepted"));
+        return Some(format!(
+            "the value has {size} bytes, at most {limit} are accepted"
+        ));
+    }
+    if !str::from_utf8(&value.body).is_ok_and(|text| !text.contains('\0')) {
+        return Some("the body is not accepted: it is no text".to_owned());
     }
     let odd = value.fields.keys().find(|name| !is_field_name(name))?;
-    Some(format!("the field name {odd:?} is refused; lower case letters, digits and '-' after a letter are accepted"))
+    Some(format!("the field name {odd:?} is not accepted"))
 }
 
 /// Runs `write` unless the value of `attempt` is refused. A refusal and an error of `write` are `Unknown`, because
 /// neither says that nothing was written.
-fn attempted<'a>(
-    attempt: &'a Attempt,
-    write: impl Future<Output = Result<WriteOutcome, StoreError>> + Send + 'a,
-) -> StoreFuture<'a, WriteOutcome> {
-    Box::pin(async move {
-        match refusal(&attempt.value) {
-            Some(reason) => WriteOutcome::Unknown(reason),
-            None => match write.await {
-                Ok(WriteOutcome::Unknown(reason)) => WriteOutcome::Unknown(shortened(&reason, TEXT_LIMIT)),
-                Ok(outcome) => outcome,
-                Err(error) => WriteOutcome::Unknown(error.to_string()),
-            },
-        }
-    })
+async fn attempted(
+    attempt: &Attempt,
+    write: impl Future<Output = Result<WriteOutcome, StoreError>>,
+) -> WriteOutcome {
+    match refusal(&attempt.value) {
+        Some(reason) => WriteOutcome::unproven(reason),
+        None => write.await.unwrap_or_else(WriteOutcome::Unknown),
+    }
 }
 
 /// Checks the incarnation that a store reports. The text is kept on the disk and shown, so it must be short and
 /// printable.
 fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
     if text.is_empty() || text.len() > INCARNATION_LIMIT_BYTES || !text.chars().all(is_printable) {
-        let why = format!("its incarnation is no text of 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}");
+        let why = format!(
+            "its incarnation is no text of 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}"
+        );
         return Err(StoreError::Garbled(why));
     }
     Ok(Incarnation(text.to_owned()))
 }
 
+/// A revision that a server has told.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+fn revision(number: i64) -> Result<Revision, StoreError> {
+    let garbled = |_| StoreError::Garbled(format!("the revision {number}"));
+    u64::try_from(number).map(Revision).map_err(garbled)
+}
+
+/// The interval of the heartbeats of a watch.
+fn heartbeat(call_limit: Duration) -> Duration {
+    let (shortest, longest) = HEARTBEAT_RANGE;
+    call_limit.clamp(shortest, longest)
+}
+
 /// The stream of the hints from `receiver`. It ends when all senders are gone.
-fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
-    Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
-        let key = receiver.recv().await?;
-        Some((key, receiver))
-    }))
+fn hints(mut receiver: mpsc::Receiver<Key>) -> Hints {
+    Box::pin(stream::poll_fn(move |context| receiver.poll_recv(context)))
 }
 
-/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
-fn version_numbers(text: &str) -> (u64, u64, u64) {
-    let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
-    let mut next = || parts.next().unwrap_or(0);
-    (next(), next(), next())
+/// A name that nobody else has, and nobody can guess: 128 random bits.
+fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(HEXLOWER.encode(&bytes))
 }
 
-/// The text of an error and of all its causes, on one line.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+/// An error that another attempt may not meet, with all its causes.
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> StoreError {
+    StoreError::Unreachable(with_sources(error))
 }
 
 fn is_field_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -453,24 +458,24 @@ mod tests {
 
     #[test]
     fn values_are_refused_by_size_and_by_field_name() {
-        let body = |length| Value { body: vec![b'x'; length], ..Value::default() };
+        let body = |length| Value {
+            body: vec![b'x'; length],
+            ..Value::default()
+        };
         assert_eq!(refusal(&body(Value::LIMIT_BYTES)), None);
-        assert!(refusal(&body(Value::LIMIT_BYTES + 1)).is_some_and(|why| why.contains("32769 bytes")));
+        assert!(
+            refusal(&body(Value::LIMIT_BYTES + 1)).is_some_and(|why| why.contains("32769 bytes"))
+        );
 
-        let field = |name: &str| Value { fields: [(name.to_owned(), String::new())].into(), ..Value::default() };
+        let field = |name: &str| Value {
+            fields: [(name.to_owned(), String::new())].into(),
+            ..Value::default()
+        };
         for good in ["lease", "paused-for", "x2"] {
             assert_eq!(refusal(&field(good)), None, "{good}");
         }
         for bad in ["", "Lease", "-x", "2x", "a b", "a:b", "ä"] {
             assert!(refusal(&field(bad)).is_some(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn versions_are_compared_by_number() {
-        assert_eq!(version_numbers("2.9.10"), (2, 9, 10));
-        assert_eq!(version_numbers("2.12.0-RC.1"), (2, 12, 0));
-        assert_eq!(version_numbers("nonsense"), (0, 0, 0));
-        assert!(version_numbers("2.9.10") < version_numbers("2.9.21"));
     }
 }

@@ -20,157 +20,116 @@
 //!   none, calls fail at once.
 
 mod connection;
-mod hints;
+mod endpoint;
 pub mod record;
 mod session;
 mod settings;
 mod table;
-mod tls;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_postgres::Config;
+use async_trait::async_trait;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::files::Files;
-use super::reconnect::{Current, Dial, keep_connected};
-use super::{
-    Administer, Attempt, Creation, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
-    StoreFuture, WriteOutcome, attempted,
-};
-use crate::task::{OwnedTask, lock};
+use super::server::{Client, Connection as Connected, Disconnect, Protocol};
+use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, tls};
 use crate::types::{Key, Revision};
-use connection::Connection;
-use session::{Endpoint, Session};
+use connection::Pool;
+use endpoint::Endpoint;
 pub use settings::PostgresSettings;
 use table::Table;
 
-/// The time limit of `init`.
-const CREATE_LIMIT: Duration = Duration::from_secs(10);
+/// A lock store in a table of PostgreSQL.
+pub type PostgresStore = Client<Postgres>;
 
-/// A lock store in a table of PostgreSQL. Clones share one connection, which ends with the last of them.
-#[derive(Clone)]
-pub struct PostgresStore {
-    shared: Arc<Shared>,
-    _task: Arc<OwnedTask>,
-}
+type Connection = Connected<Postgres>;
 
-impl PostgresStore {
-    /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
-    /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
-    #[must_use]
-    pub fn new(settings: PostgresSettings, call_limit: Duration, files: Files) -> Self {
-        let shared = Arc::new(Shared {
-            table: Arc::new(Table::new(&settings.table)),
-            settings,
-            call_limit,
-            files,
-            current: Current::new(),
-            warned: Mutex::new(Vec::new()),
-        });
-        let task = OwnedTask::spawn(keep_connected(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(task) }
-    }
-}
-
-impl Store for PostgresStore {
-    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
-        Box::pin(async move {
-            let connection = self.shared.current.connection()?;
-            let reading = async {
-                let lent = connection.lend().await?;
-                let read = self.shared.table.read(lent.session(), key, before).await;
-                lent.done();
-                read
-            };
-            connection.bounded(reading).await
-        })
-    }
-
-    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        attempted(attempt, async move {
-            let connection = self.shared.current.connection()?;
-            connection.bounded(self.shared.write(&connection, key, attempt)).await
-        })
-    }
-
-    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async { Ok(self.shared.current.connection()?.watch()) })
-    }
-
-    fn link(&self) -> watch::Receiver<Link> {
-        self.shared.current.link()
-    }
-}
-
-impl Administer for PostgresStore {
-    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
-        Box::pin(async {
-            let connection = self.shared.current.connection()?;
-            let table = &self.shared.table;
-            let making = async {
-                let lent = connection.lend().await?;
-                let made = match table.incarnation(lent.session()).await {
-                    Ok(_) => Ok(false),
-                    Err(StoreError::Missing(_)) => table.make(lent.session()).await,
-                    Err(error) => Err(error),
-                };
-                lent.done();
-                made
-            };
-            let what = format!("the table {} on {}", table.name, connection.address());
-            let made = connection.bounded_by(CREATE_LIMIT, making).await?;
-            Ok(if made { Creation::Created(what) } else { Creation::Existed(what) })
-        })
-    }
-
-    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
-        Box::pin(async {
-            let connection = self.shared.current.connection()?;
-            connection.bounded(self.shared.examine(&connection)).await
-        })
-    }
-
-    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(async {
-            let connection = self.shared.current.connection()?;
-            let listing = async {
-                let lent = connection.lend().await?;
-                let listing = self.shared.table.list(lent.session()).await;
-                lent.done();
-                listing
-            };
-            connection.bounded_by(LIST_LIMIT, listing).await
-        })
-    }
-}
-
-struct Shared {
+/// What the connections to PostgreSQL share.
+pub struct Postgres {
     settings: PostgresSettings,
     table: Arc<Table>,
     call_limit: Duration,
     files: Files,
-    current: Current<Connection>,
-    /// The warnings that were last logged.
-    warned: Mutex<Vec<String>>,
 }
 
-impl Shared {
+#[async_trait]
+impl Protocol for Postgres {
+    type Settings = PostgresSettings;
+    type Session = Pool;
+
+    const NAME: &'static str = "PostgreSQL";
+    const HAS_PRIMARY: bool = true;
+
+    fn new(settings: PostgresSettings, call_limit: Duration, files: Files) -> Self {
+        Self {
+            table: Arc::new(Table::new(&settings.table)),
+            settings,
+            call_limit,
+            files,
+        }
+    }
+
+    /// Connects to a server that is fit to hold locks.
+    async fn open(&self, server: usize, lost: &Disconnect) -> Result<Pool, StoreError> {
+        let address = self.settings.servers[server].clone();
+        let mut config = self.settings.config(&address, self.call_limit);
+        if let Some(path) = &self.settings.access.password_file {
+            config.password(self.files.password(path).await?);
+        }
+        let mut tls = tls::client(&self.settings.access, &self.files).await?;
+        tls.alpn_protocols = vec![b"postgresql".to_vec()];
+        let tls = MakeRustlsConnect::new(tls);
+        let endpoint = Endpoint {
+            config,
+            tls,
+            address,
+            table: Arc::clone(&self.table),
+            call_limit: self.call_limit,
+        };
+        Pool::open(endpoint, lost).await
+    }
+
+    async fn attend(&self, connection: &Connection) {
+        tokio::select! {
+            () = connection.look_after(&connection.lost) => {}
+            () = connection.give_hints() => {}
+        }
+    }
+
+    /// The statement may wait for something, so the server is asked whether it is there.
+    fn suspect(connection: &Connection, _: &str) {
+        connection.suspected.notify_one();
+    }
+
+    async fn read(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        before: Option<Revision>,
+    ) -> Result<Snapshot, StoreError> {
+        let session = connection.lend().await?;
+        let read = self.table.read(&session, key, before).await;
+        connection.give_back(session);
+        read
+    }
+
     async fn write(
         &self,
-        connection: &Arc<Connection>,
+        connection: &Connection,
         key: &Key,
         attempt: &Attempt,
     ) -> Result<WriteOutcome, StoreError> {
-        let lent = connection.lend().await?;
+        let session = connection.lend().await?;
         // An earlier warning is not about this write.
-        drop(lent.session().take_warning());
-        let written = self.table.write(lent.session(), key, attempt).await;
-        let warning = lent.session().take_warning();
-        lent.done();
+        drop(session.take_warning());
+        let written = self.table.write(&session, key, attempt).await;
+        let warning = session.take_warning();
+        connection.give_back(session);
         Ok(match (written?, warning) {
-            (_, Some(warning)) => WriteOutcome::Unknown(format!("the server warned: {warning}")),
+            (_, Some(warning)) => WriteOutcome::unproven(format!("the server warned: {warning}")),
             (None, None) => WriteOutcome::Conflict,
             (Some(revision), None) => {
                 connection.hint(key);
@@ -179,138 +138,82 @@ impl Shared {
         })
     }
 
-    async fn examine(&self, connection: &Arc<Connection>) -> Result<Examination, StoreError> {
-        let lent = connection.lend().await?;
-        let incarnation = self.table.incarnation(lent.session()).await;
-        let facts = Facts::ask(lent.session()).await;
-        lent.done();
-        let (incarnation, facts) = (incarnation?, facts?);
-        let shown = |fact: &Option<String>| match fact.as_deref() {
-            None => "unknown".to_owned(),
-            Some("") => "none".to_owned(),
-            Some(text) => text.to_owned(),
+    /// The server's notifications, which it sends to all listening sessions once the write can be read. A notification contains the
+    /// key and nothing else.
+    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
+        let mut keys = connection.hints.subscribe();
+        Ok(connection.lost.watched(|sender| async move {
+            loop {
+                match keys.recv().await {
+                    Ok(key) => drop(sender.try_send(key)),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        }))
+    }
+
+    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
+        let asking = async {
+            let session = connection.lend().await?;
+            let incarnation = self.table.incarnation(&session).await;
+            let facts = session.ask(FACTS).await;
+            connection.give_back(session);
+            Ok((incarnation?, facts?))
         };
+        let (incarnation, found) = connection.bounded(asking).await?;
         Ok(Examination {
-            facts: vec![
-                ("server".into(), format!("{}, version {}", connection.address(), shown(&facts.version))),
-                ("table".into(), format!("{}, incarnation {incarnation}", self.table.name)),
-                ("commits".into(), format!("synchronous_commit = {}", shown(&facts.synchronous_commit))),
-                ("synchronous".into(), format!("standbys {}", shown(&facts.synchronous_standbys))),
-                ("connected".into(), format!("standbys {}", shown(&facts.standbys))),
-                ("hints".into(), if connection.notifies() { "by NOTIFY" } else { "none, polled" }.to_owned()),
-            ],
-            warnings: facts.warnings(),
+            what: format!(
+                "the table {} on {}, incarnation {incarnation}",
+                self.table.name, connection.server
+            ),
+            warnings: warnings(&found),
             ..Examination::default()
         })
     }
 
-    /// Logs the warnings about the server, each once.
-    async fn warn(&self, connection: &Arc<Connection>) {
-        // The calls meet an error of this again, and report it to their callers.
-        let Ok(examination) = connection.bounded(self.examine(connection)).await else { return };
-        let warned = std::mem::replace(&mut *lock(&self.warned), examination.warnings.clone());
-        for warning in examination.warnings.iter().filter(|warning| !warned.contains(warning)) {
-            tracing::warn!(table = self.table.name, "{warning}");
-        }
-    }
-}
-
-impl Dial for Shared {
-    type Connection = Connection;
-
-    const SERVER: &'static str = "PostgreSQL";
-
-    fn address(connection: &Connection) -> String {
-        connection.address().to_owned()
-    }
-
-    fn current(&self) -> &Current<Connection> {
-        &self.current
-    }
-
-    fn call_limit(&self) -> Duration {
-        self.call_limit
-    }
-
-    /// Connects to the first server that is fit to hold locks. Reads all secrets anew.
-    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
-        let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
-        if let Some(path) = &self.settings.password_file {
-            config.password(self.files.read(path).await?.expose_password());
-        }
-        let tls = tls::connector(&config, &self.settings.tls, &self.files).await?;
-        let endpoints = Endpoint::all(&config, &tls, self.call_limit);
-        Ok(Arc::new(Connection::open(endpoints, &self.table, self.call_limit).await?))
-    }
-
-    async fn outlast(&self, connection: &Arc<Connection>) -> String {
-        let (reason, ()) = tokio::join!(connection.keep(), self.warn(connection));
-        reason
-    }
-}
-
-/// What `examine` asks the server; `None` where the server gives no answer.
-#[derive(Default)]
-struct Facts {
-    version: Option<String>,
-    synchronous_commit: Option<String>,
-    synchronous_standbys: Option<String>,
-    /// The number of standbys that are connected.
-    standbys: Option<String>,
-    full_page_writes: Option<String>,
-}
-
-impl Facts {
-    async fn ask(session: &Session) -> Result<Self, StoreError> {
-        let questions = [
-            "SHOW server_version",
-            "SHOW synchronous_commit",
-            "SHOW synchronous_standby_names",
-            "SELECT count(*) FROM pg_stat_replication",
-            "SHOW full_page_writes",
-        ];
-        let mut answers = session.ask_all(&questions).await?.into_iter();
-        let mut next = || answers.next().flatten();
-        Ok(Self {
-            version: next(),
-            synchronous_commit: next(),
-            synchronous_standbys: next(),
-            standbys: next(),
-            full_page_writes: next(),
+    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
+        let session = connection.lend().await?;
+        let made = match self.table.incarnation(&session).await {
+            Ok(_) => Ok(false),
+            Err(StoreError::Missing(_)) => self.table.make(&session).await,
+            Err(error) => Err(error),
+        };
+        connection.give_back(session);
+        Ok(Creation {
+            what: format!("the table {} on {}", self.table.name, connection.server),
+            is_new: made?,
         })
     }
+}
 
-    fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let is = |fact: &Option<String>, value: &str| fact.as_deref() == Some(value);
-        let connected = self.standbys.as_ref().is_some_and(|number| number != "0");
-        let synchronous = self.synchronous_standbys.as_ref().is_some_and(|names| !names.is_empty());
-        if connected && !synchronous {
-            warnings.push(
-                "Standbys are connected and none of them is synchronous: one that is promoted may lack writes that were \
-                 acknowledged, and locks go back in time; set synchronous_standby_names."
-                    .to_owned(),
-            );
-        }
-        if synchronous && is(&self.synchronous_commit, "local") {
-            warnings.push(
-                "synchronous_commit = local does not wait for the synchronous standbys: set it to on for putexd's user."
-                    .to_owned(),
-            );
-        }
-        if synchronous && is(&self.standbys, "0") {
-            warnings.push(
-                "synchronous_standby_names names standbys and none is connected: no write is acknowledged until one is."
-                    .to_owned(),
-            );
-        }
-        if is(&self.full_page_writes, "off") {
-            warnings.push(
-                "full_page_writes is off: a power loss can tear pages, unless the file system never does.".to_owned(),
-            );
-        }
-        warnings
-    }
+/// What `examine` asks the server. Of the standbys the number that is connected.
+const FACTS: &str = "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), \
+                     (SELECT count(*) FROM pg_stat_replication)";
+
+/// What is doubtful by the answers to [`FACTS`].
+fn warnings(found: &[String]) -> Vec<String> {
+    let [commit, names, standbys] = found else {
+        return Vec::new();
+    };
+    let (is_connected, is_synchronous) = (standbys != "0", !names.is_empty());
+    let warnings = [
+        (
+            is_connected && !is_synchronous,
+            "Standbys are connected and none of them is synchronous: one that is promoted may lack writes that were \
+             acknowledged, and locks go back in time; set synchronous_standby_names.",
+        ),
+        (
+            is_synchronous && commit == "local",
+            "synchronous_commit = local does not wait for the synchronous standbys: set it to on for putexd's user.",
+        ),
+        (
+            is_synchronous && !is_connected,
+            "synchronous_standby_names names standbys and none is connected: no write is acknowledged until one is.",
+        ),
+    ];
+    let applying = warnings.into_iter().filter(|(applies, _)| *applies);
+    applying.map(|(_, text)| text.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -319,22 +222,13 @@ mod tests {
 
     #[test]
     fn each_doubt_has_its_warning() {
-        let some = |text: &str| Some(text.to_owned());
-        let sound = || Facts {
-            synchronous_commit: some("on"),
-            synchronous_standbys: some(""),
-            standbys: some("0"),
-            full_page_writes: some("on"),
-            ..Facts::default()
+        let of = |commit: &str, names: &str, standbys: &str| {
+            let facts = [commit, names, standbys];
+            warnings(&facts.map(str::to_owned)).join("\n")
         };
-        assert_eq!(sound().warnings(), Vec::<String>::new());
-        assert_eq!(Facts::default().warnings(), Vec::<String>::new());
-        let warning = |facts: Facts| facts.warnings().join("\n");
-        let (one, names) = (some("1"), some("ANY 1 (a, b)"));
-        assert!(warning(Facts { standbys: one.clone(), ..sound() }).contains("none of them is synchronous"));
-        assert!(warning(Facts { synchronous_standbys: names.clone(), ..sound() }).contains("none is connected"));
-        let local = Facts { synchronous_commit: some("local"), synchronous_standbys: names, standbys: one, ..sound() };
-        assert!(warning(local).contains("= local"));
-        assert!(warning(Facts { full_page_writes: some("off"), ..sound() }).contains("full_page_writes"));
+        assert_eq!(of("on", "", "0"), "");
+        assert!(of("on", "", "1").contains("none of them is synchronous"));
+        assert!(of("on", "ANY 1 (a, b)", "0").contains("none is connected"));
+        assert!(of("local", "ANY 1 (a, b)", "1").contains("= local"));
     }
 }

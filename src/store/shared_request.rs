@@ -1,55 +1,66 @@
 //! One request to the server for many callers. Each caller needs an answer to a request that was sent after it came, so
 //! one request serves all who came before it was sent.
 
-use std::sync::Mutex as Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::sleep_until;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 
-use super::pace::Pace;
-use crate::task::lock;
+/// This many requests may follow each other without a pause, so that work for one service waits for nothing.
+const BURST: u32 = 8;
 
 /// A request whose answer serves every caller that came before the request was sent.
-pub(super) struct SharedRequest<T> {
+pub struct SharedRequest<T> {
+    distance: Duration,
     /// The number of callers so far.
     came: AtomicU64,
-    last: tokio::sync::Mutex<Option<Asked<T>>>,
-    pace: Lock<Pace>,
+    last: Mutex<LastAnswer<T>>,
 }
 
-struct Asked<T> {
+struct LastAnswer<T> {
     /// The number of callers at the moment when the request was sent. The answer serves these callers.
     serves: u64,
-    answer: T,
+    answer: Option<T>,
+    /// When the full burst will be allowed again.
+    whole_at: Instant,
 }
 
 impl<T: Clone> SharedRequest<T> {
     /// Makes a `SharedRequest` whose requests are `distance` apart when there are many of them.
-    pub(super) fn new(distance: Duration) -> Self {
-        let last = tokio::sync::Mutex::new(None);
-        Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(distance)) }
+    pub fn new(distance: Duration) -> Self {
+        Self {
+            distance,
+            came: AtomicU64::new(0),
+            last: Mutex::new(LastAnswer {
+                serves: 0,
+                answer: None,
+                whole_at: Instant::now(),
+            }),
+        }
     }
 
     /// The answer to `ask`, or to another caller's request that was sent after this call began. If the caller that
     /// sends is dropped, the next caller that waits sends the request again.
-    pub(super) async fn ask<Asking>(&self, ask: impl FnOnce() -> Asking) -> T
+    pub async fn ask<Asking>(&self, ask: impl FnOnce() -> Asking) -> T
     where
         Asking: Future<Output = T>,
     {
         let number = self.came.fetch_add(1, Ordering::AcqRel) + 1;
         let mut last = self.last.lock().await;
-        if let Some(asked) = last.as_ref().filter(|asked| asked.serves >= number) {
-            return asked.answer.clone();
+        if let Some(answer) = last.answer.as_ref().filter(|_| last.serves >= number) {
+            return answer.clone();
         }
-        let begin = lock(&self.pace).turn();
-        if let Some(begin) = begin {
+        let now = Instant::now();
+        last.whole_at = now.max(last.whole_at) + self.distance;
+        let begin = last.whole_at - self.distance * BURST;
+        if begin > now {
             sleep_until(begin).await;
         }
-        let serves = self.came.load(Ordering::Acquire);
-        let answer = ask().await;
-        *last = Some(Asked { serves, answer: answer.clone() });
-        answer
+        last.serves = self.came.load(Ordering::Acquire);
+        // Of a request that is given up there is no answer.
+        last.answer = None;
+        last.answer.insert(ask().await).clone()
     }
 }
 
@@ -79,7 +90,11 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
             joint.ask(|| asking(&count)).await
         };
-        assert_eq!(tokio::join!(joint.ask(|| asking(&count)), late), (3, 4), "it was under way");
+        assert_eq!(
+            tokio::join!(joint.ask(|| asking(&count)), late),
+            (3, 4),
+            "it was under way"
+        );
     }
 
     #[tokio::test(start_paused = true)]

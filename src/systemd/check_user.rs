@@ -67,7 +67,9 @@ impl Turn {
             let _ = user.tell_name(Path::new(NAMES), &service);
             Ok(user)
         });
-        taking.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
+        taking
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
 }
 
@@ -87,9 +89,13 @@ impl CheckUser {
             "userName": name, "realName": format!("Health check of {service}"), "uid": uid, "gid": uid, "disposition": "dynamic",
             "homeDirectory": "/", "shell": "/usr/sbin/nologin", "service": "putexd",
         });
-        let group = json!({"groupName": name, "gid": uid, "disposition": "dynamic", "service": "putexd"});
+        let group =
+            json!({"groupName": name, "gid": uid, "disposition": "dynamic", "service": "putexd"});
         for (kind, record) in [("user", user), ("group", group)] {
-            let (file, link) = (format!("{name}.{kind}"), names.join(format!("{uid}.{kind}")));
+            let (file, link) = (
+                format!("{name}.{kind}"),
+                names.join(format!("{uid}.{kind}")),
+            );
             let (path, text) = (names.join(&file), format!("{record}\n"));
             if fs::read_to_string(&path).is_ok_and(|known| known == text) && link.exists() {
                 continue;
@@ -138,7 +144,8 @@ fn make_folder(path: &Path) -> io::Result<()> {
 /// it.
 fn lock(path: &Path, owner: &str, spares_others: bool) -> io::Result<Option<File>> {
     loop {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
         match file.try_lock() {
             Ok(()) => {}
@@ -164,10 +171,20 @@ fn lock(path: &Path, owner: &str, spares_others: bool) -> io::Result<Option<File
 /// The numbers of the users and groups of this host.
 fn known_ids(etc: &Path) -> BTreeSet<u32> {
     let read = |name| fs::read(etc.join(name)).unwrap_or_default();
-    let id = |line: &[u8]| str::from_utf8(line.split(|byte| *byte == b':').nth(2)?).ok()?.parse().ok();
+    let id = |line: &[u8]| {
+        str::from_utf8(line.split(|byte| *byte == b':').nth(2)?)
+            .ok()?
+            .parse()
+            .ok()
+    };
     ["passwd", "group"]
         .into_iter()
-        .flat_map(|name| read(name).split(|byte| *byte == b'\n').filter_map(id).collect::<Vec<_>>())
+        .flat_map(|name| {
+            read(name)
+                .split(|byte| *byte == b'\n')
+                .filter_map(id)
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -183,7 +200,11 @@ mod tests {
         }
 
         fn take(&self, service: &str) -> Result<CheckUser, CheckUserError> {
-            CheckUser::take(&self.0.path().join("locks"), self.0.path(), &service.parse().expect("a service's name"))
+            CheckUser::take(
+                &self.0.path().join("locks"),
+                self.0.path(),
+                &service.parse().expect("a service's name"),
+            )
         }
 
         fn file(&self, uid: u32) -> std::path::PathBuf {
@@ -197,7 +218,10 @@ mod tests {
         // So many that some of them have the same hash.
         let names: Vec<String> = (0..200).map(|number| format!("app-{number}")).collect();
         let take = |names: &[String]| -> Vec<CheckUser> {
-            names.iter().map(|name| host.take(name).expect("a user")).collect()
+            names
+                .iter()
+                .map(|name| host.take(name).expect("a user"))
+                .collect()
         };
         let users = take(&names);
         let uids: Vec<u32> = users.iter().map(CheckUser::uid).collect();
@@ -209,7 +233,9 @@ mod tests {
         backwards.reverse();
         let again: Vec<u32> = take(&backwards).iter().map(CheckUser::uid).rev().collect();
         assert_eq!(again, uids);
-        let folder = fs::metadata(host.0.path().join("locks")).expect("it was made").permissions();
+        let folder = fs::metadata(host.0.path().join("locks"))
+            .expect("it was made")
+            .permissions();
         assert_eq!(folder.mode() & 0o777, 0o755);
     }
 
@@ -217,7 +243,11 @@ mod tests {
     fn a_user_of_somebody_else_is_passed_over() {
         let host = Host::new();
         let usual = host.take("db").expect("a user").uid();
-        fs::write(host.0.path().join("passwd"), format!("root:x:0:0::/:\nx:x:{usual}:100::/:\n")).expect("written");
+        fs::write(
+            host.0.path().join("passwd"),
+            format!("root:x:0:0::/:\nx:x:{usual}:100::/:\n"),
+        )
+        .expect("written");
         let next = host.take("db").expect("a user").uid();
         assert_eq!(next, usual + 1);
         fs::write(host.0.path().join("group"), format!("x:x:{next}:\n")).expect("written");
@@ -241,7 +271,8 @@ mod tests {
         assert_eq!(last.uid(), former);
         let error = host.take("web").expect_err("none is left");
         assert!(
-            matches!(error, CheckUserError::NoneLeft) && error.to_string().contains("from 61184 to 65519"),
+            matches!(error, CheckUserError::NoneLeft)
+                && error.to_string().contains("from 61184 to 65519"),
             "{error}"
         );
         drop(other);
@@ -259,13 +290,23 @@ mod tests {
         let names = host.0.path().join("names");
         let user = host.take("db").expect("a user");
         for _ in 0..2 {
-            user.tell_name(&names, &"db".parse().expect("a service's name")).expect("the folder can be written to");
+            user.tell_name(&names, &"db".parse().expect("a service's name"))
+                .expect("the folder can be written to");
         }
-        for (kind, part) in [("user", "\"realName\":\"Health check of db\""), ("group", "\"gid\":")] {
+        for (kind, part) in [
+            ("user", "\"realName\":\"Health check of db\""),
+            ("group", "\"gid\":"),
+        ] {
             let link = names.join(format!("{}.{kind}", user.uid()));
             let text = fs::read_to_string(&link).expect("it is there");
-            assert!(text.contains(part) && text.contains(&format!("\"putex-check-{}\"", user.uid())), "{text}");
-            assert_eq!(fs::metadata(&link).expect("it is there").mode() & 0o777, 0o644);
+            assert!(
+                text.contains(part) && text.contains(&format!("\"putex-check-{}\"", user.uid())),
+                "{text}"
+            );
+            assert_eq!(
+                fs::metadata(&link).expect("it is there").mode() & 0o777,
+                0o644
+            );
         }
         assert_eq!(fs::read_dir(&names).expect("it was made").count(), 4);
     }

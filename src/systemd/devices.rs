@@ -4,11 +4,16 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 
-use super::error::KernelError;
-use crate::types::mount::{Source, SourceName};
+use super::units::NotDead;
+use crate::types::mount::{Mount, MountUnit};
 
 /// Who can open block devices. putexd cannot, and asks the guard.
 pub trait Devices: fmt::Debug + Send + Sync {
-    /// What a mount is of, and whether a file system uses its devices. It may take as long as a device takes to be opened.
-    fn source(&self, name: SourceName) -> BoxFuture<'_, Result<Source, KernelError>>;
+    /// Shows that what a unit had mounted is mounted nowhere on the host. `was` is how it was seen while it was mounted. It may take as
+    /// long as a device takes to be opened.
+    fn check_unmounted(
+        &self,
+        unit: MountUnit,
+        was: Option<Mount>,
+    ) -> BoxFuture<'_, Result<(), NotDead>>;
 }

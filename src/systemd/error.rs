@@ -3,10 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use zbus::fdo;
-
-use crate::host::descriptors::Shortage;
-use crate::types::DAEMON_UNIT;
+use crate::host::descriptors;
 use crate::types::span::rounded;
 
 /// Why PID 1 gave no answer that can be used.
@@ -23,9 +20,6 @@ pub enum BusError {
         /// The message of the error, as systemd wrote it.
         message: String,
     },
-    /// Another run of this unit began during each reading of it, so that no answer tells its state.
-    #[error("{0} is started again and again, while systemd is asked about it")]
-    Restless(String),
     /// The answer is not what the interface promises.
     #[error("systemd's answer is not understood: {0}")]
     Malformed(String),
@@ -34,41 +28,41 @@ pub enum BusError {
 /// Why the kernel gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// The kernel answered with this error.
+    /// The kernel answered with this error, or not in time. A call that is not answered goes on, and may still have its effect.
     #[error("{0}")]
     Failed(String),
     /// No file descriptor was left to ask the kernel with, so that nothing is known.
-    #[error("{}", .0.in_words(DAEMON_UNIT))]
-    NoDescriptors(Shortage),
-    /// The kernel did not answer in time. The call goes on, and may still have its effect.
-    #[error("the kernel did not answer within {}", rounded(*.0))]
-    Late(Duration),
-    /// The guard, which opens block devices for putexd, gave no answer.
-    #[error("the guard does not say whether its device is in use: {0}")]
+    #[error("find out who has so many files open: {0}")]
+    NoDescriptors(String),
+    /// The guard, which looks at mounts for putexd, gave no answer.
+    #[error("the guard does not say whether its file system is in use: {0}")]
     NoGuard(String),
-    /// The kernel has not answered an earlier look at the same mount, so it was not asked again.
-    #[error("the last look at its mount has not ended")]
-    StillAsked,
+}
+
+impl KernelError {
+    pub(super) fn no_answer_within(limit: Duration) -> Self {
+        Self::Failed(format!(
+            "the kernel did not answer within {}",
+            rounded(limit)
+        ))
+    }
 }
 
 impl From<io::Error> for KernelError {
     fn from(error: io::Error) -> Self {
-        Shortage::of(&error).map_or_else(|| Self::Failed(error.to_string()), Self::NoDescriptors)
+        if descriptors::have_run_out(&error) {
+            Self::NoDescriptors(error.to_string())
+        } else {
+            Self::Failed(error.to_string())
+        }
     }
 }
 
 impl BusError {
-    /// Whether the state is unknown because there was no answer, or none that holds.
+    /// Whether the state is unknown because there was no answer.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Restless(_))
-    }
-
-    /// Whether the job was refused because the host is going down, which is no failure of the unit.
-    #[must_use]
-    pub fn is_shutting_down(&self) -> bool {
-        self.is_named("org.freedesktop.systemd1.TransactionIsDestructive")
-            || self.is_named("org.freedesktop.systemd1.ShuttingDown")
+        matches!(self, Self::Unreachable(_))
     }
 
     pub(super) fn no_answer_within(limit: Duration) -> Self {
@@ -79,42 +73,29 @@ impl BusError {
         matches!(self, Self::Refused { name, .. } if name == wanted)
     }
 
-    pub(super) fn is_no_such_unit(&self) -> bool {
+    /// Whether systemd does not have the unit.
+    #[must_use]
+    pub fn is_no_such_unit(&self) -> bool {
         self.is_named("org.freedesktop.systemd1.NoSuchUnit")
     }
 }
 
 impl From<zbus::Error> for BusError {
     fn from(error: zbus::Error) -> Self {
-        // The enums are not exhaustive. A new variant of `zbus::Error` counts as an answer that was not understood, a new
-        // one of `fdo::Error` as a refusal.
-        #[expect(clippy::wildcard_enum_match_arm, reason = "both enums may grow")]
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "the enum may grow, by what counts as an answer that was not understood"
+        )]
         match error {
-            zbus::Error::MethodError(name, message, _) => {
-                Self::Refused { name: name.to_string(), message: message.unwrap_or_default() }
-            }
-            zbus::Error::InputOutput(_) | zbus::Error::Connection(..) | zbus::Error::Handshake(_) => {
-                Self::Unreachable(error.to_string())
-            }
-            zbus::Error::FDO(error) => match *error {
-                fdo::Error::NoReply(text)
-                | fdo::Error::Disconnected(text)
-                | fdo::Error::ServiceUnknown(text)
-                | fdo::Error::NameHasNoOwner(text)
-                | fdo::Error::NoServer(text)
-                | fdo::Error::Timeout(text)
-                | fdo::Error::TimedOut(text)
-                | fdo::Error::IOError(text)
-                | fdo::Error::SpawnServiceNotFound(text)
-                | fdo::Error::SpawnFailed(text)
-                | fdo::Error::SpawnChildExited(text) => Self::Unreachable(text),
-                fdo::Error::ZBus(error) => Self::Malformed(error.to_string()),
-                other => {
-                    let name = zbus::DBusError::name(&other).to_string();
-                    let message = zbus::DBusError::description(&other).unwrap_or_default().to_owned();
-                    Self::Refused { name, message }
-                }
+            zbus::Error::MethodError(name, message, _) => Self::Refused {
+                name: name.to_string(),
+                message: message.unwrap_or_default(),
             },
+            // The bus itself is not asked anything but to take the connection.
+            zbus::Error::InputOutput(_)
+            | zbus::Error::Connection(..)
+            | zbus::Error::Handshake(_)
+            | zbus::Error::FDO(_) => Self::Unreachable(error.to_string()),
             other => Self::Malformed(other.to_string()),
         }
     }
@@ -126,12 +107,23 @@ mod tests {
 
     #[test]
     fn silence_is_told_from_refusal() {
-        let silent = BusError::from(zbus::Error::from(fdo::Error::NoReply("gone".to_owned())));
-        assert!(silent.is_unreachable());
-        let refused = BusError::from(zbus::Error::from(fdo::Error::AccessDenied("no".to_owned())));
+        let silence = zbus::fdo::Error::NoReply("gone".to_owned());
+        assert!(BusError::from(zbus::Error::from(silence)).is_unreachable());
+        let message = zbus::Message::signal("/", "org.example.Example", "Example")
+            .build(&())
+            .expect("a message");
+        let name = "org.freedesktop.DBus.Error.AccessDenied";
+        let refusal = zbus::Error::MethodError(
+            name.try_into().expect("a name"),
+            Some("no".to_owned()),
+            message,
+        );
         assert_eq!(
-            refused,
-            BusError::Refused { name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(), message: "no".to_owned() }
+            BusError::from(refusal),
+            BusError::Refused {
+                name: name.to_owned(),
+                message: "no".to_owned()
+            }
         );
     }
 }

@@ -6,14 +6,16 @@
 
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use zbus::{Connection, OwnedObjectPath};
 
 use super::Systemd;
 use super::error::BusError;
-use super::job_ends::Ears;
-use super::link::Link;
-use super::properties::{Invocation, QueuedJob, UnitState, job_of};
-use super::proxy::{Setting, UNIT, object};
+use super::interface::{MANAGER, MANAGER_PATH};
+use super::link::{JobRemoved, Link, Setting, ask, bounded};
+use super::properties::Invocation;
 
 /// The time until a job is looked at first, should its signal be lost. It doubles with each look, up to `POLL_MAX`.
 const POLL_MIN: Duration = Duration::from_secs(1);
@@ -25,133 +27,143 @@ const SIGNAL_LAG: Duration = Duration::from_millis(100);
 /// How the wait for a job ended. No variant says what the unit does now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
-    /// The job ended; the result in systemd's word, such as `done`, `failed`, `canceled`, `timeout`, `dependency`.
+    /// There is no job any more; its result in systemd's word, such as `done`, `failed`, `canceled`, `timeout`, `dependency`,
+    /// and empty where its signal was lost, or the unit is not loaded, so that there was nothing to stop.
     Ended(String),
-    /// The job is no longer queued, and its signal was lost.
-    Vanished,
     /// The time limit came first: the job is still queued.
     StillQueued,
-    /// The unit is not loaded, so there was nothing to stop.
-    NotLoaded,
 }
 
 /// What PID 1 is asked to do.
-pub(super) enum Order<'a> {
+pub(super) enum JobOrder<'a> {
     Start(&'a str),
     Stop(&'a str),
-    Transient(&'a str, &'a [Setting]),
+    /// Over the bus, because the settings ask for a reference, which PID 1 keeps for clients of the bus alone.
+    Transient(&'a str, &'a [Setting], &'a Connection),
 }
 
-impl Order<'_> {
+impl JobOrder<'_> {
     fn unit(&self) -> &str {
         match self {
-            Self::Start(unit) | Self::Stop(unit) | Self::Transient(unit, _) => unit,
+            Self::Start(unit) | Self::Stop(unit) | Self::Transient(unit, ..) => unit,
         }
     }
 }
 
 impl Systemd {
-    /// Queues a job and awaits its end, until `deadline` at the latest. `id` is the unit's own name, as it appears in
-    /// signals. `before` is the invocation before the order: another one shows that an unanswered order took effect.
+    /// Queues a job and awaits its end, until `deadline` at the latest. `before` is the invocation before the order: another
+    /// one shows that an unanswered order took effect.
     pub(super) async fn carry_out(
         &self,
-        order: &Order<'_>,
-        id: &str,
+        order: &JobOrder<'_>,
         before: Option<Invocation>,
         deadline: Instant,
     ) -> Result<JobEnd, BusError> {
-        let (job_ends, path) = loop {
-            let link = self.link_by(deadline).await?;
+        let (job_ends, job) = loop {
+            let link = self.keeper.link_by(deadline).await?;
             // `queue` listens before it asks: the job may end before its number is known.
-            match self.queue(order, id, &link).await {
+            match self.queue(order, &link).await {
                 Ok(queued) => break queued,
                 Err(error) if error.is_unreachable() && Instant::now() < deadline => {}
-                Err(error) if error.is_no_such_unit() && matches!(order, Order::Stop(_)) => {
-                    return Ok(JobEnd::NotLoaded);
+                Err(error) if error.is_no_such_unit() && matches!(order, JobOrder::Stop(_)) => {
+                    return Ok(JobEnd::Ended(String::new()));
                 }
                 Err(error) => return Err(error),
             }
             // Nobody answered, but the order may have arrived. A second stop does no harm, a second start does.
             sleep(SIGNAL_LAG).await;
-            if !matches!(order, Order::Stop(_)) {
-                let job_ends = self.link_by(deadline).await?.ends.of(id);
-                let state = match self.state_by_name(order.unit()).await {
+            if !matches!(order, JobOrder::Stop(_)) {
+                let job_ends = self.keeper.link_by(deadline).await?.ends.subscribe();
+                let state = match self.read(order.unit()).await {
                     Err(error) if error.is_unreachable() && Instant::now() < deadline => continue,
-                    other => other?,
+                    other => other?.state(),
                 };
-                match follow_up(&state, before) {
-                    FollowUp::Await(job) => break (job_ends, job.path),
-                    FollowUp::Over => return Ok(JobEnd::Vanished),
-                    FollowUp::Again => {}
+                if let Some(job) = state.job {
+                    break (job_ends, job);
+                }
+                if state.invocation.is_some() && state.invocation != before {
+                    return Ok(JobEnd::Ended(String::new()));
                 }
             }
         };
-        let end = self.await_end(job_ends, order.unit(), id, &path);
-        timeout_at(deadline, end).await.unwrap_or(Ok(JobEnd::StillQueued))
+        let end = self.await_end(job_ends, order.unit(), job);
+        timeout_at(deadline, end)
+            .await
+            .unwrap_or(Ok(JobEnd::StillQueued))
     }
 
-    /// The job that is queued for a unit; `None` if there is none.
-    pub(super) async fn queued_job(&self, unit: &str) -> Result<Option<QueuedJob>, BusError> {
-        Ok(job_of(&self.link().await?.property(&object(unit), UNIT, "Job").await?))
-    }
-
-    async fn queue(&self, order: &Order<'_>, id: &str, link: &Link) -> Result<(Ears, String), BusError> {
-        let job_ends = link.ends.of(id);
-        let path = match order {
-            Order::Start(unit) => link.start_unit(unit).await?,
-            Order::Stop(unit) => link.stop_unit(unit).await?,
-            Order::Transient(unit, settings) => {
-                let settings = settings.iter().map(|(name, value)| Ok((*name, value.try_clone()?)));
-                let settings = settings.collect::<zbus::Result<Vec<Setting>>>()?;
-                match &self.references {
-                    Some(references) => references.start_transient_unit(unit, settings, self.purpose).await?,
-                    None => link.start_transient_unit(unit, settings).await?,
-                }
+    async fn queue(
+        &self,
+        order: &JobOrder<'_>,
+        link: &Link,
+    ) -> Result<(broadcast::Receiver<JobRemoved>, u32), BusError> {
+        let job_ends = link.ends.subscribe();
+        let object: OwnedObjectPath = match order {
+            JobOrder::Start(unit) => queue(link, "StartUnit", unit).await?,
+            JobOrder::Stop(unit) => queue(link, "StopUnit", unit).await?,
+            JobOrder::Transient(unit, settings, bus) => {
+                let no_other_units: Vec<(&str, Vec<Setting>)> = Vec::new();
+                let body = (*unit, "replace", settings, no_other_units);
+                let call = ask(bus, MANAGER_PATH, MANAGER, "StartTransientUnit", &body);
+                bounded(self.keeper.call_limit, call).await?
             }
         };
-        Ok((job_ends, path.to_string()))
+        let number = object.as_str().rsplit('/').next().unwrap_or_default();
+        match number.parse() {
+            Ok(job) => Ok((job_ends, job)),
+            Err(_) => Err(BusError::Malformed(format!("{object} is no job"))),
+        }
     }
 
-    async fn await_end(&self, mut job_ends: Ears, unit: &str, id: &str, path: &str) -> Result<JobEnd, BusError> {
+    async fn await_end(
+        &self,
+        mut job_ends: broadcast::Receiver<JobRemoved>,
+        unit: &str,
+        job: u32,
+    ) -> Result<JobEnd, BusError> {
         let mut links = self.keeper.watch();
         links.mark_unchanged();
         let mut pause = POLL_MIN;
         loop {
             tokio::select! {
-                result = job_ends.hear(path) => return Ok(JobEnd::Ended(result)),
+                result = result_of(&mut job_ends, job) => return Ok(JobEnd::Ended(result)),
                 // The connection has changed: nobody heard of a job that ended while PID 1 was away.
-                Ok(()) = links.changed() => {}
+                Ok(()) = links.changed() => if let Some(link) = &*links.borrow() {
+                    job_ends = link.ends.subscribe();
+                },
                 () = sleep(pause) => pause = (pause * 2).min(POLL_MAX),
             }
-            match self.queued_job(unit).await {
-                Ok(Some(job)) if job.path == path => {}
+            let row = async { self.link().await?.row(unit).await };
+            match row.await {
+                Ok((.., queued, _, _)) if queued == job => {}
                 Ok(_) => {
-                    let late = timeout(SIGNAL_LAG, job_ends.hear(path)).await;
-                    return Ok(late.map_or(JobEnd::Vanished, JobEnd::Ended));
+                    let late = timeout(SIGNAL_LAG, result_of(&mut job_ends, job)).await;
+                    return Ok(JobEnd::Ended(late.unwrap_or_default()));
                 }
                 // PID 1 does not answer, as while it re-executes itself. A job outlives that.
                 Err(error) if error.is_unreachable() => {}
                 Err(error) => return Err(error),
             }
-            if job_ends.are_deaf()
-                && let Ok(link) = self.link().await
-            {
-                job_ends = link.ends.of(id);
-            }
         }
     }
 }
 
-enum FollowUp {
-    Await(QueuedJob),
-    Over,
-    Again,
+/// Waits for the result of a job. Never returns if its end is not heard.
+async fn result_of(ends: &mut broadcast::Receiver<JobRemoved>, job: u32) -> String {
+    loop {
+        match ends.recv().await {
+            Ok((ended, result)) if ended == job => return result,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
 }
 
-fn follow_up(state: &UnitState, before: Option<Invocation>) -> FollowUp {
-    match &state.job {
-        Some(job) => FollowUp::Await(job.clone()),
-        None if state.invocation.is_some() && state.invocation != before => FollowUp::Over,
-        None => FollowUp::Again,
-    }
+/// Queues a job for a unit, and returns its object.
+pub(super) async fn queue(
+    link: &Link,
+    method: &'static str,
+    unit: &str,
+) -> Result<OwnedObjectPath, BusError> {
+    link.manager(method, (unit.to_owned(), "replace")).await
 }

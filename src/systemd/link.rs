@@ -1,104 +1,268 @@
-//! The connection to PID 1, kept up by a task of its own.
+//! The connection to PID 1, kept up by a task of its own, and the calls over it.
 //!
-//! It goes over PID 1's private socket, which only root can reach. No bus has to be up, each call costs half as much as
-//! over the bus, and PID 1 does not track who asked for a job there, for which it would need a match rule of its own for
-//! each. What PID 1 offers only to clients of the bus is in [`references`](super::references).
+//! It is PID 1's private socket, which only root can reach. No bus has to be up, each call costs half as much as over the bus, and
+//! PID 1 does not track who asked for a job there.
 //!
 //! zbus does not reconnect, and a re-execution of PID 1 drops its clients. So the task builds a new connection after
 //! each loss, and callers see only two cases: there is a link, or PID 1 is unreachable and the state of every unit is
 //! unknown.
+//!
+//! Properties are always read by `Get` and `GetAll`, and never from a cache, which may be outdated without a sign of it.
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use rustix::process::Signal;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::{Instant, timeout, timeout_at};
-use zbus::proxy::CacheProperties;
-use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath};
+use zbus::wire::DynamicDeserialize;
+use zbus::{
+    Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant,
+    Variant,
+};
 
+use super::changes::Board;
 use super::error::BusError;
-use super::job_ends::Ends;
-use super::lanes::{Lanes, Purpose};
+use super::interface::{DESTINATION, MANAGER, MANAGER_PATH, PROPERTIES, UNIT, object, of_type};
 use super::private::PrivateSocket;
-use super::proxy::{MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
-use crate::task::OwnedTask;
+use super::properties::{Properties, UnitRow};
+use crate::task::{OwnedTask, lock};
 
 /// The pause between two attempts to connect.
-pub(super) const RETRY: Duration = Duration::from_millis(200);
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How many calls may wait for their answer: more would only make each of them late.
+const CALLS: usize = 64;
+
+/// How many ends of jobs are remembered for whoever waits for one.
+const ENDS: usize = 4096;
+
+/// A property and its value, as StartTransientUnit takes them.
+pub type Setting = (&'static str, Variant<'static>);
+
+/// The end of a job: its number, and its result.
+pub(super) type JobRemoved = (u32, String);
 
 /// One connection, while it lasts. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     connection: Connection,
-    pub(super) manager: ManagerProxy<'static>,
     /// The path of the control group that all units' groups are in; empty where it is the kernel's own root.
     pub(super) root: Arc<str>,
-    /// The ends of jobs, as this connection tells of them.
-    pub(super) ends: Ends,
-    lanes: Lanes,
-    purpose: Purpose,
+    /// The ends of all jobs.
+    pub(super) ends: broadcast::Sender<JobRemoved>,
+    limiter: Limiter,
     call_limit: Duration,
 }
 
+/// Bounds the calls that wait for their answer, the first to come first.
+#[derive(Debug, Clone)]
+struct Limiter {
+    places: Arc<Semaphore>,
+    answered: Arc<AtomicU64>,
+}
+
+impl Limiter {
+    fn new() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(CALLS)),
+            answered: Arc::default(),
+        }
+    }
+
+    /// Waits for a place as long as PID 1 answers any call within `limit`.
+    async fn place(&self, limit: Duration) -> Result<OwnedSemaphorePermit, BusError> {
+        let mut place = pin!(Arc::clone(&self.places).acquire_owned());
+        loop {
+            let answered = self.answered.load(Ordering::Relaxed);
+            match timeout(limit, &mut place).await {
+                Ok(place) => {
+                    return place.map_err(|closed| BusError::Unreachable(closed.to_string()));
+                }
+                Err(_) if self.answered.load(Ordering::Relaxed) == answered => {
+                    return Err(BusError::no_answer_within(limit));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
 impl Link {
-    /// The same link, for another purpose.
-    pub(super) fn to(self, purpose: Purpose) -> Self {
-        Self { purpose, ..self }
-    }
-
-    /// As [`Lanes::call`], for this link's purpose.
-    pub(super) async fn call<T: Send + 'static>(
+    /// Makes a call when its turn has come, and bounds it in time from then on. Over the limit the outcome is unknown. A call has
+    /// its place until it is answered, even if nobody waits for the answer any more.
+    async fn call<A, T>(
         &self,
-        call: impl Future<Output = zbus::Result<T>> + Send + 'static,
-    ) -> Result<T, BusError> {
-        self.lanes.call(self.purpose, self.call_limit, call).await
+        path: String,
+        interface: &'static str,
+        method: &'static str,
+        body: A,
+    ) -> Result<T, BusError>
+    where
+        A: Serialize + DynamicType + Send + Sync + 'static,
+        T: for<'d> DynamicDeserialize<'d> + Send + 'static,
+    {
+        let place = self.limiter.place(self.call_limit).await?;
+        let (connection, answered) = (self.connection.clone(), Arc::clone(&self.limiter.answered));
+        let call = tokio::spawn(async move {
+            let answer = ask(&connection, &path, interface, method, &body).await;
+            answered.fetch_add(1, Ordering::Relaxed);
+            drop(place);
+            answer
+        });
+        match timeout(self.call_limit, call).await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(ended)) => Err(BusError::Unreachable(ended.to_string())),
+            Err(_) => Err(BusError::no_answer_within(self.call_limit)),
+        }
     }
 
-    pub(super) async fn properties(&self, path: &str) -> Result<PropertiesProxy<'static>, BusError> {
-        Ok(properties(&self.connection, path).await?)
+    /// Calls a method of PID 1's manager.
+    pub(super) async fn manager<A, T>(&self, method: &'static str, body: A) -> Result<T, BusError>
+    where
+        A: Serialize + DynamicType + Send + Sync + 'static,
+        T: for<'d> DynamicDeserialize<'d> + Send + 'static,
+    {
+        self.call(MANAGER_PATH.to_owned(), MANAGER, method, body)
+            .await
     }
 
-    /// Messages that match `rule`. The caller drains them in a task of its own, because a full queue would stop the whole
-    /// connection.
-    pub(super) async fn signals(&self, rule: MatchRule<'static>) -> Result<MessageStream, BusError> {
-        bounded(self.call_limit, MessageStream::for_match_rule(rule, &self.connection, None)).await
+    /// Has PID 1 read all unit files again, within `limit`.
+    pub(super) async fn reload(&self, limit: Duration) -> Result<(), BusError> {
+        bounded(
+            limit,
+            ask(&self.connection, MANAGER_PATH, MANAGER, "Reload", &()),
+        )
+        .await
     }
 
-    async fn open(call_limit: Duration) -> Result<Self, BusError> {
+    /// Sends a signal to all processes of a unit.
+    pub(super) async fn kill_unit(&self, unit: &str, signal: Signal) -> Result<(), BusError> {
+        self.manager("KillUnit", (unit.to_owned(), "all", signal.as_raw()))
+            .await
+    }
+
+    /// The line of each unit in PID 1's list, in the order of `units`. PID 1 loads those that are not loaded; a unit that does not
+    /// exist says so by its LoadState.
+    pub(super) async fn rows(&self, units: &[&str]) -> Result<Vec<UnitRow>, BusError> {
+        let units: Vec<String> = units.iter().map(|&unit| unit.to_owned()).collect();
+        self.manager("ListUnitsByNames", (units,)).await
+    }
+
+    /// The names of the loaded units that fit a pattern.
+    pub(super) async fn names_like(&self, pattern: &str) -> Result<Vec<String>, BusError> {
+        let body = (Vec::<String>::new(), vec![pattern.to_owned()]);
+        let rows: Vec<UnitRow> = self.manager("ListUnitsByPatterns", body).await?;
+        Ok(rows.into_iter().map(|(unit, ..)| unit).collect())
+    }
+
+    /// The line of one unit.
+    pub(super) async fn row(&self, unit: &str) -> Result<UnitRow, BusError> {
+        let rows = self.rows(&[unit]).await?;
+        rows.into_iter()
+            .next()
+            .ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
+    }
+
+    /// One property of an object.
+    pub(super) async fn property(
+        &self,
+        path: &str,
+        interface: &'static str,
+        name: &'static str,
+    ) -> Result<OwnedVariant, BusError> {
+        self.call(path.to_owned(), PROPERTIES, "Get", (interface, name))
+            .await
+    }
+
+    /// Some of the properties that all units have, by their names. They are not read all together, because for some of
+    /// them PID 1 would read every folder of unit files.
+    pub(super) async fn common(
+        &self,
+        unit: &str,
+        names: &'static [&'static str],
+    ) -> Result<Properties, BusError> {
+        let path = object(unit);
+        let values = names.iter().map(|name| self.property(&path, UNIT, name));
+        let values = try_join_all(values).await?;
+        let names = names.iter().map(|&name| name.to_owned());
+        Ok(names.zip(values).collect())
+    }
+
+    /// The properties that only units of its type have, read at one moment.
+    pub(super) async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
+        self.call(object(unit), PROPERTIES, "GetAll", (of_type(unit),))
+            .await
+    }
+
+    /// Connects. The signals that PID 1 sends come with the link: it sends all of them here.
+    async fn open(call_limit: Duration) -> Result<(Self, MessageStream), BusError> {
         bounded(call_limit, async {
-            let connection = zbus::connection::Builder::socket(PrivateSocket::connect().await?).p2p().build().await?;
-            let manager = ManagerProxy::builder(&connection).cache_properties(CacheProperties::No).build().await?;
-            let group = properties(&connection, MANAGER_PATH).await?.get(MANAGER, "ControlGroup").await?;
-            let root = Arc::from(<&str>::try_from(&group)?.trim_end_matches('/'));
-            let (ends, lanes, purpose) = (Ends::listen(&connection).await?, Lanes::new(), Purpose::Look);
-            Ok(Self { connection, manager, root, ends, lanes, purpose, call_limit })
+            let socket = PrivateSocket::connect().await?;
+            let connection = zbus::connection::Builder::socket(socket)
+                .p2p()
+                .build()
+                .await?;
+            let asked = (MANAGER, "ControlGroup");
+            let group: OwnedVariant =
+                ask(&connection, MANAGER_PATH, PROPERTIES, "Get", &asked).await?;
+            // They are read as soon as the link is there: an answer is behind what is not read.
+            let signals = MatchRule::builder().msg_type(zbus::message::Type::Signal);
+            let signals = MessageStream::for_match_rule(signals.build()?, &connection, None);
+            let signals = signals.await?;
+            let link = Self {
+                connection,
+                root: Arc::from(<&str>::try_from(&group)?.trim_end_matches('/')),
+                ends: broadcast::channel(ENDS).0,
+                limiter: Limiter::new(),
+                call_limit,
+            };
+            Ok((link, signals))
         })
         .await
     }
 }
 
-async fn properties(connection: &Connection, path: &str) -> zbus::Result<PropertiesProxy<'static>> {
-    let path = OwnedObjectPath::try_from(path.to_owned())?;
-    PropertiesProxy::builder(connection).cache_properties(CacheProperties::No).path(path).build().await
+pub(crate) async fn ask<A, T>(
+    connection: &Connection,
+    path: &str,
+    interface: &str,
+    method: &str,
+    body: &A,
+) -> zbus::Result<T>
+where
+    A: Serialize + DynamicType,
+    T: for<'d> DynamicDeserialize<'d>,
+{
+    let answer = connection.call_method(Some(DESTINATION), path, Some(interface), method, body);
+    answer.await?.body().deserialize()
 }
 
 /// The newest link, and the task that replaces it. The task ends with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct Keeper {
     newest: watch::Receiver<Option<Link>>,
-    call_limit: Duration,
+    pub(super) call_limit: Duration,
+    pub(super) board: Arc<Mutex<Board>>,
     _task: Arc<OwnedTask>,
 }
 
 impl Keeper {
     pub(super) fn new(call_limit: Duration) -> Self {
         let (publish, newest) = watch::channel(None);
-        let task = OwnedTask::spawn(keep(call_limit, publish));
-        Self { newest, call_limit, _task: Arc::new(task) }
-    }
-
-    pub(super) fn call_limit(&self) -> Duration {
-        self.call_limit
+        let board = Arc::<Mutex<Board>>::default();
+        let task = OwnedTask::spawn(keep(call_limit, publish, Arc::clone(&board)));
+        Self {
+            newest,
+            call_limit,
+            board,
+            _task: Arc::new(task),
+        }
     }
 
     /// The newest link; waits for one as long as a call may take.
@@ -108,7 +272,10 @@ impl Keeper {
 
     /// The newest link; waits for one until `deadline`.
     pub(super) async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
-        newest_by(self.newest.clone(), deadline).await
+        let mut newest = self.newest.clone();
+        let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
+        let link = found.ok().and_then(|found| found.ok()?.clone());
+        link.ok_or_else(|| BusError::Unreachable("no connection".to_owned()))
     }
 
     /// Follows the newest link; `None` while there is none.
@@ -117,32 +284,43 @@ impl Keeper {
     }
 }
 
-/// Waits until `deadline` for the newest value of what a task keeps up.
-pub(super) async fn newest_by<T: Clone>(
-    mut newest: watch::Receiver<Option<T>>,
-    deadline: Instant,
+pub(crate) async fn bounded<T>(
+    limit: Duration,
+    call: impl Future<Output = zbus::Result<T>>,
 ) -> Result<T, BusError> {
-    let no_connection = || BusError::Unreachable("no connection".to_owned());
-    let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
-    match found {
-        Ok(Ok(found)) => found.clone().ok_or_else(no_connection),
-        Ok(Err(_)) | Err(_) => Err(no_connection()),
-    }
-}
-
-pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
     match timeout(limit, call).await {
         Ok(result) => Ok(result?),
         Err(_) => Err(BusError::no_answer_within(limit)),
     }
 }
 
-async fn keep(call_limit: Duration, publish: watch::Sender<Option<Link>>) {
+/// What a signal says of the end of a job, if it does.
+fn end_of_job(signal: &Message) -> Option<JobRemoved> {
+    let header = signal.header();
+    if header.member()?.as_str() != "JobRemoved" {
+        return None;
+    }
+    let body = signal.body();
+    let (job, _, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize().ok()?;
+    Some((job, result))
+}
+
+async fn keep(
+    call_limit: Duration,
+    publish: watch::Sender<Option<Link>>,
+    board: Arc<Mutex<Board>>,
+) {
     loop {
-        if let Ok(link) = Link::open(call_limit).await {
+        if let Ok((link, mut signals)) = Link::open(call_limit).await {
             publish.send_replace(Some(link.clone()));
-            link.connection.closed().await;
+            lock(&board).hint_all();
+            while let Some(Ok(signal)) = signals.next().await {
+                lock(&board).hear(&signal);
+                // Mostly nobody waits for the end of a job.
+                let _ = end_of_job(&signal).map(|end| link.ends.send(end));
+            }
             publish.send_replace(None);
+            lock(&board).hint_all();
         }
         tokio::time::sleep(RETRY).await;
     }
@@ -152,10 +330,42 @@ async fn keep(call_limit: Duration, publish: watch::Sender<Option<Link>>) {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_call_has_an_end() {
-        let limit = Duration::from_millis(10);
-        let endless = std::future::pending::<zbus::Result<()>>();
-        assert!(bounded(limit, endless).await.expect_err("no answer").is_unreachable());
+    #[test]
+    fn objects_are_named_as_systemd_names_them() {
+        let object = |unit| {
+            object(unit)
+                .trim_start_matches("/org/freedesktop/systemd1/unit/")
+                .to_owned()
+        };
+        assert_eq!(object("database.service"), "database_2eservice");
+        assert_eq!(object("db@a-1.service"), "db_40a_2d1_2eservice");
+        assert_eq!(object("1_a\\x2d.mount"), "_31_5fa_5cx2d_2emount");
+        assert_eq!(object("-.slice"), "_2d_2eslice");
+    }
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_waited_for_as_long_as_others_are_answered() {
+        let limiter = Limiter::new();
+        let mut calls = Vec::new();
+        for _ in 0..CALLS {
+            calls.push(limiter.place(LIMIT).await.expect("a place"));
+        }
+        let answering = async {
+            for _ in 0..10 {
+                tokio::time::sleep(LIMIT * 3 / 4).await;
+                limiter.answered.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(calls.pop());
+        };
+        let (place, ()) = tokio::join!(limiter.place(LIMIT), answering);
+        assert!(place.is_ok(), "PID 1 answered all the time");
+        let began = Instant::now();
+        let error = limiter.place(LIMIT).await.expect_err("no answer");
+        assert!(
+            error.is_unreachable() && began.elapsed() == LIMIT,
+            "{error}"
+        );
     }
 }

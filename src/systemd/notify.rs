@@ -8,10 +8,10 @@ use std::os::unix::net::UnixDatagram;
 
 use sd_notify::NotifyState;
 
-use crate::types::printable;
+use crate::types::shortened;
 
 /// The limit of one line. systemd takes messages of at most 4 KiB, and ignores all of a longer one.
-const LINE_LIMIT_BYTES: usize = 1024;
+const LINE_LIMIT: usize = 512;
 
 /// Sends `states` to systemd, or fails at once. Without a `NOTIFY_SOCKET` nobody listens, and it succeeds.
 ///
@@ -26,25 +26,15 @@ pub fn try_tell(states: &[NotifyState]) -> io::Result<()> {
 fn send(path: &OsStr, states: &[NotifyState]) -> io::Result<()> {
     let mut message = String::new();
     for state in states {
-        message.push_str(&line(&state.to_string()));
+        // One line, whatever it contains: systemd would take what follows a newline for an order of its own, such as
+        // `MAINPID=`, which makes it watch and kill another process in our place.
+        message += &shortened(&state.to_string(), LINE_LIMIT);
         message.push('\n');
     }
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
     socket.send_to(message.as_bytes(), path)?;
     Ok(())
-}
-
-/// Makes `text` one line, whatever it contains: systemd would take what follows a newline for an order of its own, such
-/// as `MAINPID=`, which makes it watch and kill another process in our place.
-fn line(text: &str) -> String {
-    let shown = printable(text);
-    if shown.len() <= LINE_LIMIT_BYTES {
-        return shown.into_owned();
-    }
-    let room = LINE_LIMIT_BYTES - '…'.len_utf8();
-    let end = (0..=room).rev().find(|end| shown.is_char_boundary(*end)).unwrap_or(0);
-    format!("{}…", &shown[..end])
 }
 
 #[cfg(test)]
@@ -62,11 +52,22 @@ mod tests {
             let length = systemd.recv(&mut heard).expect("a message");
             String::from_utf8(heard[..length].to_vec()).expect("text")
         };
-        assert_eq!(heard("db standby (h2\nMAINPID=1\nx)"), "STATUS=db standby (h2\\nMAINPID=1\\nx)\n");
+        assert_eq!(
+            heard("db standby (h2\nMAINPID=1\nx)"),
+            "STATUS=db standby (h2\\nMAINPID=1\\nx)\n"
+        );
         assert_eq!(heard("\u{1b}[2J\0\r"), "STATUS=\\u{1b}[2J\\0\\r\n");
-        for long in ["x".repeat(100_000), "\u{f6}".repeat(1000), "\n".repeat(5000)] {
+        for long in [
+            "x".repeat(100_000),
+            "\u{f6}".repeat(1000),
+            "\n".repeat(5000),
+        ] {
             let heard = heard(&long);
-            assert!(heard.len() <= LINE_LIMIT_BYTES + 1 && heard.ends_with("…\n") && heard.lines().count() == 1);
+            assert!(
+                heard.len() <= 4 * LINE_LIMIT + 1
+                    && heard.ends_with("…\n")
+                    && heard.lines().count() == 1
+            );
         }
     }
 
@@ -77,7 +78,9 @@ mod tests {
         let systemd = UnixDatagram::bind(&path).expect("a socket");
         let beat = [NotifyState::Watchdog, NotifyState::WatchdogUsec(250_000)];
         send(path.as_os_str(), &beat).expect("there is room");
-        let full = (0..100_000).find_map(|_| send(path.as_os_str(), &beat).err()).expect("the socket is full at last");
+        let full = (0..100_000)
+            .find_map(|_| send(path.as_os_str(), &beat).err())
+            .expect("the socket is full at last");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
 
         let mut heard = [0; 64];

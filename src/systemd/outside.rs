@@ -9,45 +9,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::Systemd;
-use super::elsewhere::{self, FoundClient};
-use super::error::{BusError, KernelError};
-use crate::host::mountinfo::Mount;
+use super::elsewhere::{self, OutsideWork};
+use super::error::KernelError;
+use super::units::NotDead;
+use crate::host::mountinfo::mount_at;
 use crate::host::mounts::place_of;
-use crate::host::processes::{self, Family, Process};
-use crate::task::OwnedTask;
+use crate::host::processes::{self, Family, Members, Process};
 use crate::types::UnitName;
 
-/// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
-/// queue.
-const ASKS_LIMIT: usize = 64;
 /// The properties that name the units which systemd stops with a unit.
-const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
+const FOLLOWING: [&str; 5] = [
+    "BoundBy",
+    "RequiredBy",
+    "RequisiteOf",
+    "ConsistsOf",
+    "PropagatesStopTo",
+];
 /// How many units are looked at that are stopped together with a mount.
 const FOLLOWERS_LIMIT: usize = 256;
 
 impl Systemd {
-    /// Of `known`, the processes in `groups` and all their descendants: those that are in none of `groups`. The parents
-    /// and the groups of processes may come from a reading that is up to `age` old. What is outside by that reading is
-    /// looked at again, so that it is outside now.
+    /// Of `known`, those that were in the groups `before`, the processes in `groups` and all their descendants: those that are in none
+    /// of `groups`, and the processes that are in the groups for the next look. The parents and the groups of processes may come from a
+    /// reading that is up to `age` old. What is outside by that reading is looked at again, so that it is outside now.
     ///
-    /// A process that lost its parent is a child of PID 1, and escapes this look unless it is in one of the groups.
+    /// A process that lost its parent is a child of PID 1, and escapes this look unless it was in one of the groups at the last one.
     pub async fn outside(
         &self,
         known: &BTreeSet<i32>,
+        before: &Members,
         groups: &BTreeSet<String>,
         age: Duration,
-    ) -> Result<Vec<Process>, KernelError> {
-        let family = self.walker.family(age, self.keeper.call_limit()).await?;
-        let suspects = family.suspects(known, groups);
+    ) -> Result<(Vec<Process>, Members), KernelError> {
+        let family = self.family(age).await?;
+        let suspects = family.suspects(known, before, groups);
+        let members = family.in_groups(groups);
         if suspects.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), members));
         }
         let groups = groups.clone();
-        self.blocking(move || family.outside(&suspects, &groups)).await
+        let outside = self.blocking(move || family.outside(&suspects, &groups));
+        Ok((outside.await?, members))
     }
 
     /// The processes in `groups` that are clients of a daemon and stay beside the work that it does for them. `own` are the
@@ -57,37 +63,53 @@ impl Systemd {
         groups: &BTreeSet<String>,
         own: &[UnitName],
         age: Duration,
-    ) -> Result<Vec<FoundClient>, KernelError> {
-        let family = self.walker.family(age, self.keeper.call_limit()).await?;
-        let named = family.named_in(groups);
+    ) -> Result<Vec<OutsideWork>, KernelError> {
+        let family = self.family(age).await?;
+        let named = family.named_in(groups, elsewhere::stays);
         if named.is_empty() {
             return Ok(Vec::new());
         }
         let groups = groups.clone();
-        let programs = self.blocking(move || family.programs(&named, &groups)).await?;
-        Ok(programs.into_iter().filter_map(|running| elsewhere::found(running, own)).collect())
+        let programs = self
+            .blocking(move || family.programs(&named, &groups))
+            .await?;
+        Ok(programs
+            .into_iter()
+            .filter_map(|running| elsewhere::found(running, own))
+            .collect())
     }
 
     /// The processes that keep the file system of a mount from being unmounted, and that neither belong to `own` nor are stopped by
     /// systemd together with it. Nobody uses what is not mounted.
-    pub async fn users_of_mount(&self, mount: &UnitName, own: &[UnitName]) -> Result<Vec<Process>, KernelError> {
-        let Some(place) = place_of(mount) else { return Ok(Vec::new()) };
-        let unknown = |error: BusError| KernelError::Failed(error.to_string());
-        let link = self.link().await.map_err(unknown)?;
+    pub async fn users_of_mount(
+        &self,
+        mount: &UnitName,
+        own: &[UnitName],
+    ) -> Result<Vec<Process>, NotDead> {
+        let Some(place) = place_of(mount) else {
+            return Ok(Vec::new());
+        };
+        let link = self.link().await?;
         let (mut open, mut known, mut groups) = (own.to_vec(), BTreeSet::new(), BTreeSet::new());
         while let Some(unit) = open.pop() {
             if known.len() < FOLLOWERS_LIMIT && known.insert(unit.clone()) {
-                let properties = link.common(unit.as_str(), &FOLLOWING).await.map_err(unknown)?;
+                let properties = link.common(unit.as_str(), &FOLLOWING).await?;
                 let followers = FOLLOWING.iter().flat_map(|kind| properties.texts(kind));
                 open.extend(followers.filter_map(|follower| UnitName::new(&follower).ok()));
-                groups.extend(self.placement(&unit).await.map_err(unknown)?.groups);
+                groups.extend(self.placement(&unit).await?.groups);
             }
         }
-        self.blocking(move || match Mount::at(&place)? {
+        let users = self.blocking(move || match mount_at(&place)? {
             Some(_) => processes::users_of(Path::new(&place), &groups),
             None => Ok(Vec::new()),
-        })
-        .await
+        });
+        Ok(users.await?)
+    }
+
+    async fn family(&self, age: Duration) -> Result<Arc<Family>, KernelError> {
+        let limit = self.keeper.call_limit;
+        let family = timeout(limit, self.walker.family(age)).await;
+        family.unwrap_or(Err(KernelError::no_answer_within(limit)))
     }
 
     /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run
@@ -109,97 +131,66 @@ impl Systemd {
         .await
     }
 
-    /// Sends SIGTERM to every process of a control group and of those below it, once.
-    pub async fn terminate_group(&self, path: &str) -> Result<(), KernelError> {
-        let path = path.to_owned();
-        self.control_groups(move |hierarchy| hierarchy.terminate(&path)).await
+    /// Sends a signal to every process of a control group, named as PID 1 names it, and of those below it, without asking PID 1, which
+    /// does not know the groups that others make, such as those of containers. Refused for a group that holds PID 1 or the caller.
+    pub async fn signal_group(&self, path: &str, signal: Signal) -> Result<(), KernelError> {
+        if signal == Signal::KILL {
+            return self.kill_group(path).await;
+        }
+        let family = self.family(Duration::ZERO).await?;
+        let group = path.to_owned();
+        self.control_groups(move |hierarchy| {
+            hierarchy.check_is_a_units(&group)?;
+            let inside = family.inside(&BTreeSet::from([group]))?;
+            inside
+                .iter()
+                .try_for_each(|process| processes::signal(process, signal))
+        })
+        .await
     }
 }
 
-/// Reads `/proc` for all callers, so that the looks of many services cost no more than those of a few. Clones share it.
-#[derive(Debug, Clone)]
-pub(super) struct Walker {
-    asks: mpsc::Sender<Ask>,
-    _task: Arc<OwnedTask>,
-}
+/// Reads `/proc` for all callers, one after another, so that the looks of many services cost no more than those of a few, and that
+/// one thread hangs where the kernel does. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Walker(Arc<Mutex<Option<Reading>>>);
 
-#[derive(Debug)]
-struct Ask {
-    /// The earliest beginning of a reading that is young enough to answer.
-    begun_after: Instant,
-    answer: oneshot::Sender<Result<Arc<Family>, KernelError>>,
-}
+/// What `/proc` has shown, and since when.
+type Reading = (Instant, Arc<Family>);
 
 impl Walker {
-    pub(super) fn new() -> Self {
-        let (asks, asked) = mpsc::channel(ASKS_LIMIT);
-        Self { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, read))) }
-    }
-
-    async fn family(&self, age: Duration, limit: Duration) -> Result<Arc<Family>, KernelError> {
-        let now = Instant::now();
-        let begun_after = now.checked_sub(age).unwrap_or(now);
-        let asked = async {
-            let (answer, answered) = oneshot::channel();
-            self.asks.send(Ask { begun_after, answer }).await.ok()?;
-            answered.await.ok()
-        };
-        match timeout(limit, asked).await {
-            Ok(Some(family)) => family,
-            Ok(None) => Err(KernelError::Failed("nobody reads /proc any more".to_owned())),
-            Err(_) => Err(KernelError::Late(limit)),
+    /// A reading that has begun `age` ago or later.
+    async fn family(&self, age: Duration) -> Result<Arc<Family>, KernelError> {
+        let asked = Instant::now();
+        let mut last = Arc::clone(&self.0).lock_owned().await;
+        if let Some((began, family)) = &*last
+            && *began + age >= asked
+        {
+            return Ok(Arc::clone(family));
         }
-    }
-}
-
-fn read() -> std::io::Result<Family> {
-    Family::read(elsewhere::stays)
-}
-
-/// Answers one question after another. If the kernel hangs in a reading, one thread hangs, and not one for each look.
-async fn walk(mut asks: mpsc::Receiver<Ask>, read: fn() -> std::io::Result<Family>) {
-    let mut last: Option<(Instant, Result<Arc<Family>, KernelError>)> = None;
-    while let Some(Ask { begun_after, answer }) = asks.recv().await {
-        let family = if let Some(known) = last.take().filter(|(began, _)| *began >= begun_after) {
-            known
-        } else {
+        let reading = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
-            let family = match tokio::task::spawn_blocking(read).await {
-                Ok(family) => family.map(Arc::new).map_err(KernelError::from),
-                Err(error) => Err(KernelError::Failed(error.to_string())),
-            };
-            (began, family)
-        };
-        // The caller may have given up waiting.
-        let _ = answer.send(family.1.clone());
-        last = Some(family);
+            let family = Arc::new(Family::read()?);
+            *last = Some((began, Arc::clone(&family)));
+            Ok::<_, KernelError>(family)
+        });
+        reading
+            .await
+            .unwrap_or_else(|error| Err(KernelError::Failed(error.to_string())))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn many_share_one_reading_and_none_gets_an_older_one_than_it_wants() {
-        static READINGS: AtomicU32 = AtomicU32::new(0);
-        let (asks, asked) = mpsc::channel(ASKS_LIMIT);
-        let read = || {
-            READINGS.fetch_add(1, Ordering::Relaxed);
-            Ok(Family::default())
-        };
-        let walker = Walker { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, read))) };
-        let limit = Duration::from_secs(1);
-        for _ in 0..300 {
-            walker.family(Duration::from_millis(500), limit).await.expect("read");
-        }
-        assert_eq!(READINGS.load(Ordering::Relaxed), 1);
-        tokio::time::advance(Duration::from_millis(400)).await;
-        walker.family(Duration::from_millis(500), limit).await.expect("read");
-        assert_eq!(READINGS.load(Ordering::Relaxed), 1);
-        walker.family(Duration::from_millis(300), limit).await.expect("read");
-        assert_eq!(READINGS.load(Ordering::Relaxed), 2);
+        let walker = Walker::default();
+        let first = walker.family(Duration::ZERO).await.expect("read");
+        let shared = walker.family(Duration::from_secs(60)).await.expect("read");
+        assert!(Arc::ptr_eq(&first, &shared));
+        let other = walker.family(Duration::ZERO).await.expect("read");
+        assert!(!Arc::ptr_eq(&first, &other));
     }
 }

@@ -14,23 +14,33 @@ pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
     }
     // systemd reads drop-ins in the order of their names, and an administrator's own is often called override.conf.
     let name = setting.split('=').next().unwrap_or(setting);
-    format!("run \"mkdir -p {folder} && printf '%s\\n' {lines} >{folder}/zz-{name}.conf && systemctl daemon-reload\"")
+    format!(
+        "run \"mkdir -p {folder} && printf '%s\\n' {lines} >{folder}/zz-{name}.conf && systemctl daemon-reload\""
+    )
 }
 
 /// `word` as a shell takes it literally, also between the quotation marks of a sentence.
 pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/_.:=@%+,-".contains(character);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "/_.:=@%+,-".contains(character);
+    if word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
-/// The command that has fstab's mount at `place` neither started at boot (`noauto`), nor ordered before a target (`nofail`, whatever
-/// other options there are: systemd-fstab-generator(8)).
+/// The command that has fstab's mount at `place` neither started at boot (`noauto`) nor when it is used, nor ordered before a target
+/// (`nofail`, whatever other options there are: systemd-fstab-generator(8)).
 pub(super) fn mounted_by_putexd_alone(place: &str) -> String {
-    format!("sed -i -E 's|^({}\\S+)|\\1,noauto,nofail|' /etc/fstab && systemctl daemon-reload", line_of(place))
+    let line = line_of(place);
+    format!(
+        "sed -i -E 's|^({line}\\S+)|\\1,noauto,nofail|; s|^({line}\\S*)x-systemd.automount,|\\1|' /etc/fstab && systemctl daemon-reload"
+    )
 }
 
 /// The beginning of the line of a mount point in fstab, up to its options, as a regular expression.
-pub(super) fn line_of(place: &str) -> String {
+fn line_of(place: &str) -> String {
     let mut pattern = String::new();
     for character in place.chars() {
         match character {
@@ -64,7 +74,7 @@ mod tests {
     fn the_line_of_a_mount_is_found_whatever_it_is_called() {
         insta::assert_snapshot!(
             mounted_by_putexd_alone("/srv/data.d"),
-            @r"sed -i -E 's|^(\s*[^#[:space:]]\S*\s+/srv/data\.d/?\s+\S+\s+\S+)|\1,noauto,nofail|' /etc/fstab && systemctl daemon-reload"
+            @r"sed -i -E 's|^(\s*[^#[:space:]]\S*\s+/srv/data\.d/?\s+\S+\s+\S+)|\1,noauto,nofail|; s|^(\s*[^#[:space:]]\S*\s+/srv/data\.d/?\s+\S+\s+\S*)x-systemd.automount,|\1|' /etc/fstab && systemctl daemon-reload"
         );
         assert!(mounted_by_putexd_alone("/srv/my data").contains(r"\s+/srv/my\\040data/?\s+"));
     }

@@ -4,16 +4,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use zbus::{Structure, Variant};
+use zbus::{Connection, Structure, Variant};
 
 use super::Systemd;
 use super::check_user::{CheckUser, CheckUserError};
-use super::confinement::{self, Apart, RunAs};
+use super::confinement::{RunAs, check_confinement};
 use super::error::BusError;
-use super::job::{JobEnd, Order};
-use super::properties::{Invocation, UnitState, Unmet};
-use super::proxy::Setting;
-use super::units::SIGKILL;
+use super::interface::{MANAGER, MANAGER_PATH, SIGKILL};
+use super::job::{JobEnd, JobOrder};
+use super::link::{Setting, ask, bounded};
+use super::properties::{Invocation, UnitState};
+use crate::bus;
 use crate::types::{ServiceName, UnitName};
 
 /// How long it may take until nothing is left of a unit that is killed at its limit.
@@ -21,6 +22,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(3);
 
 /// How much later than systemd putexd enforces the limit of a check, should systemd not do it.
 const OWN_LIMIT_LATER: Duration = Duration::from_millis(500);
+
+/// How many checks may run. PID 1 has two match rules of its own for each, and the bus allows it 512.
+pub(super) const CHECKS: usize = 48;
 
 /// The interval at which a unit is looked at that should come to its end.
 const POLL: Duration = Duration::from_millis(100);
@@ -46,19 +50,6 @@ pub struct Check {
     pub timeout: Duration,
 }
 
-/// A run that came to its end.
-struct Run {
-    result: RunResult,
-    /// Whether the program was not run, because systemd could not set up its user or its namespaces.
-    is_not_set_up: bool,
-}
-
-impl From<RunResult> for Run {
-    fn from(result: RunResult) -> Self {
-        Self { result, is_not_set_up: false }
-    }
-}
-
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunResult {
@@ -78,76 +69,78 @@ impl Systemd {
 
     /// Runs a command in a unit of its own and waits for its end. On `Err` the outcome is unknown; systemd kills the
     /// command at its limit all the same.
-    pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
-        let _place = self.tracked.check().await;
-        // The reference itself is taken by a setting of the unit.
-        let pin = self.adopt(check.unit.as_str());
-        let result = self.run_transient(check).await;
-        if let Some(pin) = pin {
-            pin.release().await;
-        }
-        result
-    }
-
-    /// Runs a check, and once more, less apart from the host, if systemd could not keep it apart: that is no failure of
+    ///
+    /// It is run once more, less apart from the host, if systemd could not keep it apart: that is no failure of
     /// the service. A command may itself exit with such a status, and gains nothing by it, because it still runs as the
     /// same user.
-    async fn run_transient(&self, check: &Check) -> Result<RunResult, BusError> {
+    pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
+        let _place = self.checks.acquire().await;
         let deadline = Instant::now() + check.timeout + OWN_LIMIT_LATER;
-        let run = self.run_apart(check, Apart::Whole, deadline).await?;
-        if run.is_not_set_up {
-            return Ok(self.run_apart(check, Apart::Bare, deadline).await?.result);
+        match self.run_apart(check, true, deadline).await? {
+            (_, state) if state.main_exit.is_not_set_up() => {
+                Ok(self.run_apart(check, false, deadline).await?.0)
+            }
+            (result, _) => Ok(result),
         }
-        Ok(run.result)
     }
 
-    async fn run_apart(&self, check: &Check, apart: Apart, deadline: Instant) -> Result<Run, BusError> {
-        let name = check.unit.as_str();
-        let settings = self.settings(check, apart)?;
-        let order = Order::Transient(name, &settings);
-        let mut outcome = self.carry_out(&order, name, None, deadline).await;
-        if outcome.as_ref().is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists")) {
+    async fn run_apart(
+        &self,
+        check: &Check,
+        apart: bool,
+        deadline: Instant,
+    ) -> Result<(RunResult, UnitState), BusError> {
+        let settings = settings(check, apart)?;
+        let bus = self.bus().await?;
+        let order = JobOrder::Transient(check.unit.as_str(), &settings, &bus);
+        let mut outcome = self.carry_out(&order, None, deadline).await;
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists"))
+        {
             // There is an older run: of a daemon that is gone, or one whose reference is not yet given back.
             self.end(&check.unit).await?;
-            self.forget(name).await;
-            outcome = self.carry_out(&order, name, None, deadline).await;
+            outcome = self.carry_out(&order, None, deadline).await;
         }
-        match outcome? {
-            JobEnd::StillQueued => {
-                self.end(&check.unit).await?;
-                Ok(RunResult::TimedOut.into())
-            }
-            JobEnd::Ended(job) => self.judge(&check.unit, None, &job, deadline).await,
-            JobEnd::Vanished | JobEnd::NotLoaded => self.judge(&check.unit, None, "", deadline).await,
-        }
+        self.judge(&check.unit, None, outcome?, deadline).await
+    }
+
+    /// A connection to the bus. systemd keeps loaded for it what it has a reference to, so that the end of a run can be read,
+    /// until it is closed.
+    async fn bus(&self) -> Result<Connection, BusError> {
+        bounded(self.keeper.call_limit, bus::system()).await
+    }
+
+    async fn keep_loaded(&self, unit: &UnitName) -> Result<Connection, BusError> {
+        let bus = self.bus().await?;
+        let name = (unit.as_str(),);
+        let kept = ask(&bus, MANAGER_PATH, MANAGER, "RefUnit", &name);
+        bounded::<()>(self.keeper.call_limit, kept).await?;
+        Ok(bus)
     }
 
     /// Starts a unit that comes to an end by itself, and waits for that end. A run that is under way is killed first, so
     /// that the result is that of a new run. At the limit the unit is stopped and killed.
-    pub async fn run_unit_to_completion(&self, unit: &UnitName, limit: Duration) -> Result<RunResult, BusError> {
+    pub async fn run_unit_to_completion(
+        &self,
+        unit: &UnitName,
+        limit: Duration,
+    ) -> Result<RunResult, BusError> {
         let deadline = Instant::now() + limit;
         if self.state(unit).await?.may_run() {
             self.end(unit).await?;
         }
-        let pin = self.pin(unit.as_str()).await.ok().flatten();
+        // Without the bus a good end may be gone before it is read, and counts as none.
+        let _kept = self.keep_loaded(unit).await;
         let before = self.state(unit).await?;
         if before.load_state != "loaded" {
             return Ok(RunResult::Failed(format!("it is {}", before.load_state)));
         }
-        self.reset_failed(unit.as_str()).await?;
-        let order = Order::Start(unit.as_str());
-        let result = match self.carry_out(&order, &before.id, before.invocation, deadline).await? {
-            JobEnd::StillQueued => {
-                self.end(unit).await?;
-                Ok(RunResult::TimedOut)
-            }
-            JobEnd::Ended(job) => Ok(self.judge(unit, before.invocation, &job, deadline).await?.result),
-            JobEnd::Vanished | JobEnd::NotLoaded => Ok(self.judge(unit, before.invocation, "", deadline).await?.result),
-        };
-        if let Some(pin) = pin {
-            pin.release().await;
-        }
-        result
+        self.reset_failed(unit).await?;
+        let order = JobOrder::Start(unit.as_str());
+        let end = self.carry_out(&order, before.invocation, deadline).await?;
+        let (result, _) = self.judge(unit, before.invocation, end, deadline).await?;
+        Ok(result)
     }
 
     /// Stops and kills a unit until nothing of it is left, or [`KILL_LIMIT`] is over.
@@ -157,10 +150,11 @@ impl Systemd {
             // The kill ends the unit, and its effect is waited for. The stop only keeps the unit from coming back.
             let _ = self.kill(unit).await;
             let soon = deadline.min(Instant::now() + POLL);
-            self.carry_out(&Order::Stop(unit.as_str()), unit.as_str(), None, soon).await?;
+            self.carry_out(&JobOrder::Stop(unit.as_str()), None, soon)
+                .await?;
             let left = self.prove_dead(unit).await.is_err();
             if !left || Instant::now() >= deadline {
-                self.reset_failed(unit.as_str()).await?;
+                self.reset_failed(unit).await?;
                 return Ok(());
             }
         }
@@ -171,59 +165,73 @@ impl Systemd {
         &self,
         unit: &UnitName,
         before: Option<Invocation>,
-        job: &str,
+        end: JobEnd,
         deadline: Instant,
-    ) -> Result<Run, BusError> {
+    ) -> Result<(RunResult, UnitState), BusError> {
         loop {
             let state = self.state(unit).await?;
             let is_new = state.invocation.is_some() && state.invocation != before;
             // While a service that remains after exit is `running`, it has not come to its end: its start did not wait
             // for its process.
-            if state.active_state.is_started() && is_new && state.is_effect && state.sub_state != "running" {
-                return Ok(RunResult::Passed.into());
-            }
-            if !state.may_run() {
-                let is_not_set_up = is_new && state.is_not_set_up;
-                let unmet = if is_new { Unmet::default() } else { self.unmet(unit).await? };
-                return Ok(Run { result: verdict(&state, is_new, job, &unmet), is_not_set_up });
-            }
-            if Instant::now() >= deadline {
-                self.end(unit).await?;
-                return Ok(RunResult::TimedOut.into());
-            }
-            sleep(POLL).await;
+            let remains = state.active_state.is_started()
+                && is_new
+                && state.is_effect
+                && state.sub_state != "running";
+            let result = match &end {
+                JobEnd::Ended(_) if remains => RunResult::Passed,
+                JobEnd::Ended(job) if !state.may_run() => {
+                    let unmet = if is_new {
+                        Vec::new()
+                    } else {
+                        self.unmet(unit).await?
+                    };
+                    verdict(&state, is_new, job, &unmet)
+                }
+                JobEnd::Ended(_) if Instant::now() < deadline => {
+                    sleep(POLL).await;
+                    continue;
+                }
+                JobEnd::Ended(_) | JobEnd::StillQueued => {
+                    self.end(unit).await?;
+                    RunResult::TimedOut
+                }
+            };
+            return Ok((result, state));
         }
     }
+}
 
-    fn settings(&self, check: &Check, apart: Apart) -> Result<Vec<Setting>, BusError> {
-        let mut settings: Vec<Setting> = vec![
-            ("Description", check.description.clone().into()),
-            ("Type", "oneshot".into()),
-            ("ExecStartEx", command(&check.user.command(&check.argv))?),
-            ("Environment", check.environment.clone().into()),
-            ("TimeoutStartUSec", micros(check.timeout)),
-            ("TimeoutStopUSec", micros(KILL_LIMIT)),
-            // Processes that a check leaves behind, or that are left at the limit, are killed without a SIGTERM before.
-            ("KillMode", "control-group".into()),
-            ("KillSignal", SIGKILL.into()),
-            ("SendSIGKILL", true.into()),
-            ("CollectMode", "inactive-or-failed".into()),
-            // systemd would take the name of the program that gives the command its user.
-            ("SyslogIdentifier", identifier(&check.argv).into()),
-            ("StandardInput", "null".into()),
-            ("StandardOutput", "journal".into()),
-            ("StandardError", "journal".into()),
-            // No run is longer, so that one interval covers all of it.
-            ("LogRateLimitIntervalUSec", micros(check.timeout)),
-            ("LogRateLimitBurst", LOG_LINES.into()),
-        ];
-        if self.has_references() {
-            // systemd unloads the unit as soon as it ends; the reference keeps it until its end was read.
-            settings.push(("AddRef", true.into()));
-        }
-        settings.extend(confinement::settings(&check.user, apart));
-        Ok(settings)
-    }
+fn settings(check: &Check, apart: bool) -> Result<Vec<Setting>, BusError> {
+    let name = check
+        .argv
+        .first()
+        .and_then(|path| Path::new(path).file_name());
+    let name = name.unwrap_or_default().to_string_lossy().into_owned();
+    let mut settings: Vec<Setting> = vec![
+        ("Description", check.description.clone().into()),
+        ("Type", "oneshot".into()),
+        ("ExecStartEx", command(&check.user.command(&check.argv))?),
+        ("Environment", check.environment.clone().into()),
+        ("TimeoutStartUSec", micros(check.timeout)),
+        ("TimeoutStopUSec", micros(KILL_LIMIT)),
+        // Processes that a check leaves behind, or that are left at the limit, are killed without a SIGTERM before.
+        ("KillMode", "control-group".into()),
+        ("KillSignal", SIGKILL.into()),
+        ("SendSIGKILL", true.into()),
+        ("CollectMode", "inactive-or-failed".into()),
+        // systemd unloads the unit as soon as it ends; the reference keeps it until its end was read.
+        ("AddRef", true.into()),
+        // systemd would take the name of the program that gives the command its user.
+        ("SyslogIdentifier", name.into()),
+        ("StandardInput", "null".into()),
+        ("StandardOutput", "journal".into()),
+        ("StandardError", "journal".into()),
+        // No run is longer, so that one interval covers all of it.
+        ("LogRateLimitIntervalUSec", micros(check.timeout)),
+        ("LogRateLimitBurst", LOG_LINES.into()),
+    ];
+    settings.extend(check_confinement(&check.user, apart));
+    Ok(settings)
 }
 
 /// The value of `ExecStartEx`: `a(sasas)` of path, arguments, flags.
@@ -232,33 +240,27 @@ fn command(argv: &[String]) -> Result<Variant<'static>, BusError> {
     let flags = vec!["no-env-expand".to_owned()];
     let one: Structure<'static> = (path, argv.to_vec(), flags).into();
     let mut all = zbus::Array::new(one.signature());
-    all.append(Variant::Structure(one)).map_err(BusError::from)?;
+    all.append(Variant::Structure(one))
+        .map_err(BusError::from)?;
     Ok(Variant::Array(all))
-}
-
-/// The name of a command in the journal, as systemd has it.
-fn identifier(argv: &[String]) -> String {
-    let name = argv.first().and_then(|path| Path::new(path).file_name());
-    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn micros(span: Duration) -> Variant<'static> {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).into()
 }
 
-fn verdict(state: &UnitState, is_new: bool, job: &str, unmet: &Unmet) -> RunResult {
+fn verdict(state: &UnitState, is_new: bool, job: &str, unmet: &[String]) -> RunResult {
     // Of conditions marked with "|" one is enough, so that a run may well have begun with others unmet.
-    if !is_new && !unmet.all.is_empty() {
-        return RunResult::Failed(format!("{} does not hold", unmet.all.join(", ")));
+    if !is_new && !unmet.is_empty() {
+        return RunResult::Failed(format!("{} does not hold", unmet.join(", ")));
     }
     match (is_new, state.result.as_deref()) {
         (true, Some("success")) => RunResult::Passed,
         (true, Some("timeout")) => RunResult::TimedOut,
         (true, Some("exec-condition")) => RunResult::Failed(state.exit.clone()),
         (true, result) => {
-            let result = result.unwrap_or(job);
-            let exit = if state.exit.is_empty() { String::new() } else { format!(", {}", state.exit) };
-            RunResult::Failed(format!("{result}{exit}"))
+            let words = [result.unwrap_or(job), &state.exit].map(str::to_owned);
+            RunResult::Failed(words.join(", ").trim_end_matches(", ").to_owned())
         }
         // The unit is unloaded already, as nothing held it. Only the end of the job is known, and the job of a oneshot
         // ends with its process.
@@ -276,6 +278,12 @@ mod tests {
     #[test]
     fn a_command_has_the_signature_that_systemd_wants() {
         let argv = ["/bin/true".to_owned(), "$HOME".to_owned()];
-        assert_eq!(command(&argv).expect("a command").value_signature().to_string(), "a(sasas)");
+        assert_eq!(
+            command(&argv)
+                .expect("a command")
+                .value_signature()
+                .to_string(),
+            "a(sasas)"
+        );
     }
 }

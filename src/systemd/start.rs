@@ -1,21 +1,25 @@
 //! Starting and stopping units.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::Systemd;
 use super::error::BusError;
-use super::gate::{self, Trouble};
-use super::job::{JobEnd, Order};
-use super::prepared_start::Prepared;
-use super::properties::{Invocation, Properties, UnitState, Unmet};
-use super::stranger::Stranger;
+use super::gate::{self, UNITS_TARGET};
+use super::job::{JobEnd, JobOrder};
+use super::properties::{Properties, UnitState};
+use super::refusal::Refusal;
+use super::supervisable::check_loaded;
+use crate::host::cgroup::Hierarchy;
+use crate::host::processes::{self, Process};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
 /// The interval at which a unit is looked at whose job is done and which is not yet started.
 const POLL: Duration = Duration::from_millis(100);
+
 /// For how long a PID 1 that answers late, as it does when it has many units to start, is asked again before a start is
 /// given up of which nothing has begun. Another host may do better.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,249 +28,96 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// StartLimitBurst=.
 pub const RESTARTS_LIMIT: u32 = 5;
 
-/// A unit that was started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
-    /// The run that the start began.
-    pub invocation: Invocation,
-    /// The state of the unit when it was seen to be started.
-    pub state: UnitState,
-}
-
-/// Why a unit is not known to be started. After any of these variants but the first eight something of the unit may run:
-/// stop it, and prove it dead.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
-    /// systemd has no such unit, or cannot use it.
-    #[error("{unit} is {load_state}{}{load_error}", if load_error.is_empty() { "" } else { ": " })]
-    NotLoaded {
-        /// The unit.
-        unit: String,
-        /// Its LoadState.
-        load_state: String,
-        /// The error with which it was loaded; empty if there was none.
-        load_error: String,
-    },
-    /// The unit could be started without the lease.
-    #[error("{unit} {trouble}; {remedy}")]
-    Ungated {
-        /// The unit.
-        unit: String,
-        /// What the unit lacks.
-        trouble: String,
-        /// What the operator should do.
-        remedy: String,
-    },
-    /// The start would end a unit of another service, which runs on this host.
-    #[error("{unit} {trouble}: {remedy}")]
-    Rival {
-        /// The unit.
-        unit: String,
-        /// What it would end.
-        trouble: String,
-        /// What the operator should do.
-        remedy: String,
-    },
-    /// systemd refused to keep the unit loaded, and so may forget how its start goes. For a unit that can be active
-    /// without a process that is a part of the proof.
-    #[error(
-        "{unit} is not started; see why systemd refuses to keep it loaded, without which nobody would know how its start went: \
-         {error}"
-    )]
-    NotKept {
-        /// The unit.
-        unit: String,
-        /// Why systemd has not taken a reference to it.
-        error: BusError,
-    },
-    /// The unit is dead, and systemd counts it as frozen, which it does until it forgets the unit. It forgets none that another
-    /// unit wants.
-    #[error("reboot this host: systemd counts {0} as frozen, although nothing of it runs, and starts no frozen unit")]
-    Frozen(String),
-    /// The host is going down, which is no failure of the unit.
-    #[error("the host is shutting down")]
-    ShuttingDown,
-    /// Conditions that do not hold, so that systemd skipped the start and called it done.
-    #[error("skipped by systemd, because {0} does not hold")]
-    Condition(String),
-    /// Assertions that do not hold.
-    #[error("refused by systemd, because {0} does not hold")]
-    Assert(String),
-    /// The unit was running before, by a start of somebody else.
-    #[error("it was {0} before")]
-    AlreadyRunning(String),
-    /// The limit passed before the unit was started. Its job may still be queued.
-    #[error("not started within {}: it is {state}", rounded(*.limit))]
-    TimedOut {
-        /// The limit.
-        limit: Duration,
-        /// The unit's state.
-        state: String,
-    },
-    /// systemd has restarted the unit so often by itself, and it was not seen active.
-    #[error("systemd has restarted it {0} times in vain: it is {1}")]
-    Restarts(u32, String),
-    /// The unit was started and ended at once, as a oneshot does that does not remain after exit.
-    #[error("it ended as soon as it was started: it is {0}")]
-    Ended(String),
-    /// systemd takes a process that is not the unit's for its main process.
-    #[error("{0}")]
-    Misled(Box<Stranger>),
-    /// The start failed.
-    #[error("{}it is {state}", if job.is_empty() { String::new() } else { format!("its job ended as {job:?}, and ") })]
-    Failed {
-        /// The job's result; empty when the signal of its end was not heard.
-        job: String,
-        /// The unit's state, and how its process ended.
-        state: String,
-    },
-    /// systemd refused a call, or the outcome is unknown.
-    #[error(transparent)]
-    Bus(BusError),
-}
-
-impl From<BusError> for StartError {
-    fn from(error: BusError) -> Self {
-        if error.is_shutting_down() { Self::ShuttingDown } else { Self::Bus(error) }
-    }
-}
-
 impl Systemd {
     /// Starts a unit and waits until it is started: ActiveState says so, with an InvocationID that it did not have
-    /// before. `limit` is for all of it; time in suspend does not count.
+    /// before. `limit` is for all of it; time in suspend does not count. Returns its state then. After an error something of the unit
+    /// may run: stop it, and prove it dead.
     ///
     /// What "started" means depends on the type of the unit: the process runs (`simple`, `exec`), has told so (`notify`,
     /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount is
     /// there, the socket listens, the timer waits.
-    pub async fn start(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
-        self.start_if(unit, limit, |_| Ok(())).await
-    }
-
-    /// As [`start`](Self::start), but only if the unit is bound to the lease of `service` as PID 1 has it loaded now: a
-    /// daemon-reload may have changed that since the unit was admitted.
-    pub async fn start_with_lease(
+    ///
+    /// With `service` only if the unit is bound to the lease of that as PID 1 has it loaded now: a daemon-reload may have changed that
+    /// since the unit was admitted.
+    pub async fn start(
         &self,
         unit: &UnitName,
-        service: &ServiceName,
+        service: Option<&ServiceName>,
         limit: Duration,
-    ) -> Result<Started, StartError> {
-        let is_gated = |properties: &Properties| {
-            gate::check(properties, service).map_err(|Trouble { trouble, remedy }| StartError::Ungated {
-                unit: unit.to_string(),
-                trouble,
-                remedy,
-            })
-        };
-        self.start_if(unit, limit, is_gated).await
-    }
-
-    async fn start_if(
-        &self,
-        unit: &UnitName,
-        limit: Duration,
-        check: impl Fn(&Properties) -> Result<(), StartError>,
-    ) -> Result<Started, StartError> {
+    ) -> Result<UnitState, Refusal> {
         let deadline = Instant::now() + limit;
-        // The unit is kept loaded. Otherwise systemd could unload it and forget why it did not start, and what the proof
-        // needs if the unit is stopped in the middle of its start.
-        let place = self.tracked.start().await;
-        let (ready, pin) = match self.prepared(unit) {
-            Some(Prepared { properties, pin, .. }) => (Some(properties), pin),
-            None => (None, None),
-        };
-        let (under_way, kept) = self.begin(unit, pin).await;
-        let check = |properties: &Properties| {
-            check(properties)?;
-            check_kept(unit, properties.is_effect(), kept.clone())
-        };
-        let mut is_effect = false;
-        let result = self.start_held(unit, ready, limit, deadline, check, &mut is_effect).await;
-        let may_be_half_way = match &result {
-            Ok(_)
-            | Err(
-                StartError::NotLoaded { .. }
-                | StartError::Ungated { .. }
-                | StartError::Rival { .. }
-                | StartError::NotKept { .. }
-                | StartError::Frozen(_)
-                | StartError::ShuttingDown
-                | StartError::Condition(_)
-                | StartError::Assert(_)
-                | StartError::AlreadyRunning(_),
-            ) => false,
-            Err(
-                StartError::TimedOut { .. }
-                | StartError::Restarts(..)
-                | StartError::Ended(_)
-                | StartError::Misled(_)
-                | StartError::Failed { .. }
-                | StartError::Bus(_),
-            ) => true,
-        };
-        drop(under_way);
-        // For a unit of processes alone the proof does not need the end of the start.
-        if !(may_be_half_way && is_effect) {
-            self.end_start(unit).await;
-        }
-        drop(place);
-        result
-    }
-
-    async fn start_held(
-        &self,
-        unit: &UnitName,
-        ready: Option<Properties>,
-        limit: Duration,
-        deadline: Instant,
-        check: impl Fn(&Properties) -> Result<(), StartError>,
-        is_effect: &mut bool,
-    ) -> Result<Started, StartError> {
         let patient_until = deadline.min(Instant::now() + PATIENCE);
-        let (properties, is_ready) = match ready {
-            Some(properties) => (properties, true),
-            None => (insist(patient_until, || self.read_settings(unit.as_str())).await?, false),
-        };
-        let properties = if properties.is_frozen() && properties.state().active_state.is_stopped() {
-            self.forget_frozen(unit, properties.is_effect(), patient_until).await?
-        } else {
-            properties
-        };
-        let before = properties.state();
-        *is_effect = before.is_effect;
-        if before.load_state != "loaded" {
-            let (load_state, load_error) = (before.load_state, before.load_error);
-            return Err(StartError::NotLoaded { unit: unit.to_string(), load_state, load_error });
-        }
-        check(&properties)?;
-        if !before.active_state.is_stopped() {
-            return Err(StartError::AlreadyRunning(before.in_words()));
-        }
-        if let Some(rival) = insist(patient_until, || self.running_rival(&properties)).await? {
-            let Trouble { trouble, remedy } = rival.trouble();
-            return Err(StartError::Rival { unit: unit.to_string(), trouble, remedy });
-        }
-        // The counters of systemd's start limit are not meant for starts that follow the death of another host.
-        if !is_ready {
-            insist(patient_until, || self.reset_failed(unit.as_str())).await?;
-        }
-        let order = Order::Start(unit.as_str());
-        let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
-        self.verify(unit, &before, &end, deadline, limit).await
-    }
-
-    /// Has systemd forget a unit that died while it was frozen, because it would refuse the start, and reads the unit anew. systemd
-    /// thaws no unit that is dead, and forgets one only if nobody holds a reference.
-    async fn forget_frozen(
-        &self,
-        unit: &UnitName,
-        is_effect: bool,
-        patient_until: Instant,
-    ) -> Result<Properties, StartError> {
-        self.end_start(unit).await;
-        insist(patient_until, || self.reset_failed(unit.as_str())).await?;
-        check_kept(unit, is_effect, self.keep(unit, true).await)?;
         let properties = insist(patient_until, || self.read_settings(unit.as_str())).await?;
-        if properties.is_frozen() { Err(StartError::Frozen(unit.to_string())) } else { Ok(properties) }
+        let before = properties.state();
+        check_loaded(&properties, unit, None)?;
+        if let Some(service) = service {
+            gate::check(&properties, service)?;
+            // systemd may forget how a start goes of what it does not keep loaded. The kernel says what is left of a mount.
+            let is_remembered = properties.kind() == "service" && before.is_effect;
+            if is_remembered && !properties.lists("ReloadPropagatedFrom", UNITS_TARGET) {
+                return Err(Refusal::Other(format!(
+                    "run \"systemctl daemon-reload\": {UNITS_TARGET} does not keep {unit} loaded, without which nobody would know how \
+                     its start went"
+                )));
+            }
+        }
+        if !before.active_state.is_stopped() {
+            return Err(Refusal::Other(format!(
+                "it was {} before",
+                before.in_words()
+            )));
+        }
+        // It does so until it forgets the unit, and it forgets none that another unit names.
+        if properties.is_frozen() {
+            return Err(Refusal::Other(format!(
+                "reboot this host: systemd counts {unit} as frozen, although nothing of it runs, and starts no frozen unit"
+            )));
+        }
+        insist(patient_until, || self.rival(&properties))
+            .await?
+            .map_or(Ok(()), Err)?;
+        // The counters of systemd's start limit are not meant for starts that follow the death of another host.
+        insist(patient_until, || self.reset_failed(unit)).await?;
+        let order = JobOrder::Start(unit.as_str());
+        let end = self.carry_out(&order, before.invocation, deadline).await?;
+        let late = |state: &UnitState| {
+            let (limit, state) = (rounded(limit), state.in_words());
+            Err(Refusal::Other(format!(
+                "not started within {limit}: it is {state}"
+            )))
+        };
+        let JobEnd::Ended(job) = end else {
+            return late(&self.state(unit).await?);
+        };
+        loop {
+            let properties = insist(deadline, || self.read(unit.as_str())).await?;
+            let state = properties.state();
+            let is_new = state.invocation.is_some() && state.invocation != before.invocation;
+            if is_new && state.active_state.is_started() {
+                let stranger = self.stranger(&properties).await;
+                return stranger.map_or(Ok(state), |(_, words)| Err(Refusal::Other(words)));
+            }
+            if is_new && state.restarts >= RESTARTS_LIMIT {
+                return Err(Refusal::Other(format!(
+                    "systemd has restarted it {} times in vain: {}",
+                    state.restarts,
+                    state.in_full()
+                )));
+            }
+            // Otherwise the unit is between two automatic restarts, or has a job later than ours: it gets the time that is left.
+            if !is_new || !matches!(job.as_str(), "done" | "") || !state.may_run() {
+                let unmet = if is_new {
+                    Vec::new()
+                } else {
+                    insist(deadline, || self.unmet(unit)).await?
+                };
+                return Err(Refusal::Other(why(&state, is_new, &job, &unmet)));
+            }
+            if Instant::now() >= deadline {
+                return late(&state);
+            }
+            sleep(POLL).await;
+        }
     }
 
     /// Queues a stop and waits for the end of its job, which does not show that the unit is dead:
@@ -274,50 +125,61 @@ impl Systemd {
     pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
         let deadline = Instant::now() + limit;
         self.mounts.doubt(unit);
-        let id = self.id(unit).await?;
-        self.carry_out(&Order::Stop(unit.as_str()), &id, None, deadline).await
+        self.carry_out(&JobOrder::Stop(unit.as_str()), None, deadline)
+            .await
     }
 
-    async fn verify(
-        &self,
-        unit: &UnitName,
-        before: &UnitState,
-        end: &JobEnd,
-        deadline: Instant,
-        limit: Duration,
-    ) -> Result<Started, StartError> {
-        let job = match end {
-            JobEnd::Ended(result) => result.as_str(),
-            JobEnd::StillQueued => {
-                return Err(StartError::TimedOut { limit, state: self.state(unit).await?.in_words() });
+    /// From version 256 on systemd neither stops nor starts a frozen unit (`systemctl freeze`): it is thawed first.
+    /// Thaws the units and the slices by which something in the control groups `groups` is frozen, the outer ones first.
+    /// Returns their names, whether or not systemd has thawed them: it refuses that where nothing of a unit runs any more.
+    pub async fn thaw(&self, groups: &BTreeSet<String>) -> Vec<String> {
+        let frozen = self.frozen(groups.clone()).await;
+        if !frozen.is_empty()
+            && let Ok(link) = self.link().await
+        {
+            for unit in &frozen {
+                // The stop that follows shows whether it worked.
+                let _: Result<(), _> = link.manager("ThawUnit", (unit.clone(),)).await;
             }
-            JobEnd::Vanished | JobEnd::NotLoaded => "",
-        };
-        loop {
-            let properties = insist(deadline, || self.read(unit.as_str())).await?;
-            let state = properties.state();
-            let new = state.invocation.filter(|run| Some(*run) != before.invocation);
-            match new {
-                Some(invocation) if state.active_state.is_started() => {
-                    let stranger = self.stranger(&properties).await;
-                    return stranger.map_or(Ok(Started { invocation, state }), |stranger| {
-                        Err(StartError::Misled(Box::new(stranger)))
-                    });
-                }
-                Some(_) if state.restarts >= RESTARTS_LIMIT => {
-                    return Err(StartError::Restarts(state.restarts, state.in_full()));
-                }
-                // The unit is between two automatic restarts, or has a job later than ours: it gets the time that is
-                // left.
-                Some(_) if matches!(job, "done" | "") && state.may_run() => {}
-                Some(_) => return Err(why(&state, new, job, &Unmet::default())),
-                None => return Err(why(&state, None, job, &insist(deadline, || self.unmet(unit)).await?)),
-            }
-            if Instant::now() >= deadline {
-                return Err(StartError::TimedOut { limit, state: state.in_words() });
-            }
-            sleep(POLL).await;
         }
+        frozen
+    }
+
+    /// The names of the units and the slices by which something in `groups` is frozen, the outer ones first. The kernel is asked,
+    /// so that a group that cannot be read counts as one that is not frozen.
+    pub(super) async fn frozen(&self, groups: BTreeSet<String>) -> Vec<String> {
+        let look = move |hierarchy: &Hierarchy| {
+            let mut all: Vec<String> = Vec::new();
+            for name in groups.iter().flat_map(|group| hierarchy.frozen_by(group)) {
+                if !all.contains(&name) {
+                    all.push(name);
+                }
+            }
+            Ok(all)
+        };
+        self.control_groups(look).await.unwrap_or_default()
+    }
+
+    /// A process that systemd takes for the main process of a unit with a PID file, and that began before the unit was started; and
+    /// what is to be done about it. systemd believes a PID file of root's whatever process it names, and one on a file system that hosts
+    /// share may have been written on another host. A process that began later counts as the unit's, wherever it is.
+    pub(super) async fn stranger(&self, properties: &Properties) -> Option<(i32, String)> {
+        let file = properties.pid_file()?;
+        let pid = i32::try_from(properties.get::<u32>("MainPID")?)
+            .ok()
+            .filter(|pid| *pid > 1)?;
+        // A process that cannot be looked at counts as the unit's, too.
+        let looked = self.blocking(move || processes::with_pid(pid)).await;
+        let process = looked.ok()??;
+        let Process { command, group, .. } = &process;
+        process.began_before(properties.started_at()).then(|| {
+            let words = format!(
+                "remove {file}, and have the unit's program write its PIDFile= in /run: its PID {pid} ({command}) in {group} began before \
+                 {} was started, and systemd takes it for the main process, which it ends with the unit",
+                properties.id()
+            );
+            (pid, words)
+        })
     }
 }
 
@@ -334,28 +196,25 @@ where
     }
 }
 
-/// Fails if a unit that can be active without a process is not kept loaded. A unit of processes alone is proven dead by
-/// its control group, whatever systemd forgets.
-fn check_kept(unit: &UnitName, is_effect: bool, kept: Result<(), BusError>) -> Result<(), StartError> {
-    match kept {
-        Err(error) if is_effect => Err(StartError::NotKept { unit: unit.to_string(), error }),
-        Ok(()) | Err(_) => Ok(()),
+/// Why a unit is not started. systemd calls a start done that a condition prevents.
+fn why(state: &UnitState, is_new: bool, job: &str, unmet: &[String]) -> String {
+    let (words, refused) = (state.in_full(), Some("exec-condition"));
+    if !unmet.is_empty() || state.result.as_deref() == refused {
+        let unmet = if unmet.is_empty() {
+            state.exit.clone()
+        } else {
+            unmet.join(", ")
+        };
+        format!("not started by systemd, because {unmet} does not hold")
+    } else if is_new && job == "done" {
+        format!("it ended as soon as it was started: {words}")
+    } else if state.has_failed_by_exit() {
+        words
+    } else if job.is_empty() {
+        format!("it is {words}")
+    } else {
+        format!("its job ended as {job:?}, and it is {words}")
     }
-}
-
-fn why(state: &UnitState, new: Option<Invocation>, job: &str, unmet: &Unmet) -> StartError {
-    if !unmet.all.is_empty() {
-        let words = unmet.all.join(", ");
-        return if unmet.is_asserted { StartError::Assert(words) } else { StartError::Condition(words) };
-    }
-    if state.result.as_deref() == Some("exec-condition") {
-        return StartError::Condition(state.exit.clone());
-    }
-    let words = state.in_full();
-    if new.is_some() && job == "done" {
-        return StartError::Ended(words);
-    }
-    StartError::Failed { job: job.to_owned(), state: words }
 }
 
 #[cfg(test)]
@@ -363,6 +222,28 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::systemd::ActiveState;
+
+    #[test]
+    fn how_a_process_has_failed_is_said_once() {
+        let mut state = UnitState {
+            active_state: ActiveState::Failed,
+            sub_state: "failed".to_owned(),
+            result: Some("exit-code".to_owned()),
+            exit: "exit status 3".to_owned(),
+            ..UnitState::default()
+        };
+        assert_eq!(why(&state, true, "failed", &[]), "exit status 3");
+        assert_eq!(
+            why(&state, true, "done", &[]),
+            "it ended as soon as it was started: exit status 3"
+        );
+        state.result = Some("timeout".to_owned());
+        assert_eq!(
+            why(&state, true, "failed", &[]),
+            "its job ended as \"failed\", and it is failed (failed, timeout), exit status 3"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn who_answers_late_is_asked_again_until_the_deadline_and_who_refuses_is_not() {
@@ -371,31 +252,22 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(2);
         let answer = insist(deadline, async || {
             asked.set(asked.get() + 1);
-            if asked.get() < 5 { Err(late()) } else { Ok(asked.get()) }
+            if asked.get() < 5 {
+                Err(late())
+            } else {
+                Ok(asked.get())
+            }
         });
         assert_eq!(answer.await, Ok(5));
         let never: Result<(), _> = insist(deadline, async || Err(late())).await;
         assert_eq!(never, Err(late()));
         assert!(Instant::now() >= deadline);
-        let refusal = BusError::Refused { name: "a.b".to_owned(), message: "no".to_owned() };
+        let refusal = BusError::Refused {
+            name: "a.b".to_owned(),
+            message: "no".to_owned(),
+        };
         let before = Instant::now();
         let refused: Result<(), _> = insist(before + PATIENCE, async || Err(refusal.clone())).await;
         assert_eq!((refused, before.elapsed()), (Err(refusal), Duration::ZERO));
-    }
-
-    #[test]
-    fn what_systemd_may_forget_is_not_started_if_it_can_be_active_without_a_process() {
-        let unit = UnitName::new("address.service").expect("a unit's name");
-        let refused = || {
-            let name = "org.freedesktop.DBus.Error.AccessDenied".to_owned();
-            Err(BusError::Refused { name, message: "it may not".to_owned() })
-        };
-        assert_eq!(check_kept(&unit, true, Ok(())), Ok(()));
-        assert_eq!(check_kept(&unit, false, refused()), Ok(()));
-        let error = check_kept(&unit, true, refused()).expect_err("nobody would know how it went").to_string();
-        assert!(
-            error.starts_with("address.service is not started; see why") && error.contains("it may not"),
-            "{error}"
-        );
     }
 }

@@ -3,27 +3,42 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Alarm, Event, GuardDone, GuardRequest, Memory, ObservedUnit, Settings, State, WriteResult,
+    Action, Event, GuardRequest, Memory, ObservedUnit, Settings, State, WriteResult,
 };
+use putexd::facts::Retirement;
+use putexd::facts::alarm::{Problem, StopFailure};
 use putexd::types::{Instance, OnStopFailure, Time};
 
-use crate::host::{Host, alarms, claimed, closed, disarmed, guard, held_by, kill_at, ms, read, settings, stops, write};
+use crate::host::{
+    GuardDone, Host, alarms, claimed, closed, disarmed, guard, held_by, kill_at, ms, read,
+    settings, stepped_down, stop_failed, stops, write,
+};
 
 #[test]
 fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgotten_the_lease() {
     let (mut host, instance) = Host::activated();
-    host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
-    assert_eq!(stops(&host.handle(Event::GuardDown)), 1, "it was asked to close, and will not answer");
-    assert_eq!(stops(&host.handle(Event::GuardDown)), 0, "it is stopped once");
+    host.handle(Event::StepDown(stepped_down("drained")));
+    assert_eq!(
+        stops(&host.handle(Event::GuardDown)),
+        1,
+        "it was asked to close, and will not answer"
+    );
+    assert_eq!(
+        stops(&host.handle(Event::GuardDown)),
+        0,
+        "it is stopped once"
+    );
     host.handle(Event::StoreDown);
     let lapse = host.after(ms(3000));
     assert_eq!(host.election.state(), State::Lapsing);
     host.handle(Event::Stopped);
-    assert_eq!(host.election.state(), State::NoStore);
-    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
-    host.shown(id, 41, held_by("h2", 9, 9));
-
-    host.comes_back(instance, Action::Stop { kill_at: kill_at(&lapse) });
+    assert_eq!(host.election.state(), State::Lapsing);
+    host.comes_back(
+        instance,
+        Action::Stop {
+            kill_at: kill_at(&lapse),
+        },
+    );
     host.next_write();
 }
 
@@ -34,19 +49,28 @@ fn lapsing() -> (Host, Instance, Action) {
     let deadline = host.election.deadline().expect("it is held");
     host.now = deadline.boot;
     let lapse = host.after(Duration::ZERO);
-    let stop = Action::Stop { kill_at: Some(deadline.plus(ms(750))) };
-    let asked = [Action::Guard(GuardRequest::Close { instance }), stop.clone()];
-    assert_eq!(without_reports(lapse), asked, "the stop does not wait for the gate");
+    let stop = Action::Stop {
+        kill_at: Some(deadline.plus(ms(750))),
+    };
+    let asked = [Action::Guard(GuardRequest::Close(instance)), stop.clone()];
+    assert_eq!(
+        without_reports(lapse),
+        asked,
+        "the stop does not wait for the gate"
+    );
     assert_eq!(host.election.state(), State::Lapsing);
     (host, instance, stop)
 }
 
 fn without_reports(actions: Vec<Action>) -> Vec<Action> {
-    actions.into_iter().filter(|action| !matches!(action, Action::Report(_))).collect()
+    actions
+        .into_iter()
+        .filter(|action| !matches!(action, Action::Report(_)))
+        .collect()
 }
 
 fn disarm(instance: Instance) -> [Action; 1] {
-    [Action::Guard(GuardRequest::Disarm { instance })]
+    [Action::Guard(GuardRequest::Disarm(instance))]
 }
 
 #[test]
@@ -55,15 +79,35 @@ fn only_a_proof_from_behind_the_closed_gate_ends_a_lapse() {
     for early in [true, false] {
         let (mut host, instance, stop) = lapsing();
         if early {
-            assert_eq!(host.handle(Event::Stopped), [], "the gate may be open still");
-            assert_eq!(host.handle(Event::Stopped), [], "and is not closed by looking twice");
+            assert_eq!(
+                host.handle(Event::Stopped),
+                [],
+                "the gate may be open still"
+            );
+            assert_eq!(
+                host.handle(Event::Stopped),
+                [],
+                "and is not closed by looking twice"
+            );
         }
         assert_eq!(host.handle(closed(other)), []);
-        assert_eq!(host.handle(closed(instance)), [stop], "what was started meanwhile has no longer to live");
-        assert_eq!(host.handle(closed(instance)), [], "it is stopped again once");
+        assert_eq!(
+            host.handle(closed(instance)),
+            [stop],
+            "what was started meanwhile has no longer to live"
+        );
+        assert_eq!(
+            host.handle(closed(instance)),
+            [],
+            "it is stopped again once"
+        );
         for of in [instance, other] {
             host.handle(disarmed(of));
-            assert_eq!(host.election.state(), State::Lapsing, "nobody has asked for that");
+            assert_eq!(
+                host.election.state(),
+                State::Lapsing,
+                "nobody has asked for that"
+            );
         }
         assert_eq!(host.handle(Event::Stopped), disarm(instance));
         assert_eq!(host.handle(closed(instance)), []);
@@ -78,7 +122,9 @@ fn only_a_proof_from_behind_the_closed_gate_ends_a_lapse() {
 #[test]
 fn a_refusal_to_close_says_that_there_is_nothing_left_to_close() {
     let (mut host, instance, stop) = lapsing();
-    let refused = |asked| Event::GuardRefused { instance, asked, reason: "there is no such lease".to_owned() };
+    let refused = |asked: GuardDone| {
+        Event::GuardRefused(asked.of(instance), "there is no such lease".to_owned())
+    };
     assert_eq!(host.handle(Event::Stopped), []);
     assert_eq!(host.handle(refused(GuardDone::Closed)), [stop]);
     assert_eq!(host.handle(Event::Stopped), disarm(instance));
@@ -92,8 +138,15 @@ fn a_guard_that_never_closes_fences_no_host_on_which_nothing_runs_and_lets_nobod
     host.handle(Event::Stopped);
     assert_eq!(host.after(ms(60_000)), []);
     let actions = host.handle(Event::StoreUp);
-    assert_eq!(host.answered(actions), [], "nothing is read or written in a lapse");
-    assert_eq!((host.after(ms(60_000)), host.election.state()), (vec![], State::Lapsing));
+    assert_eq!(
+        host.answered(actions),
+        [],
+        "nothing is read or written in a lapse"
+    );
+    assert_eq!(
+        (host.after(ms(60_000)), host.election.state()),
+        (vec![], State::Lapsing)
+    );
     // The guard's answer counts, however late it comes.
     assert_eq!(host.handle(closed(instance)), [stop]);
     assert_eq!(host.handle(Event::Stopped), disarm(instance));
@@ -103,16 +156,23 @@ fn a_guard_that_never_closes_fences_no_host_on_which_nothing_runs_and_lets_nobod
 fn a_guard_that_goes_down_after_an_early_proof_leaves_the_lease_to_be_forgotten_later() {
     let (mut host, instance, stop) = lapsing();
     host.handle(Event::Stopped);
-    assert_eq!(alarms(&host.handle(Event::GuardDown)), Vec::<&Alarm>::new());
-    assert_eq!(host.election.state(), State::NoStore);
+    assert_eq!(
+        alarms(&host.handle(Event::GuardDown)),
+        Vec::<&Problem>::new()
+    );
     let actions = host.handle(Event::StoreUp);
     assert_eq!(write(&host.answered(actions)), None);
-    let actions = host.after(ms(60_000));
-    assert_eq!(alarms(&actions), Vec::<&Alarm>::new());
-    assert_eq!(write(&host.answered(actions)), None);
-    assert_eq!(host.hindrance().as_deref(), Some("the guard does not answer"));
-    assert_eq!(guard(&host.handle(Event::GuardUp)), Some(GuardRequest::Close { instance }));
-    assert_eq!(guard(&host.handle(Event::Stopped)), None, "proven before the gate is closed again");
+    assert_eq!(host.after(ms(60_000)), []);
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(
+        guard(&host.handle(Event::GuardUp)),
+        Some(GuardRequest::Close(instance))
+    );
+    assert_eq!(
+        guard(&host.handle(Event::Stopped)),
+        None,
+        "proven before the gate is closed again"
+    );
     host.handle(Event::GuardDown);
     host.comes_back(instance, stop);
 }
@@ -126,12 +186,36 @@ fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_
         }
         assert_eq!(host.handle(Event::GuardDown), []);
         assert_eq!(host.election.state(), State::Lapsing);
-        assert_eq!(alarms(&host.after(ms(999))), Vec::<&Alarm>::new());
-        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+        assert_eq!(alarms(&host.after(ms(999))), Vec::<&Problem>::new());
+        assert_eq!(
+            alarms(&host.after(ms(1))),
+            [&stop_failed(StopFailure::Unproven)]
+        );
         host.handle(Event::Stopped);
-        assert_eq!(host.election.state(), State::NoStore);
-        host.comes_back(instance, stop);
+        assert_eq!(host.election.state(), State::Lapsing);
+        if behind {
+            forgets(&mut host, instance);
+        } else {
+            host.comes_back(instance, stop);
+        }
     }
+}
+
+/// The guard comes back to a lease whose gate it has closed, and whose units are proven dead since.
+fn forgets(host: &mut Host, instance: Instance) {
+    assert_eq!(host.handle(Event::GuardUp), disarm(instance));
+    host.handle(disarmed(instance));
+    assert_eq!(host.election.state(), State::NoStore);
+}
+
+#[test]
+fn a_service_that_is_retired_does_not_wait_for_a_guard_that_is_gone() {
+    let (mut host, _, _) = lapsing();
+    host.handle(Event::Retire(Retirement::Removed));
+    host.handle(Event::GuardDown);
+    assert_eq!(host.election.state(), State::Lapsing, "the unit may live");
+    host.handle(Event::Stopped);
+    assert_eq!(host.election.state(), State::Retired);
 }
 
 #[test]
@@ -143,12 +227,19 @@ fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
             assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
         }
         host.handle(Event::GuardDown);
-        let close = Action::Guard(GuardRequest::Close { instance });
+        let close = Action::Guard(GuardRequest::Close(instance));
         assert_eq!(host.handle(Event::GuardUp), [close]);
-        assert_eq!(host.handle(closed(instance)), if behind { vec![] } else { vec![stop] });
+        assert_eq!(
+            host.handle(closed(instance)),
+            if behind { vec![] } else { vec![stop] }
+        );
         assert_eq!(host.handle(Event::Stopped), disarm(instance));
         host.handle(Event::GuardDown);
-        assert_eq!(host.election.state(), State::Lapsing, "it was proven behind the gate, and is only to be forgotten");
+        assert_eq!(
+            host.election.state(),
+            State::Lapsing,
+            "it was proven behind the gate, and is only to be forgotten"
+        );
         assert_eq!(host.handle(Event::GuardUp), disarm(instance));
         host.handle(disarmed(instance));
         assert_eq!(host.election.state(), State::NoStore);
@@ -156,16 +247,16 @@ fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
 }
 
 #[test]
-fn a_lease_that_was_left_is_closed_and_the_unit_stopped_again_each_time_the_guard_comes_back() {
-    let (mut host, instance, stop) = lapsing();
+fn a_unit_is_stopped_again_behind_the_gate_once_however_often_the_guard_goes_down() {
+    let (mut host, instance, _) = lapsing();
     host.handle(Event::Stopped);
     host.handle(Event::GuardDown);
-    let close = [Action::Guard(GuardRequest::Close { instance })];
+    let close = [Action::Guard(GuardRequest::Close(instance))];
     assert_eq!(host.handle(Event::GuardUp), close);
     assert_eq!(stops(&host.handle(closed(instance))), 1);
     host.handle(Event::GuardDown);
     assert_eq!(host.handle(Event::Stopped), [], "there is nobody to tell");
-    host.comes_back(instance, stop);
+    forgets(&mut host, instance);
 }
 
 #[test]
@@ -189,12 +280,23 @@ fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_w
         assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
         assert_eq!(host.handle(Event::GuardDown), []);
         assert_eq!(host.election.state(), State::Lapsing, "a stop is under way");
-        assert_eq!(host.election.poll_timeout(), Some(Time::both(host.now + ms(due - late))));
-        assert_eq!(alarms(&host.after(ms(due - late - 1))), Vec::<&Alarm>::new(), "{early} {late}");
-        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven], "{early} {late}");
+        assert_eq!(
+            host.election.poll_timeout(),
+            Some(Time::both(host.now + ms(due - late)))
+        );
+        assert_eq!(
+            alarms(&host.after(ms(due - late - 1))),
+            Vec::<&Problem>::new(),
+            "{early} {late}"
+        );
+        assert_eq!(
+            alarms(&host.after(ms(1))),
+            [&stop_failed(StopFailure::Unproven)],
+            "{early} {late}"
+        );
         host.handle(Event::Stopped);
-        assert_eq!(host.election.state(), State::NoStore);
-        host.comes_back(instance, stop);
+        assert_eq!(host.election.state(), State::Lapsing);
+        forgets(&mut host, instance);
     }
 }
 
@@ -204,16 +306,20 @@ fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had
     // the unit.
     let (mut host, instance) = Host::activated();
     let renewal = host.next_write();
-    let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
+    let conflict = Event::Written {
+        write: renewal.write,
+        result: WriteResult::Conflict,
+    };
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
-    let kills = kill_at(&host.shown(id, renewal.base.0 + 1, held_by("h2", 9, 9))).expect("it is stopped");
+    let kills =
+        kill_at(&host.shown(id, renewal.base.0 + 1, held_by("h2", 9, 9))).expect("it is stopped");
     assert_eq!(kills, Time::both(host.now + ms(750)));
     host.handle(Event::Stopped);
     host.now += ms(1000);
     host.handle(Event::GuardDown);
     host.now += ms(500);
-    let stray = host.handle(Event::Unit(ObservedUnit::Alive));
-    assert_eq!((alarms(&stray), kill_at(&stray)), (vec![&Alarm::StrayUnit], Some(kills)));
+    let stop = host.handle(Event::Unit(ObservedUnit::Alive));
+    assert_eq!(kill_at(&stop), Some(kills));
     host.handle(Event::Stopped);
     host.handle(Event::GuardUp);
     assert_eq!(kill_at(&host.handle(closed(instance))), Some(kills));
@@ -222,9 +328,19 @@ fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had
 #[test]
 fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once() {
     let (mut host, instance, stop) = lapsing();
-    assert_eq!(host.handle(Event::Unit(ObservedUnit::Alive)), [], "it is being stopped");
+    assert_eq!(
+        host.handle(Event::Unit(ObservedUnit::Alive)),
+        [],
+        "it is being stopped"
+    );
     host.handle(Event::Stopped);
-    assert_eq!(host.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false })), []);
+    assert_eq!(
+        host.handle(Event::Unit(ObservedUnit::Dead {
+            result: "success".to_owned(),
+            failed: false
+        })),
+        []
+    );
     host.now += ms(900);
     assert_eq!(
         host.handle(Event::Unit(ObservedUnit::Alive)),
@@ -234,8 +350,11 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     assert_eq!(host.handle(Event::Unit(ObservedUnit::Alive)), []);
     assert_eq!(host.handle(Event::GuardDown), []);
     assert_eq!(host.election.state(), State::Lapsing);
-    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
-    assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Problem>::new());
+    assert_eq!(
+        alarms(&host.after(ms(1))),
+        [&stop_failed(StopFailure::Unproven)]
+    );
     host.handle(Event::Stopped);
     host.comes_back(instance, stop);
 }
@@ -245,7 +364,7 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
 fn forged_answers_end_the_lease_and_a_claim_at_once() {
     let (mut host, instance) = Host::activated();
     let lapse = host.handle(Event::Forged);
-    assert_eq!(guard(&lapse), Some(GuardRequest::Close { instance }));
+    assert_eq!(guard(&lapse), Some(GuardRequest::Close(instance)));
     assert_eq!((stops(&lapse), host.election.state()), (1, State::Lapsing));
     let (mut host, _) = claimed();
     assert_eq!(host.election.state(), State::Confirming);
@@ -266,24 +385,47 @@ fn a_unit_that_is_gone_while_systemd_is_silent_for_a_lease_is_left_to_others() {
         }
     };
     let (mut host, instance) = Host::activated();
-    for seen in [alive(), Event::SystemdSilent { nothing_left: false }] {
+    for seen in [
+        alive(),
+        Event::SystemdSilent {
+            nothing_left: false,
+        },
+    ] {
         looks(&mut host, 2500, &SILENT);
         looks(&mut host, 10_000, &seen);
-        assert_eq!(host.election.state(), State::Active, "it counts from the first look that shows nothing");
+        assert_eq!(
+            host.election.state(),
+            State::Active,
+            "it counts from the first look that shows nothing"
+        );
     }
     looks(&mut host, 3000, &SILENT);
-    assert_eq!(host.election.state(), State::Active, "time alone says nothing");
+    assert_eq!(
+        host.election.state(),
+        State::Active,
+        "time alone says nothing"
+    );
     let lapse = host.handle(SILENT);
-    assert_eq!(guard(&lapse), Some(GuardRequest::Close { instance }));
+    assert_eq!(guard(&lapse), Some(GuardRequest::Close(instance)));
     assert_eq!((stops(&lapse), host.election.state()), (1, State::Lapsing));
     let actions = host.after(ms(60_000));
     assert_eq!(write(&host.answered(actions)), None, "the record ages");
 
     // The same in a release, unless the host goes down for it.
-    for (goes_down, state) in [(OnStopFailure::Alert, State::Lapsing), (OnStopFailure::RebootForce, State::Releasing)] {
-        let mut host = Host::new(Settings { on_stop_failure: goes_down, ..settings() }, Memory::default(), None);
+    for (goes_down, state) in [
+        (OnStopFailure::Alert, State::Lapsing),
+        (OnStopFailure::RebootForce, State::Releasing),
+    ] {
+        let mut host = Host::new(
+            Settings {
+                on_stop_failure: goes_down,
+                ..settings()
+            },
+            Memory::default(),
+            None,
+        );
         let instance = host.activate();
-        host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
+        host.handle(Event::StepDown(stepped_down("drained")));
         host.handle(closed(instance));
         looks(&mut host, 3500, &SILENT);
         assert_eq!(host.election.state(), state);

@@ -5,14 +5,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use putexd::election::{
-    Action, Alarm, Content, Details, Event, GuardDone, GuardRequest, Memory, Observation, Record, Settings, State,
+    Action, Content, Details, Event, GuardRequest, Memory, Observation, Record, Settings, State,
     Timings, WriteRequest, WriteResult,
 };
+use putexd::facts::alarm::Problem;
 use putexd::types::{FencingToken, Revision, Time};
 
 use crate::host::{
-    Host, a, about_to_take, alarms, closed, disarmed, guard, held_by, kill_at, let_go_by, ms, read, reads_before,
-    settings, write,
+    GuardDone, Host, a, about_to_take, alarms, closed, disarmed, guard, held_by, kill_at,
+    let_go_by, ms, read, reads_before, settings, write,
 };
 use crate::hostile;
 
@@ -49,7 +50,8 @@ fn a_read_that_failed_is_made_again_and_a_hint_brings_another_after_the_answer()
     assert_eq!(read(&host.after(Duration::from_nanos(483_333_332))), None);
     let id = read(&host.after(Duration::from_nanos(1))).expect("it is asked again");
     host.handle(Event::Hint);
-    let again = read(&host.shown(id, 41, held_by("h2", 9, 9))).expect("what came meanwhile is read");
+    let again =
+        read(&host.shown(id, 41, held_by("h2", 9, 9))).expect("what came meanwhile is read");
     assert_eq!(read(&host.shown(again, 41, held_by("h2", 9, 9))), None);
     // R and a quarter of m: the next renewal is hinted at a little later than R after this one.
     assert_eq!(read(&host.after(ms(1024))), None);
@@ -71,11 +73,24 @@ fn what_a_proven_replaced_is_asked_for_when_there_is_a_store_to_ask() {
     assert_eq!(reads_before(&asked), 1, "{asked:?}");
     let (question, revision) = asked
         .iter()
-        .find_map(|a| if let Action::Read { id, before: Some(before) } = a { Some((*id, *before)) } else { None })
+        .find_map(|a| {
+            if let Action::Read {
+                id,
+                before: Some(before),
+            } = a
+            {
+                Some((*id, *before))
+            } else {
+                None
+            }
+        })
         .expect("it is asked");
     assert_eq!(revision, Revision(42));
     // Without an answer it is asked again at the pace of failed calls, as long as the store is connected.
-    host.handle(Event::Replaced { id: question, answer: None });
+    host.handle(Event::Replaced {
+        id: question,
+        answer: None,
+    });
     host.handle(Event::StoreDown);
     assert_eq!(reads_before(&host.after(ms(1000))), 0);
     assert_eq!(reads_before(&host.handle(Event::StoreUp)), 1);
@@ -112,12 +127,19 @@ fn whoever_stood_still_reads_before_it_writes() {
         assert_eq!(write(&actions).is_some(), claims, "after {still:?}");
         if !claims {
             let claim = write(&host.answered(actions));
-            assert_eq!(claim.map(|claim| claim.base), follows.then_some(Revision(41)), "after {still:?}");
+            assert_eq!(
+                claim.map(|claim| claim.base),
+                follows.then_some(Revision(41)),
+                "after {still:?}"
+            );
         }
         if !follows {
             let read = host.now;
             assert_eq!(host.next_write().base, Revision(41));
-            assert!(host.now >= read + ms(3003), "it is waited out anew: the store may have gone back to it");
+            assert!(
+                host.now >= read + ms(3003),
+                "it is waited out anew: the store may have gone back to it"
+            );
         }
     }
     // The time of sending counts: such an answer may have been on its way while this host stood still.
@@ -125,7 +147,11 @@ fn whoever_stood_still_reads_before_it_writes() {
     host.now = begun + ms(4100) + instant;
     let actions = host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(write(&actions), None);
-    assert_eq!(write(&host.answered(actions)), None, "what it reads at once is found as well");
+    assert_eq!(
+        write(&host.answered(actions)),
+        None,
+        "what it reads at once is found as well"
+    );
     // The claim is based on what the store has now, and not on what it had before the pause.
     let (mut host, id, _) = stood_still();
     host.shown(id, 41, held_by("h2", 9, 9));
@@ -139,8 +165,18 @@ fn whoever_stood_still_reads_before_it_writes() {
 fn claims_at_once() -> (Host, WriteRequest) {
     let timings = Timings::new(ms(1000), 10, 1);
     // Some former hold was longer than that of any record here.
-    let memory = Memory { longest_hold: ms(20_000), ..Memory::default() };
-    let mut host = Host::new(Settings { timings, ..settings() }, memory, None);
+    let memory = Memory {
+        longest_hold: ms(20_000),
+        ..Memory::default()
+    };
+    let mut host = Host::new(
+        Settings {
+            timings,
+            ..settings()
+        },
+        memory,
+        None,
+    );
     let mut id = host.ready();
     for revision in [40, 41] {
         host.shown(id, revision, held_by("h2", 9, revision.into()));
@@ -154,7 +190,9 @@ fn claims_at_once() -> (Host, WriteRequest) {
 
 /// Whether the next write, once it is won, has the guard asked to arm the lease.
 fn is_entitled(host: &mut Host, actions: &[Action]) -> bool {
-    let Some(second) = write(actions) else { return false };
+    let Some(second) = write(actions) else {
+        return false;
+    };
     matches!(guard(&host.won(&second)), Some(GuardRequest::Arm { .. }))
 }
 
@@ -163,7 +201,12 @@ fn a_claim_that_is_answered_after_a_gap_waits_as_if_it_were_made_then() {
     let instant = Duration::from_nanos(1);
     let gap = Timings::new(ms(1000), 10, 1).watch_gap();
     assert_eq!(gap, ms(2100));
-    for (late, entitled) in [(Duration::ZERO, true), (gap, true), (gap + instant, false), (ms(6000), false)] {
+    for (late, entitled) in [
+        (Duration::ZERO, true),
+        (gap, true),
+        (gap + instant, false),
+        (ms(6000), false),
+    ] {
         // The answer to the claim itself is late.
         let (mut host, claim) = claims_at_once();
         host.now += late;
@@ -175,19 +218,27 @@ fn a_claim_that_is_answered_after_a_gap_waits_as_if_it_were_made_then() {
             while host.election.state() == State::Confirming {
                 host.goes_on(ms(50));
             }
-            assert!(host.now >= won + ms(20_000), "whoever came in the gap has its whole time");
+            assert!(
+                host.now >= won + ms(20_000),
+                "whoever came in the gap has its whole time"
+            );
         }
         let hold = |write: &WriteRequest| write.record.details.as_ref().expect("of putexd").hold;
         // The outcome of the claim is unknown, and the store shows either the record that the claim was to replace, or
         // the claim itself.
         for applied in [false, true] {
             let (mut host, claim) = claims_at_once();
-            let doubt = host.handle(Event::Written { write: claim.write, result: WriteResult::Unknown });
+            let doubt = host.handle(Event::Written {
+                write: claim.write,
+                result: WriteResult::Unknown,
+            });
             let id = read(&doubt).expect("the store is asked");
             host.now += late;
             // The read is lost as well, and the next one is answered at once.
             let again = host.handle(Event::Read { id, answer: None });
-            let id = read(&again).or_else(|| read(&host.after(ms(500)))).expect("it is asked again");
+            let id = read(&again)
+                .or_else(|| read(&host.after(ms(500))))
+                .expect("it is asked again");
             let actions = if applied {
                 host.shown(id, 43, Content::Record(claim.record.clone()))
             } else {
@@ -219,7 +270,11 @@ fn an_answer_that_was_under_way_while_the_host_stood_still_is_found_and_so_is_th
     let actions = host.shown(id, 41, held_by("h2", 9, 9));
     let id = read(&actions).expect("it is read again at once");
     let actions = host.shown(id, 43, let_go_by(9, 42));
-    assert_eq!(reads_before(&actions), 0, "what happened in between nobody knows");
+    assert_eq!(
+        reads_before(&actions),
+        0,
+        "what happened in between nobody knows"
+    );
     let found = host.now;
     let claim = host.next_write();
     assert!(host.now >= found + ms(3003) && claim.base == Revision(43));
@@ -240,11 +295,27 @@ fn what_the_store_says_of_a_proven_after_a_pause_entitles_nobody_before_it_is_re
             id = read(&host.after(ms(1000))).expect("it is read every R");
         }
         let asked = host.shown(id, 42, let_go_by(9, 41));
-        let question =
-            asked.iter().find_map(|a| if let Action::Read { id, before: Some(_) } = a { Some(*id) } else { None });
+        let question = asked.iter().find_map(|a| {
+            if let Action::Read {
+                id,
+                before: Some(_),
+            } = a
+            {
+                Some(*id)
+            } else {
+                None
+            }
+        });
         host.now += still;
-        let answer = Some(Observation { incarnation: a(), revision: Revision(41), content: held_by("h2", 9, 41) });
-        let actions = host.handle(Event::Replaced { id: question.expect("it is asked"), answer });
+        let answer = Some(Observation {
+            incarnation: a(),
+            revision: Revision(41),
+            content: held_by("h2", 9, 41),
+        });
+        let actions = host.handle(Event::Replaced {
+            id: question.expect("it is asked"),
+            answer,
+        });
         assert_eq!(write(&actions).is_some(), claims, "{still:?}");
         if still == ms(60_000) {
             let read = host.now;
@@ -285,7 +356,7 @@ fn a_write_that_was_won_and_a_read_that_showed_an_older_record_were_watched_when
     host.now += ms(900);
     host.won(&renewal);
     let deadline = Time::both(sent).plus(settings().timings.deadline_after());
-    host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+    host.handle(Event::GuardDone(GuardDone::Extended(deadline).of(instance)));
     host.now = deadline.boot;
     host.after(Duration::ZERO);
     assert_eq!(host.election.state(), State::Lapsing);
@@ -293,20 +364,31 @@ fn a_write_that_was_won_and_a_read_that_showed_an_older_record_were_watched_when
     host.handle(Event::Stopped);
     let id = read(&host.handle(disarmed(instance))).expect("the store is asked");
     let from = renewal.base.0 + 1;
-    assert_eq!(reads_before(&host.shown(id, from + 2, let_go_by(9, from + 1))), 0, "it is found");
+    assert_eq!(
+        reads_before(&host.shown(id, from + 2, let_go_by(9, from + 1))),
+        0,
+        "it is found"
+    );
 
     // A contender's claim conflicts, and then the store shows that it has gone back.
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     let claim = host.next_write();
-    let conflict = Event::Written { write: claim.write, result: WriteResult::Conflict };
+    let conflict = Event::Written {
+        write: claim.write,
+        result: WriteResult::Conflict,
+    };
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
     let sent = host.now;
     host.now += ms(900);
     let id = read(&host.shown(id, 40, held_by("h3", 8, 8))).expect("it is read again");
     host.now = sent + settings().timings.watch_gap() + Duration::from_nanos(1);
-    assert_eq!(reads_before(&host.shown(id, 42, let_go_by(8, 41))), 0, "it is found");
+    assert_eq!(
+        reads_before(&host.shown(id, 42, let_go_by(8, 41))),
+        0,
+        "it is found"
+    );
 }
 
 #[test]
@@ -331,13 +413,24 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
     let (mut host, _) = Host::activated();
     let from = host.election.revision();
     let renewal = host.next_write();
-    let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
+    let conflict = Event::Written {
+        write: renewal.write,
+        result: WriteResult::Conflict,
+    };
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
     let lapse = host.shown(id, 1, held_by("h2", 9, 9));
     assert_eq!(host.election.state(), State::Lapsing);
-    assert_eq!(alarms(&lapse), [&Alarm::Regression { from, to: Revision(1) }]);
+    assert_eq!(
+        alarms(&lapse),
+        [&Problem::Regression {
+            revisions: Some((from, Revision(1)))
+        }]
+    );
     assert!(kill_at(&lapse).is_some());
-    assert_eq!((host.election.holder(), host.election.revision()), ("h2", Revision(1)));
+    assert_eq!(
+        (host.election.holder(), host.election.revision()),
+        ("h2", Revision(1))
+    );
 
     // A conflict alone means another host's record. An unknown outcome with a lower revision is the answer of a deposed
     // leader.
@@ -348,9 +441,17 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
     ] {
         let (mut host, _) = Host::activated();
         let renewal = host.next_write();
-        let id = read(&host.handle(Event::Written { write: renewal.write, result })).expect("the store is asked");
+        let id = read(&host.handle(Event::Written {
+            write: renewal.write,
+            result,
+        }))
+        .expect("the store is asked");
         let actions = host.shown(id, shown, held_by("h2", 9, 9));
-        assert_eq!((alarms(&actions), host.election.state()), (vec![], state), "{result:?} {shown}");
+        assert_eq!(
+            (alarms(&actions), host.election.state()),
+            (vec![], state),
+            "{result:?} {shown}"
+        );
     }
 
     // A contender has to wait out everything anew, and reports the regression as well.
@@ -358,11 +459,19 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     let claim = host.next_write();
-    let conflict = Event::Written { write: claim.write, result: WriteResult::Conflict };
+    let conflict = Event::Written {
+        write: claim.write,
+        result: WriteResult::Conflict,
+    };
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
     let told = host.shown(id, 40, held_by("h3", 8, 8));
     let told = host.answered(told);
-    assert_eq!(alarms(&told), [&Alarm::Regression { from: Revision(41), to: Revision(40) }]);
+    assert_eq!(
+        alarms(&told),
+        [&Problem::Regression {
+            revisions: Some((Revision(41), Revision(40)))
+        }]
+    );
     let seen = host.now;
     assert_eq!(host.election.state(), State::Standby);
     assert_eq!(host.next_write().base, Revision(40));
@@ -370,7 +479,12 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
 }
 
 /// Answers all reads with `content` at `revision` from now on. Returns the first claim, and after how long it came.
-fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duration) -> Option<(WriteRequest, Duration)> {
+fn claims_within(
+    mut host: Host,
+    revision: u64,
+    content: &Content,
+    span: Duration,
+) -> Option<(WriteRequest, Duration)> {
     let since = host.now;
     while host.now < since + span {
         for action in host.after(ms(50)) {
@@ -378,7 +492,11 @@ fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duratio
                 Action::Write(write) => return Some((*write, host.now.saturating_sub(since))),
                 Action::Read { id, before: None } => {
                     let content = content.clone();
-                    let answer = Some(Observation { incarnation: a(), revision: Revision(revision), content });
+                    let answer = Some(Observation {
+                        incarnation: a(),
+                        revision: Revision(revision),
+                        content,
+                    });
                     if let Some(write) = write(&host.handle(Event::Read { id, answer })) {
                         return Some((write, host.now.saturating_sub(since)));
                     }
@@ -387,7 +505,6 @@ fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duratio
                 | Action::Read { .. }
                 | Action::Guard(_)
                 | Action::Fence { .. }
-                | Action::Unfence { .. }
                 | Action::Start { .. }
                 | Action::Stop { .. }
                 | Action::Persist(_)
@@ -401,17 +518,27 @@ fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duratio
 
 #[test]
 fn a_store_that_went_back_and_grew_to_the_same_revision_shows_a_new_record() {
-    let (_, after) = claims_within(about_to_take(), 41, &held_by("h2", 9, 9), ms(5000)).expect("it is taken");
+    let (_, after) =
+        claims_within(about_to_take(), 41, &held_by("h2", 9, 9), ms(5000)).expect("it is taken");
     assert!(after < ms(1000), "after {after:?}");
     // Another host's record at the same revision was never seen before, however long the former record was.
-    let (claim, after) = claims_within(about_to_take(), 41, &with_term(8, 8), ms(8000)).expect("it is taken");
-    assert!(claim.base == Revision(41) && after > ms(3000), "after {after:?}");
+    let (claim, after) =
+        claims_within(about_to_take(), 41, &with_term(8, 8), ms(8000)).expect("it is taken");
+    assert!(
+        claim.base == Revision(41) && after > ms(3000),
+        "after {after:?}"
+    );
 }
 
 #[test]
 fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
-    let (claim, after) = claims_within(about_to_take(), 40, &with_term(8, 8), ms(8000)).expect("it is taken");
-    assert!(claim.base == Revision(40) && after > ms(3000), "after {after:?}, at {:?}", claim.base);
+    let (claim, after) =
+        claims_within(about_to_take(), 40, &with_term(8, 8), ms(8000)).expect("it is taken");
+    assert!(
+        claim.base == Revision(40) && after > ms(3000),
+        "after {after:?}, at {:?}",
+        claim.base
+    );
 }
 
 /// In seconds: 2026, below which no clock of a host is believed, and ten years.
@@ -421,7 +548,11 @@ const TEN_YEARS: u64 = 315_576_000;
 
 fn with_term(token: u64, instance: u128) -> Content {
     let mut found = held_by("h2", instance, instance);
-    if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+    if let Content::Record(Record {
+        details: Some(details),
+        ..
+    }) = &mut found
+    {
         details.token = FencingToken(token);
     }
     found
@@ -439,21 +570,36 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         let actions = host.shown(id, 42, Content::Record(record.clone()));
         // A fencing token that is out of reach is detected by the election alone, and not by the decoding.
         let is_odd = record.oddity.is_some() || name == "a token of 2^64-1";
-        let told = matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]);
-        assert_eq!((told, alarms(&actions).len()), (is_odd, usize::from(is_odd)), "{name}: {actions:?}");
+        let told = matches!(alarms(&actions)[..], [Problem::OddRecord { .. }]);
+        assert_eq!(
+            (told, alarms(&actions).len()),
+            (is_odd, usize::from(is_odd)),
+            "{name}: {actions:?}"
+        );
 
         let since = host.now;
         let claim = host.next_write();
         let timings = settings().timings;
-        assert!(host.now.saturating_sub(since) <= timings.lease() + timings.renew_interval, "{name}: too late");
-        let Details { lease, hold, token, .. } = claim.record.details.clone().expect("of putexd");
+        assert!(
+            host.now.saturating_sub(since) <= timings.lease() + timings.renew_interval,
+            "{name}: too late"
+        );
+        let Details {
+            lease, hold, token, ..
+        } = claim.record.details.clone().expect("of putexd");
         assert_eq!((lease, hold), (ms(3000), ms(3900)), "{name}");
         assert!(token <= FencingToken(EARLIEST + 1), "{name}: {token}");
         let memory = host.election.memory();
-        assert!(memory.longest_hold <= ms(3900) && memory.token <= token, "{name}: {memory:?}");
+        assert!(
+            memory.longest_hold <= ms(3900) && memory.token <= token,
+            "{name}: {memory:?}"
+        );
         host.won(&claim);
         let entitled = host.goes_on(timings.wait(ms(3900)) + ms(100));
-        assert!(matches!(guard(&entitled), Some(GuardRequest::Arm { .. })), "{name}: {entitled:?}");
+        assert!(
+            matches!(guard(&entitled), Some(GuardRequest::Arm { .. })),
+            "{name}: {entitled:?}"
+        );
     }
 }
 
@@ -486,7 +632,10 @@ fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before()
     // it knows.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     let actions = host.shown(id, 43, with_term(limit + 1_000_000, 11));
-    assert!(matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]), "{actions:?}");
+    assert!(
+        matches!(alarms(&actions)[..], [Problem::OddRecord { .. }]),
+        "{actions:?}"
+    );
     assert_eq!(believes(&host), FencingToken(limit + 5));
     let token = host.next_write().record.details.expect("of putexd").token;
     assert_eq!(token, FencingToken(limit + 6));
@@ -498,8 +647,14 @@ fn a_host_whose_clock_was_lost_believes_the_fencing_tokens_of_the_others() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let actions = host.shown(id, 41, with_term(today, 9));
-    assert_eq!((alarms(&actions).len(), host.election.memory().token), (0, FencingToken(today)));
-    assert_eq!(host.next_write().record.details.expect("of putexd").token, FencingToken(today + 1));
+    assert_eq!(
+        (alarms(&actions).len(), host.election.memory().token),
+        (0, FencingToken(today))
+    );
+    assert_eq!(
+        host.next_write().record.details.expect("of putexd").token,
+        FencingToken(today + 1)
+    );
 }
 
 #[test]
@@ -511,11 +666,22 @@ fn a_clock_that_is_set_back_by_years_costs_no_holder_its_own_record() {
     host.wall = Duration::from_secs(1_000_000);
     let jump = host.after(ms(50));
     let renewal = write(&host.answered(jump)).unwrap_or_else(|| host.next_write());
-    let actions = host.handle(Event::Written { write: renewal.write, result: WriteResult::Unknown });
-    host.store.push((Revision(renewal.base.0 + 1), Content::Record(renewal.record.clone())));
+    let actions = host.handle(Event::Written {
+        write: renewal.write,
+        result: WriteResult::Unknown,
+    });
+    host.store.push((
+        Revision(renewal.base.0 + 1),
+        Content::Record(renewal.record.clone()),
+    ));
     let others = host.answered(actions);
     assert_eq!(host.election.state(), State::Active);
-    assert!(!alarms(&others).iter().any(|alarm| matches!(alarm, Alarm::OddRecord { .. })), "{others:?}");
+    assert!(
+        !alarms(&others)
+            .iter()
+            .any(|alarm| matches!(alarm, Problem::OddRecord { .. })),
+        "{others:?}"
+    );
 }
 
 proptest! {
@@ -574,5 +740,8 @@ fn a_standby_reads_once_for_each_renewal_that_is_hinted_at() {
     assert_eq!(reads, 20);
     let last = host.now;
     host.until_asked();
-    assert!(host.now.saturating_sub(last) <= ms(1050), "without a hint it reads all the same");
+    assert!(
+        host.now.saturating_sub(last) <= ms(1050),
+        "without a hint it reads all the same"
+    );
 }

@@ -1,22 +1,32 @@
 //! The fencing token grows over what a store has lost (tokens seen, K10).
 
 use putexd::election::{
-    Action, Content, Details, Event, GuardRequest, Memory, Record, Standing, State, WriteRequest, WriteResult,
+    Action, Content, Details, Event, GuardRequest, Memory, Record, Standing, State, Step,
+    WriteRequest, WriteResult,
 };
 use putexd::types::{FencingToken, Instance, LeaseTerms, Revision};
 
 use crate::host::{
-    Host, claimed, closed, details, disarmed, guard, held_by, let_go_by, ms, node, read, settings, stop, write,
+    Host, claimed, closed, details, disarmed, drained, guard, held_by, let_go_by, moved, ms, read,
+    settings, stop, write,
 };
 
 /// A host that has seen this token, with the tenure 3.
 fn has_seen(token: u64) -> Memory {
-    Memory { token: FencingToken(token), token_of: Some(Instance(3)), ..Memory::default() }
+    Memory {
+        token: FencingToken(token),
+        token_of: Some(Instance(3)),
+        ..Memory::default()
+    }
 }
 
 /// The record with another token, and what it says that the next token has to be above.
 fn with(mut content: Content, token: u64, above: Option<u64>) -> Content {
-    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+    if let Content::Record(Record {
+        details: Some(details),
+        ..
+    }) = &mut content
+    {
         (details.token, details.note.above) = (FencingToken(token), above.map(FencingToken));
     }
     content
@@ -41,7 +51,11 @@ fn said_of(content: &Content) -> Option<WriteRequest> {
 fn a_record_whose_token_is_not_above_what_was_seen_is_told_so_and_says_the_same_otherwise() {
     let standing = |standing| {
         let mut found = held_by("h2", 9, 9);
-        if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+        if let Content::Record(Record {
+            details: Some(details),
+            ..
+        }) = &mut found
+        {
             details.standing = standing;
         }
         found
@@ -60,8 +74,17 @@ fn a_record_whose_token_is_not_above_what_was_seen_is_told_so_and_says_the_same_
             let expected = with(found, token, Some(100));
             assert_eq!(Content::Record(said.record), expected);
         }
-        for (token, above) in [(101, None), (99, Some(100)), (100, Some(100)), (99, Some(101))] {
-            assert_eq!(said_of(&with(found.clone(), token, above)), None, "{token}, {above:?}");
+        for (token, above) in [
+            (101, None),
+            (99, Some(100)),
+            (100, Some(100)),
+            (99, Some(101)),
+        ] {
+            assert_eq!(
+                said_of(&with(found.clone(), token, above)),
+                None,
+                "{token}, {above:?}"
+            );
         }
     }
     // The tenure that had the token. Its record from before it was told of a higher one is another's.
@@ -85,7 +108,13 @@ fn what_was_seen_is_kept_and_told_again_after_a_restart() {
     let kept = host
         .shown(id, 41, with(held_by("h2", 9, 9), 50, Some(100)))
         .into_iter()
-        .find_map(|action| if let Action::Persist(memory) = action { Some(memory) } else { None });
+        .find_map(|action| {
+            if let Action::Persist(memory) = action {
+                Some(memory)
+            } else {
+                None
+            }
+        });
     let kept = kept.expect("it is kept");
     assert_eq!((kept.token, kept.token_of), (FencingToken(100), None));
     let mut host = Host::new(settings(), kept, None);
@@ -106,15 +135,21 @@ fn told(host: &mut Host, latest: &Record, above: FencingToken) -> (u64, Content)
 /// The write of a claim that is sent after the entitlement, and was not answered.
 fn last_write() -> (Host, Record, WriteRequest) {
     let (mut host, instance) = claimed();
-    host.handle(Event::Vetted { instance, result: Ok(()) });
+    host.handle(Event::Answered {
+        step: Step::Vet,
+        instance,
+        result: Ok(()),
+    });
     loop {
-        let latest = host.store.last().and_then(|(_, content)| content.record()).cloned().expect("its claim");
+        let latest = host
+            .store
+            .last()
+            .and_then(|(_, content)| content.record())
+            .cloned()
+            .expect("its claim");
         let last = host.next_write();
-        let entitled = matches!(
-            host.election.waiting(putexd::types::Time::both(host.now)),
-            Some(putexd::election::Waiting::LastWrite)
-        );
-        if entitled {
+        let now = putexd::types::Time::both(host.now);
+        if host.election.waiting(now).is_none() {
             return (host, latest, last);
         }
         let actions = host.won(&last);
@@ -146,20 +181,32 @@ fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_firs
     // The last write conflicts.
     let (mut host, latest, last) = last_write();
     let above = FencingToken(details(&last).token.0 + 7);
-    let actions = host.handle(Event::Written { write: last.write, result: WriteResult::Conflict });
+    let actions = host.handle(Event::Written {
+        write: last.write,
+        result: WriteResult::Conflict,
+    });
     let id = read(&actions).expect("it looks");
     let (revision, content) = told(&mut host, &latest, above);
     let actions = host.shown(id, revision, content);
     let (written, terms) = wins_until_armed(&mut host, actions);
     assert_eq!((terms.token, written.len()), (FencingToken(above.0 + 1), 1));
-    assert_eq!((written[0].token, written[0].note.above), (terms.token, None));
+    assert_eq!(
+        (written[0].token, written[0].note.above),
+        (terms.token, None)
+    );
 
     // The last write was won, and nobody knew: it has the former token, and is not the last any more.
     for above in [above, details(&last).token] {
         let (mut host, _, last) = last_write();
-        let actions = host.handle(Event::Written { write: last.write, result: WriteResult::Unknown });
+        let actions = host.handle(Event::Written {
+            write: last.write,
+            result: WriteResult::Unknown,
+        });
         let id = read(&actions).expect("it looks");
-        host.store.push((Revision(last.base.0 + 1), Content::Record(last.record.clone())));
+        host.store.push((
+            Revision(last.base.0 + 1),
+            Content::Record(last.record.clone()),
+        ));
         let (revision, content) = told(&mut host, &last.record, above);
         let actions = host.shown(id, revision, content);
         assert_eq!(guard(&actions), None, "the store does not have its token");
@@ -169,15 +216,24 @@ fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_firs
     }
 
     // What is lower than its own, or out of reach, changes nothing, and is not lost.
-    for above in [FencingToken(details(&last).token.0 - 1), FencingToken(u64::MAX - 1)] {
+    for above in [
+        FencingToken(details(&last).token.0 - 1),
+        FencingToken(u64::MAX - 1),
+    ] {
         let (mut host, latest, last) = last_write();
-        let actions = host.handle(Event::Written { write: last.write, result: WriteResult::Conflict });
+        let actions = host.handle(Event::Written {
+            write: last.write,
+            result: WriteResult::Conflict,
+        });
         let id = read(&actions).expect("it looks");
         let (revision, content) = told(&mut host, &latest, above);
         let actions = host.shown(id, revision, content);
         let (written, terms) = wins_until_armed(&mut host, actions);
         assert_eq!((terms.token, written.len()), (details(&last).token, 1));
-        assert_eq!(written[0].note.above, Some(above).filter(|above| *above > terms.token));
+        assert_eq!(
+            written[0].note.above,
+            Some(above).filter(|above| *above > terms.token)
+        );
         assert!(host.election.memory().token <= terms.token);
     }
 }
@@ -188,18 +244,32 @@ fn a_unit_that_runs_keeps_its_token_and_its_records_say_what_the_next_has_to_be_
     let token = host.election.token();
     let above = FencingToken(token.0 + 7);
     let renewal = host.next_write();
-    let latest = host.store.last().and_then(|(_, content)| content.record()).cloned().expect("its record");
-    let actions = host.handle(Event::Written { write: renewal.write, result: WriteResult::Conflict });
+    let latest = host
+        .store
+        .last()
+        .and_then(|(_, content)| content.record())
+        .cloned()
+        .expect("its record");
+    let actions = host.handle(Event::Written {
+        write: renewal.write,
+        result: WriteResult::Conflict,
+    });
     let id = read(&actions).expect("it looks");
     let (revision, content) = told(&mut host, &latest, above);
     let renewal = write(&host.shown(id, revision, content)).expect("it goes on at once");
-    assert_eq!((details(&renewal).token, details(&renewal).note.above), (token, Some(above)));
+    assert_eq!(
+        (details(&renewal).token, details(&renewal).note.above),
+        (token, Some(above))
+    );
     host.won(&renewal);
-    host.handle(Event::StepDown { reason: "it is asked to".to_owned(), next: Some(node("h2")) });
+    host.handle(Event::StepDown(moved("h2", "it is asked to")));
     host.handle(closed(instance));
     host.handle(Event::Stopped);
     let proven = write(&host.handle(disarmed(instance))).expect("a blank");
-    assert_eq!((details(&proven).token, details(&proven).note.above), (token, Some(above)));
+    assert_eq!(
+        (details(&proven).token, details(&proven).note.above),
+        (token, Some(above))
+    );
 
     // Whoever takes it, at once, has a higher one.
     let mut next = Host::new(settings(), Memory::default(), None);
@@ -222,10 +292,14 @@ fn a_unit_that_runs_keeps_its_token_and_its_records_say_what_the_next_has_to_be_
 #[test]
 fn what_could_not_be_told_of_leaves_others_the_time_for_it() {
     let gap = settings().timings.watch_gap();
-    for content in [Content::Absent, Content::Tombstone, with(held_by("h2", 9, 9), u64::MAX, None)] {
+    for content in [
+        Content::Absent,
+        Content::Tombstone,
+        with(held_by("h2", 9, 9), u64::MAX, None),
+    ] {
         let mut host = Host::new(settings(), Memory::default(), None);
         let id = host.ready();
-        host.handle(Event::Contend(Err("drained".to_owned())));
+        host.handle(Event::Contend(Err(drained())));
         let revision = if content == Content::Absent { 0 } else { 41 };
         host.shown(id, revision, content);
         for _ in 0..1200 {
@@ -237,7 +311,11 @@ fn what_could_not_be_told_of_leaves_others_the_time_for_it() {
         let begun = host.now;
         let actions = host.won(&claim);
         wins_until_armed(&mut host, actions);
-        assert!(host.now >= begun + gap, "{:?} after the claim", host.now.saturating_sub(begun));
+        assert!(
+            host.now >= begun + gap,
+            "{:?} after the claim",
+            host.now.saturating_sub(begun)
+        );
     }
 }
 
@@ -245,11 +323,19 @@ fn what_could_not_be_told_of_leaves_others_the_time_for_it() {
 fn a_stop_that_was_written_into_a_renewal_before_it_was_known_to_be_won_is_heeded() {
     let (mut host, _) = Host::activated();
     let renewal = host.next_write();
-    let actions = host.handle(Event::Written { write: renewal.write, result: WriteResult::Unknown });
+    let actions = host.handle(Event::Written {
+        write: renewal.write,
+        result: WriteResult::Unknown,
+    });
     let id = read(&actions).expect("it looks");
     let mut record = renewal.record.clone();
     record.details.as_mut().expect("of putexd").note.stopped = Some(stop());
     let actions = host.shown(id, renewal.base.0 + 2, Content::Record(record));
     assert_eq!(host.election.state(), State::Releasing);
-    assert_eq!(details(&write(&actions).expect("it says so at once")).note.stopped, Some(stop()));
+    assert_eq!(
+        details(&write(&actions).expect("it says so at once"))
+            .note
+            .stopped,
+        Some(stop())
+    );
 }

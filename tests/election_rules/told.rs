@@ -1,32 +1,56 @@
 //! What an election tells an operator.
 
-use putexd::election::{Action, Content, Event, GuardDone, Heard, Memory, Record, Stage, Standing, State, Waiting};
+use putexd::election::{Action, Content, Event, Heard, Memory, Record, Standing, State, Wait};
 use putexd::types::{FencingToken, Instance, Revision, Time};
 
-use crate::host::{Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings};
+use crate::host::{
+    GuardDone, Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings,
+    stepped_down,
+};
 
 #[test]
 fn what_the_store_shows_can_be_read_off() {
-    let mut host = Host::new(settings(), Memory { token: FencingToken(5), ..Memory::default() }, None);
+    let mut host = Host::new(
+        settings(),
+        Memory {
+            token: FencingToken(5),
+            ..Memory::default()
+        },
+        None,
+    );
     assert_eq!(host.election.settings(), &settings());
     assert_eq!(
-        (host.election.holder(), host.election.revision(), host.election.token()),
+        (
+            host.election.holder(),
+            host.election.revision(),
+            host.election.token()
+        ),
         ("", Revision(0), FencingToken(5))
     );
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(
-        (host.election.holder(), host.election.revision(), host.election.token()),
+        (
+            host.election.holder(),
+            host.election.revision(),
+            host.election.token()
+        ),
         ("h2", Revision(41), FencingToken(7))
     );
     let (token, token_of) = (FencingToken(7), Some(Instance(9)));
-    let known = Memory { token, token_of, longest_hold: ms(3900), ..Memory::default() };
+    let known = Memory {
+        token,
+        token_of,
+        longest_hold: ms(3900),
+        ..Memory::default()
+    };
     assert_eq!(host.election.memory(), &known);
-    assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
-    assert_eq!(host.election.released(), None);
+    assert_eq!(
+        (host.election.state(), host.election.deadline()),
+        (State::Standby, None)
+    );
     let id = host.until_asked();
     host.shown(id, 42, let_go_by(9, 41));
-    assert_eq!(host.election.released(), Some((FencingToken(7), "")));
 }
 
 #[test]
@@ -41,42 +65,57 @@ fn what_is_held_can_be_read_off() {
     host.won(&written);
     let armed = host.election.deadline().expect("it is held");
     let deadline = Time::both(sent).plus(settings().timings.deadline_after());
-    assert!(armed.boot < deadline.boot, "a renewal counts only when the guard has it");
-    host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+    assert!(
+        armed.boot < deadline.boot,
+        "a renewal counts only when the guard has it"
+    );
+    host.handle(Event::GuardDone(GuardDone::Extended(deadline).of(instance)));
     assert_eq!(host.election.deadline(), Some(deadline));
     let position = Some((a(), host.election.revision()));
     assert_eq!(host.election.memory().position, position);
-    assert_eq!((host.election.memory().token, host.election.holder()), (token, "h1"));
+    assert_eq!(
+        (host.election.memory().token, host.election.holder()),
+        (token, "h1")
+    );
 }
 
 #[test]
 fn each_state_that_waits_says_for_what_and_how_long() {
     let (mut host, instance) = claimed();
-    assert!(said(&host).starts_with("starts in ") && said(&host).contains("s: the store has no record"));
+    assert!(said(&host).starts_with("starts in ") && said(&host).contains("s: nothing shows that"));
     let (mut active, instance_active) = Host::activated();
     assert_eq!(said(&active), "");
-    active.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    active.handle(Event::StepDown(stepped_down("an operator said so")));
+    active.handle(Event::GuardDone(GuardDone::Closed.of(instance_active)));
     assert_eq!(
         said(&active),
-        "waits for putex-guard to close the gate before it stops the unit for this reason: an operator said so"
+        "waits until the unit is proven dead: step-down: an operator said so"
     );
-    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Closed });
-    assert!(said(&active).contains("until the unit is proven dead, in its own time and for 30s at most"));
     active.handle(Event::Stopped);
-    assert_eq!(said(&active), "the unit is dead; waits for putex-guard to forget the lease");
-    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Disarmed });
-    assert!(said(&active).contains("waits for the store to take the release"));
+    assert_eq!(said(&active), "");
+    active.handle(Event::GuardDone(GuardDone::Disarmed.of(instance_active)));
     // A claim that is given up is not reported as a lease that was not renewed.
     host.now += ms(10_000);
     let actions = host.handle(Event::Timeout);
     let given_up = actions.iter().find_map(|action| {
-        if let Action::Report(transition) = action { Some(transition.reason.clone()) } else { None }
+        if let Action::Report(transition) = action {
+            Some(transition.reason.clone())
+        } else {
+            None
+        }
     });
-    assert!(given_up.is_some_and(|reason| reason.contains("nothing was started")), "{actions:?} {instance:?}");
+    assert!(
+        given_up.is_some_and(|reason| reason.contains("nothing was started")),
+        "{actions:?} {instance:?}"
+    );
     // A standby says who holds the lock, since when the holder is silent, and when the lock may be taken.
     let mut standby = about_to_take();
     standby.now += ms(100);
-    assert!(said(&standby).starts_with("h2 holds the lock; "), "{}", said(&standby));
+    assert!(
+        said(&standby).starts_with("h2 holds the lock, found "),
+        "{}",
+        said(&standby)
+    );
     assert!(said(&standby).contains("; it may be taken in "));
 }
 
@@ -88,15 +127,17 @@ fn a_release_that_was_not_followed_is_no_matter_of_turns() {
     host.shown(id, 42, let_go_by(9, 41));
     host.now += ms(100);
     let words = said(&host);
-    // T, and T + C·R, after 100 ms.
-    assert!(words.contains("this one takes it in 2.9s") && words.contains("starts the unit in 3.9s: "), "{words}");
-    assert!(words.contains("this host has just begun to watch, and another may have held the lock since"), "{words}");
+    // T + C·R, after 100 ms.
+    assert_eq!(
+        words,
+        "starts in 3.9s: nothing shows that the last holder's unit is dead"
+    );
 }
 
 /// A host without a store says that it waits for it, what follows meanwhile, and what it knows of the holder.
 #[test]
 fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
-    let waits = "waits for the store to answer; nothing is started on this host before it does";
+    let waits = "waits for the store, and starts nothing before";
     let mut host = Host::new(settings(), Memory::default(), None);
     host.handle(Event::Timeout);
     assert_eq!(said(&host), waits);
@@ -104,7 +145,7 @@ fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
     standby.handle(Event::StoreDown);
     standby.after(ms(20_000));
     assert_eq!(standby.election.state(), State::NoStore);
-    let last = format!("{waits}; before, h2 held the lock");
+    let last = format!("{waits}; h2 held the lock");
     assert!(said(&standby).starts_with(&last), "{}", said(&standby));
     // The host is connected, but no read is answered: what it saw is no longer current.
     let mut silent = about_to_take();
@@ -122,7 +163,7 @@ fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     host.now += ms(400);
-    let unknown = "h2 holds the lock; this host has seen its record for 0.4s, and does not know how old it was then";
+    let unknown = "h2 holds the lock, found 0.4s ago";
     assert!(said(&host).starts_with(unknown), "{}", said(&host));
     let renewed = |host: &mut Host, revision, write| {
         let id = host.until_asked();
@@ -155,11 +196,19 @@ fn a_standby_tells_a_claim_from_a_lease() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let mut content = held_by("h2", 9, 9);
-    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+    if let Content::Record(Record {
+        details: Some(details),
+        ..
+    }) = &mut content
+    {
         details.standing = Standing::Confirming;
     }
     host.shown(id, 41, content);
-    assert!(said(&host).starts_with("h2 has claimed the lock and is about to start the unit; "), "{}", said(&host));
+    assert!(
+        said(&host).starts_with("h2 has claimed the lock, found "),
+        "{}",
+        said(&host)
+    );
 }
 
 /// A holder that cannot renew says how long it has left, and does not give a reason for not contending.
@@ -170,24 +219,33 @@ fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
     assert_eq!(waiting(&host), None);
     host.handle(Event::StoreDown);
-    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+    assert_eq!(host.election.bar(Time::both(host.now)), None);
     let mut first = None;
     for _ in 0..40 {
         host.after(ms(100));
         match waiting(&host) {
-            Some(Waiting::Renewal { since, deadline }) => {
+            Some(Wait::Renewal { since, deadline }) => {
                 assert_eq!(Some(deadline), host.election.deadline());
                 let silent = Time::both(host.now).since_at_least(since);
                 first.get_or_insert(silent);
-                assert!(host.election.state() == State::Active && silent < ms(3000), "{silent:?}");
+                assert!(
+                    host.election.state() == State::Active && silent < ms(3000),
+                    "{silent:?}"
+                );
             }
-            other => assert!(first.is_none() || matches!(other, Some(Waiting::Lapsing { .. })), "{other:?}"),
+            other => assert!(
+                first.is_none() || matches!(other, Some(Wait::Proof { .. })),
+                "{other:?}"
+            ),
         }
     }
     // R, and one call limit of (T − m)/3.
-    assert!(first.is_some_and(|first| first > ms(1900) && first < ms(2200)), "{first:?}");
+    assert!(
+        first.is_some_and(|first| first > ms(1900) && first < ms(2200)),
+        "{first:?}"
+    );
     assert_eq!(host.election.state(), State::Lapsing);
-    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+    assert_eq!(host.election.bar(Time::both(host.now)), None);
 }
 
 /// The last record that this host saw is its own, but its lease is over: it must not say that it holds the lock.
@@ -196,17 +254,18 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
     let (mut host, instance) = Host::activated();
     host.handle(Event::StoreDown);
     host.after(ms(5000));
-    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::GuardDone(GuardDone::Closed.of(instance)));
     host.handle(Event::Stopped);
-    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
-    assert_eq!((host.election.state(), host.election.holder()), (State::NoStore, "h1"));
-    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
-    assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, stage: Stage::Claims, take_at: None }));
-    let actions = host.handle(Event::StoreUp);
-    // The store has not answered yet.
-    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: false, .. })), "{:?}", waiting(&host));
-    host.answered(actions);
-    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: true, .. })), "{:?}", waiting(&host));
+    host.handle(Event::GuardDone(GuardDone::Disarmed.of(instance)));
+    assert_eq!(
+        (host.election.state(), host.election.holder()),
+        (State::NoStore, "h1")
+    );
+    let own = Wait::OwnRecord {
+        runs: false,
+        take_at: None,
+    };
+    assert_eq!(host.election.waiting(Time::both(host.now)), Some(own));
 }
 
 /// A clone of this host's disk has its name and its machine id, and runs the unit.
@@ -216,14 +275,19 @@ fn what_a_clone_renews_is_told_as_another_hosts() {
     let mut id = host.ready();
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
     for write in 1..=4 {
-        let Content::Record(mut record) = held_by("h1", 7, write) else { unreachable!("it is one") };
+        let Content::Record(mut record) = held_by("h1", 7, write) else {
+            unreachable!("it is one")
+        };
         if let Some(details) = &mut record.details {
             details.machine = settings().machine;
         }
         let revision = u64::try_from(write).expect("it is small") + 1;
         host.shown(id, revision, Content::Record(record));
         if write == 1 {
-            assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { .. })), "it may be of this host's former life");
+            assert!(
+                matches!(waiting(&host), Some(Wait::OwnRecord { .. })),
+                "it may be of this host's former life"
+            );
         }
         if write < 4 {
             id = host.until_asked();
@@ -231,7 +295,7 @@ fn what_a_clone_renews_is_told_as_another_hosts() {
     }
     let told = waiting(&host);
     assert!(
-        matches!(&told, Some(Waiting::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"),
+        matches!(&told, Some(Wait::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"),
         "{told:?}"
     );
 }

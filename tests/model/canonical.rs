@@ -132,7 +132,12 @@ impl ser::Error for Never {
 }
 
 impl<'a, H: Hasher> Canonical<'a, H> {
-    pub fn new(hasher: &'a mut H, oldest: Duration, gap: Duration, oldest_tenure: Duration) -> Self {
+    pub fn new(
+        hasher: &'a mut H,
+        oldest: Duration,
+        gap: Duration,
+        oldest_tenure: Duration,
+    ) -> Self {
         Self {
             hasher,
             now: Time::default(),
@@ -154,7 +159,12 @@ impl<'a, H: Hasher> Canonical<'a, H> {
     }
 
     pub fn add<T: Serialize + ?Sized>(&mut self, value: &T) {
-        value.serialize(Walk { to: self, meaning: Meaning::Whole }).expect("all of these types are known");
+        value
+            .serialize(Walk {
+                to: self,
+                meaning: Meaning::Whole,
+            })
+            .expect("all of these types are known");
     }
 
     pub fn number(&mut self, number: u64) {
@@ -186,26 +196,27 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             // It says when a check last passed.
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
             // The time of the entitlement matters only while a claim waits for it.
-            ("Tenure", "entitled_at") if !self.waits => Meaning::Nothing,
+            ("Entitlement", "entitled_at") if !self.waits => Meaning::Nothing,
             // This only tells whether the store was watched all the time.
             ("LockView", "watched") => Meaning::Watched,
-            ("Reads", "due") | ("Tenure", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
-                Meaning::Ahead
-            }
-            // For renewals only "none" and "some" are told apart; the changes of a record with one's own name are told apart up
-            // to three.
-            ("Tenure", "renewals") => Meaning::UpTo(1),
-            ("DuplicateNode", "changes") => Meaning::UpTo(3),
-            ("LockView", "own_writes") => Meaning::IfLive,
+            ("Reads", "due")
+            | ("Attempts", "next")
+            | ("BackOff", "until")
+            | ("Release", "stop_limit_at") => Meaning::Ahead,
+            // Only "none" and "some" are told apart.
+            ("Claim", "renewals") => Meaning::UpTo(1),
             _ => Meaning::Whole,
         }
     }
 
     fn rank(known: &mut Vec<u128>, id: u128) -> u64 {
-        let position = known.iter().position(|other| *other == id).unwrap_or_else(|| {
-            known.push(id);
-            known.len() - 1
-        });
+        let position = known
+            .iter()
+            .position(|other| *other == id)
+            .unwrap_or_else(|| {
+                known.push(id);
+                known.len() - 1
+            });
         position as u64
     }
 
@@ -222,7 +233,8 @@ impl<'a, H: Hasher> Canonical<'a, H> {
         for (then, now) in [(time.boot, self.now.boot), (time.raw, self.now.raw)] {
             let age = now.saturating_sub(then).min(oldest);
             let ahead = then.saturating_sub(now);
-            self.hasher.write_u64(nanos(ahead) ^ (nanos(age) << 1).reverse_bits());
+            self.hasher
+                .write_u64(nanos(ahead) ^ (nanos(age) << 1).reverse_bits());
         }
     }
 
@@ -293,7 +305,11 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     }
 
     fn serialize_u64(self, value: u64) -> Result<(), Never> {
-        let value = if let Meaning::UpTo(limit) = self.meaning { value.min(limit) } else { value };
+        let value = if let Meaning::UpTo(limit) = self.meaning {
+            value.min(limit)
+        } else {
+            value
+        };
         self.to.hasher.write_u64(value);
         Ok(())
     }
@@ -338,29 +354,47 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
         Ok(())
     }
 
-    fn serialize_unit_variant(self, _: &'static str, index: u32, _: &'static str) -> Result<(), Never> {
+    fn serialize_unit_variant(
+        self,
+        of: &'static str,
+        index: u32,
+        variant: &'static str,
+    ) -> Result<(), Never> {
         self.to.hasher.write_u32(index);
+        if of == "Phase" {
+            self.to.waits = matches!(variant, "Claiming" | "Confirming");
+        }
         Ok(())
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<(), Never> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> Result<(), Never> {
         match name {
             "Revision" => {
                 let number = value.serialize(Number)?;
-                self.to.revision(Revision(u64::try_from(number).map_err(|_| Never)?));
+                self.to
+                    .revision(Revision(u64::try_from(number).map_err(|_| Never)?));
             }
             "FencingToken" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
                 // A new token is above all that its writer knows, and how far it is above decides nothing.
-                self.to.hasher.write_u64(self.to.highest_token.saturating_sub(number).min(3));
+                self.to
+                    .hasher
+                    .write_u64(self.to.highest_token.saturating_sub(number).min(3));
             }
             "ReadId" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
                 let reads = &mut self.to.reads;
-                let position = reads.iter().position(|other| *other == number).unwrap_or_else(|| {
-                    reads.push(number);
-                    reads.len() - 1
-                });
+                let position = reads
+                    .iter()
+                    .position(|other| *other == number)
+                    .unwrap_or_else(|| {
+                        reads.push(number);
+                        reads.len() - 1
+                    });
                 self.to.hasher.write_u64(position as u64);
             }
             "Instance" | "WriteId" | "MachineId" | "BootId" => {
@@ -390,7 +424,18 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     ) -> Result<(), Never> {
         self.to.hasher.write_u32(index);
         if of == "Phase" {
-            self.to.waits = matches!(variant, "Claiming" | "Confirming");
+            self.to.waits = false;
+            // The age of an active tenure matters while there is a back-off to be forgotten. The back-off is serialized before
+            // it.
+            if variant == "Active" {
+                let limit = if self.to.backed_off {
+                    self.to.oldest_tenure
+                } else {
+                    Duration::ZERO
+                };
+                self.to.time_within(value.serialize(Point)?, limit);
+                return Ok(());
+            }
         }
         value.serialize(self)
     }
@@ -400,47 +445,59 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
         if self.meaning != Meaning::IfLive {
             self.to.hasher.write_u64(length.unwrap_or_default() as u64);
         }
-        Ok(Parts { to: self.to, meaning: self.meaning, limits: None })
+        Ok(Parts {
+            to: self.to,
+            meaning: self.meaning,
+        })
     }
 
     fn serialize_tuple(self, _: usize) -> Result<Parts<'c, 'a, H>, Never> {
-        Ok(Parts { to: self.to, meaning: self.meaning, limits: None })
+        Ok(Parts {
+            to: self.to,
+            meaning: self.meaning,
+        })
     }
 
     fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Parts<'c, 'a, H>, Never> {
-        Ok(Parts { to: self.to, meaning: self.meaning, limits: None })
+        Ok(Parts {
+            to: self.to,
+            meaning: self.meaning,
+        })
     }
 
     fn serialize_tuple_variant(
         self,
-        of: &'static str,
+        _: &'static str,
         index: u32,
-        variant: &'static str,
+        _: &'static str,
         _: usize,
     ) -> Result<Parts<'c, 'a, H>, Never> {
         self.to.hasher.write_u32(index);
-        let mut limits = None;
-        if of == "Phase" {
-            self.to.waits = false;
-            // The age of an active tenure matters while there is a back-off to be forgotten. The back-off is serialized before
-            // it.
-            if variant == "Active" {
-                limits = Some(if self.to.backed_off { self.to.oldest_tenure } else { Duration::ZERO });
-            }
-        }
-        Ok(Parts { to: self.to, meaning: Meaning::Whole, limits })
+        Ok(Parts {
+            to: self.to,
+            meaning: Meaning::Whole,
+        })
     }
 
     fn serialize_map(self, length: Option<usize>) -> Result<Parts<'c, 'a, H>, Never> {
         self.to.hasher.write_u64(length.unwrap_or_default() as u64);
-        Ok(Parts { to: self.to, meaning: Meaning::Whole, limits: None })
+        Ok(Parts {
+            to: self.to,
+            meaning: Meaning::Whole,
+        })
     }
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Fields<'c, 'a, H>, Never> {
         if name == "BackOff" {
             self.to.backed_off = false;
         }
-        Ok(Fields { to: self.to, name, meaning: self.meaning, skips: false, time: Time::default() })
+        Ok(Fields {
+            to: self.to,
+            name,
+            meaning: self.meaning,
+            skips: false,
+            time: Time::default(),
+        })
     }
 
     fn serialize_struct_variant(
@@ -451,7 +508,13 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
         _: usize,
     ) -> Result<Fields<'c, 'a, H>, Never> {
         self.to.hasher.write_u32(index);
-        Ok(Fields { to: self.to, name: variant, meaning: Meaning::Whole, skips: false, time: Time::default() })
+        Ok(Fields {
+            to: self.to,
+            name: variant,
+            meaning: Meaning::Whole,
+            skips: false,
+            time: Time::default(),
+        })
     }
 }
 
@@ -459,19 +522,14 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
 struct Parts<'c, 'a, H> {
     to: &'c mut Canonical<'a, H>,
     meaning: Meaning,
-    /// All ages above this are equal within this variant.
-    limits: Option<Duration>,
 }
 
 impl<H: Hasher> Parts<'_, '_, H> {
     fn part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Never> {
-        if let Some(limit) = self.limits
-            && let Ok(time) = value.serialize(Point)
-        {
-            self.to.time_within(time, limit);
-            return Ok(());
-        }
-        value.serialize(Walk { to: self.to, meaning: self.meaning })
+        value.serialize(Walk {
+            to: self.to,
+            meaning: self.meaning,
+        })
     }
 }
 
@@ -532,18 +590,30 @@ impl<H: Hasher> Fields<'_, '_, H> {
                 let id = WriteId(value.serialize(Number)?);
                 self.skips = !self.to.live_writes.contains(&id);
                 if !self.skips {
-                    value.serialize(Walk { to: self.to, meaning: Meaning::Whole })?;
+                    value.serialize(Walk {
+                        to: self.to,
+                        meaning: Meaning::Whole,
+                    })?;
                 }
             }
             ("BackOff", "last") => {
                 self.to.backed_off = !value.serialize(Span)?.is_zero();
-                value.serialize(Walk { to: self.to, meaning: Meaning::Whole })?;
+                value.serialize(Walk {
+                    to: self.to,
+                    meaning: Meaning::Whole,
+                })?;
             }
-            ("Tenure", "attempts") => value.serialize(Walk { to: self.to, meaning: Meaning::IfLive })?,
+            ("Attempts", "list") => value.serialize(Walk {
+                to: self.to,
+                meaning: Meaning::IfLive,
+            })?,
             _ => {
                 let meaning = self.to.meaning(self.name, key);
                 if meaning != Meaning::Nothing {
-                    value.serialize(Walk { to: self.to, meaning })?;
+                    value.serialize(Walk {
+                        to: self.to,
+                        meaning,
+                    })?;
                 }
             }
         }
@@ -560,7 +630,11 @@ impl<H: Hasher> Fields<'_, '_, H> {
 impl<H: Hasher> ser::SerializeStruct for Fields<'_, '_, H> {
     type Ok = ();
     type Error = Never;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Never> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Never> {
         self.field(key, value)
     }
     fn end(self) -> Result<(), Never> {
@@ -572,7 +646,11 @@ impl<H: Hasher> ser::SerializeStruct for Fields<'_, '_, H> {
 impl<H: Hasher> ser::SerializeStructVariant for Fields<'_, '_, H> {
     type Ok = ();
     type Error = Never;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Never> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Never> {
         self.field(key, value)
     }
     fn end(self) -> Result<(), Never> {
@@ -684,7 +762,11 @@ impl ser::Serializer for Number {
         mixer.write(text.as_bytes());
         Ok(mixer.finish().into())
     }
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<u128, Never> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<u128, Never> {
         value.serialize(self)
     }
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<No<u128>, Never> {
@@ -708,9 +790,21 @@ impl ser::Serializer for Span {
     type SerializeStruct = Halves<u64>;
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Halves<u64>, Never> {
-        if name == "Duration" { Ok(Halves { first: 0, second: 0, count: 0 }) } else { Err(Never) }
+        if name == "Duration" {
+            Ok(Halves {
+                first: 0,
+                second: 0,
+                count: 0,
+            })
+        } else {
+            Err(Never)
+        }
     }
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, _: &T) -> Result<Duration, Never> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: &T,
+    ) -> Result<Duration, Never> {
         Err(Never)
     }
     refuse! { serialize_u32: u32, serialize_u64: u64, serialize_str: &str }
@@ -720,14 +814,25 @@ impl ser::Serializer for Span {
 impl ser::SerializeStruct for Halves<u64> {
     type Ok = Duration;
     type Error = Never;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, _: &'static str, value: &T) -> Result<(), Never> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Never> {
         let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
-        *(if self.count == 0 { &mut self.first } else { &mut self.second }) = number;
+        *(if self.count == 0 {
+            &mut self.first
+        } else {
+            &mut self.second
+        }) = number;
         self.count += 1;
         Ok(())
     }
     fn end(self) -> Result<Duration, Never> {
-        Ok(Duration::new(self.first, u32::try_from(self.second).map_err(|_| Never)?))
+        Ok(Duration::new(
+            self.first,
+            u32::try_from(self.second).map_err(|_| Never)?,
+        ))
     }
 }
 
@@ -739,9 +844,21 @@ impl ser::Serializer for Point {
     type SerializeStruct = Halves<Duration>;
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Halves<Duration>, Never> {
-        if name == "Time" { Ok(Halves { first: Duration::ZERO, second: Duration::ZERO, count: 0 }) } else { Err(Never) }
+        if name == "Time" {
+            Ok(Halves {
+                first: Duration::ZERO,
+                second: Duration::ZERO,
+                count: 0,
+            })
+        } else {
+            Err(Never)
+        }
     }
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, _: &T) -> Result<Time, Never> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: &T,
+    ) -> Result<Time, Never> {
         Err(Never)
     }
     refuse! { serialize_u32: u32, serialize_u64: u64, serialize_str: &str }
@@ -751,13 +868,24 @@ impl ser::Serializer for Point {
 impl ser::SerializeStruct for Halves<Duration> {
     type Ok = Time;
     type Error = Never;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, _: &'static str, value: &T) -> Result<(), Never> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Never> {
         let span = value.serialize(Span)?;
-        *(if self.count == 0 { &mut self.first } else { &mut self.second }) = span;
+        *(if self.count == 0 {
+            &mut self.first
+        } else {
+            &mut self.second
+        }) = span;
         self.count += 1;
         Ok(())
     }
     fn end(self) -> Result<Time, Never> {
-        Ok(Time { boot: self.first, raw: self.second })
+        Ok(Time {
+            boot: self.first,
+            raw: self.second,
+        })
     }
 }

@@ -150,7 +150,11 @@ impl Outcome {
         }
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let rate = self.visited as f64 / self.took.as_secs_f64().max(0.001) / 1000.0;
-        let _ = write!(line, ", depth {}, {:.1?}, {rate:.0} thousand visits a second", self.depth, self.took);
+        let _ = write!(
+            line,
+            ", depth {}, {:.1?}, {rate:.0} thousand visits a second",
+            self.depth, self.took
+        );
         line += match (&self.found, self.complete) {
             (Some(_), _) => "; found: ",
             (None, true) => "; complete",
@@ -158,7 +162,11 @@ impl Outcome {
         };
         line += self.found.as_ref().map_or("", |(what, _)| what);
         if let Some(bound) = self.bound {
-            let _ = write!(line, "; at most {:?} of {bound:?} without an active unit", self.longest_quiet);
+            let _ = write!(
+                line,
+                "; at most {:?} of {bound:?} without an active unit",
+                self.longest_quiet
+            );
         }
         for milestone in Milestone::ALL {
             let count = self.milestones.count(milestone);
@@ -176,9 +184,17 @@ impl Outcome {
             panic!("{}: {what}\n{path}", self.name);
         }
         let looked_at = self.unique.unwrap_or(self.visited);
-        assert!(looked_at >= least, "{}: only {looked_at} states were looked at, of at least {least}", self.name);
+        assert!(
+            looked_at >= least,
+            "{}: only {looked_at} states were looked at, of at least {least}",
+            self.name
+        );
         for milestone in milestones {
-            assert!(self.milestones.count(*milestone) > 0, "{}: never came by {milestone:?}", self.name);
+            assert!(
+                self.milestones.count(*milestone) > 0,
+                "{}: never came by {milestone:?}",
+                self.name
+            );
         }
     }
 
@@ -186,9 +202,14 @@ impl Outcome {
     pub fn finds(&self, what: &str) {
         match &self.found {
             Some((found, path)) if *found == what => println!("{path}"),
-            Some((found, path)) => panic!("{}: found that {found}, not that {what}\n{path}", self.name),
+            Some((found, path)) => {
+                panic!("{}: found that {found}, not that {what}\n{path}", self.name)
+            }
             None if self.complete => panic!("{}: did not find that {what}", self.name),
-            None => panic!("{}: did not find that {what} before its time was over", self.name),
+            None => panic!(
+                "{}: did not find that {what} before its time was over",
+                self.name
+            ),
         }
     }
 }
@@ -231,7 +252,9 @@ impl Model for Check {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always(PROMISE, |check: &Self, world: &World| fault_of(&check.plan, world).is_none())]
+        vec![Property::always(PROMISE, |check: &Self, world: &World| {
+            fault_of(&check.plan, world).is_none()
+        })]
     }
 
     fn within_boundary(&self, world: &World) -> bool {
@@ -249,7 +272,15 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
         milestones: Arc::clone(&milestones),
         longest_quiet: Arc::clone(&longest_quiet),
     };
-    let mut outcome = search(name, check, milestones, limit, most, |world| fault_of(&plan, world), World::show);
+    let mut outcome = search(
+        name,
+        check,
+        milestones,
+        limit,
+        most,
+        |world| fault_of(&plan, world),
+        World::show,
+    );
     outcome.longest_quiet = Duration::from_nanos(longest_quiet.load(Ordering::Relaxed));
     outcome.bound = plan.calm.then(|| plan.bound());
     outcome.tell();
@@ -259,8 +290,19 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
 /// Visits all states of the model of a unit's entry.
 pub fn exhaust_entries(name: &str, plan: entry::Plan, limit: Duration, most: usize) -> Outcome {
     let milestones = Arc::new(Milestones::default());
-    let entries = Entries { plan, milestones: Arc::clone(&milestones) };
-    let outcome = search(name, entries, milestones, limit, most, entry::World::fault, entry::World::show);
+    let entries = Entries {
+        plan,
+        milestones: Arc::clone(&milestones),
+    };
+    let outcome = search(
+        name,
+        entries,
+        milestones,
+        limit,
+        most,
+        entry::World::fault,
+        entry::World::show,
+    );
     outcome.tell();
     outcome
 }
@@ -308,7 +350,10 @@ where
     }
 }
 
-fn tell_path<State, Step: Debug>(path: Path<State, Step>, show: impl Fn(&State) -> String) -> String {
+fn tell_path<State, Step: Debug>(
+    path: Path<State, Step>,
+    show: impl Fn(&State) -> String,
+) -> String {
     let mut text = String::new();
     let mut before = None;
     for (state, step) in path.into_vec() {
@@ -379,9 +424,14 @@ impl Taste {
         };
         let ends = rng.chance(self.ends);
         let passes = rng.chance(self.late);
-        let ordinary =
-            |step: Step| !step.is_rare() && step != Step::Tick && (ends || !matches!(step, Step::UnitEnds(_)));
-        let rare = if rng.chance(self.rare) { pick(rng, &|step| step.is_rare() && step != Step::Calm) } else { None };
+        let ordinary = |step: Step| {
+            !step.is_rare() && step != Step::Tick && (ends || !matches!(step, Step::UnitEnds(_)))
+        };
+        let rare = if rng.chance(self.rare) {
+            pick(rng, &|step| step.is_rare() && step != Step::Calm)
+        } else {
+            None
+        };
         let tick = steps.contains(&Step::Tick).then_some(Step::Tick);
         rare.or(tick.filter(|_| passes))
             .or_else(|| pick(rng, &ordinary))
@@ -497,11 +547,20 @@ fn replay(plan: &Arc<Plan>, seed: u64) -> String {
     text
 }
 
-fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn FnMut(Step, &World)) -> Walk {
+fn go(
+    plan: &Arc<Plan>,
+    milestones: &Arc<Milestones>,
+    seed: u64,
+    tell: &mut dyn FnMut(Step, &World),
+) -> Walk {
     let mut rng = Rng(seed);
     let taste = Taste::of(&mut rng);
     let mut world = World::new(plan, milestones);
-    let mut walk = Walk { steps: 0, quiet: Duration::ZERO, found: None };
+    let mut walk = Walk {
+        steps: 0,
+        quiet: Duration::ZERO,
+        found: None,
+    };
     let (mut steps, mut kept) = (Vec::new(), Vec::new());
     let mut after = 0;
     let mut pause = Pause::default();
@@ -513,7 +572,11 @@ fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn 
             pause.hold_back(&mut steps);
         }
         let begins_calm = walk.steps >= taste.length as u64 && !world.is_calm();
-        let step = if begins_calm && plan.calm { Step::Calm } else { taste.choose(&mut rng, &steps, &mut kept) };
+        let step = if begins_calm && plan.calm {
+            Step::Calm
+        } else {
+            taste.choose(&mut rng, &steps, &mut kept)
+        };
         world.take(step);
         walk.steps += 1;
         tell(step, &world);
@@ -527,10 +590,16 @@ fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn 
         if after > 100 {
             return walk;
         }
-        assert!(walk.steps < 20_000, "seed {seed} does not come to an end: {} {steps:?}", world.show());
+        assert!(
+            walk.steps < 20_000,
+            "seed {seed} does not come to an end: {} {steps:?}",
+            world.show()
+        );
     }
 }
 
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get).min(4)
+    std::thread::available_parallelism()
+        .map_or(1, std::num::NonZeroUsize::get)
+        .min(4)
 }

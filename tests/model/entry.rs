@@ -264,11 +264,19 @@ impl Model for Entries {
             steps.extend(offered.iter().filter(|_| is_possible));
         };
         offer(steps, &[Step::Delete, Step::Garble], self.plan.by_hand);
-        offer(steps, &[Step::Copy, Step::GoBack, Step::EntryGoesBack], self.plan.goes_back);
+        offer(
+            steps,
+            &[Step::Copy, Step::GoBack, Step::EntryGoesBack],
+            self.plan.goes_back,
+        );
         offer(steps, &[Step::LateWrite], world.late.is_some());
         for h in 0..world.hosts.len() {
-            world.steps_of_registrar(h, self.plan, |step, is_possible| offer(steps, &[step], is_possible));
-            world.steps_of_election(h, self.plan, |step, is_possible| offer(steps, &[step], is_possible));
+            world.steps_of_registrar(h, self.plan, |step, is_possible| {
+                offer(steps, &[step], is_possible)
+            });
+            world.steps_of_election(h, self.plan, |step, is_possible| {
+                offer(steps, &[step], is_possible)
+            });
         }
     }
 
@@ -279,7 +287,9 @@ impl Model for Entries {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always(PROMISE, |_: &Self, world: &World| world.fault().is_none())]
+        vec![Property::always(PROMISE, |_: &Self, world: &World| {
+            world.fault().is_none()
+        })]
     }
 
     fn within_boundary(&self, world: &World) -> bool {
@@ -292,16 +302,26 @@ fn unit() -> UnitName {
 }
 
 fn place(key: usize) -> Place {
-    let store = StoreAddress { what: "directory".to_owned(), servers: vec!["/srv/putex".to_owned()] };
-    Place { store, key: Key::new(KEYS[key]).expect("a key") }
+    let store = StoreAddress {
+        what: "directory".to_owned(),
+        servers: vec!["/srv/putex".to_owned()],
+    };
+    Place {
+        store,
+        key: Key::new(KEYS[key]).expect("a key"),
+    }
 }
 
 fn lock_of(key: &Key) -> usize {
-    KEYS.iter().position(|name| *name == key.as_str()).expect("one of the keys")
+    KEYS.iter()
+        .position(|name| *name == key.as_str())
+        .expect("one of the keys")
 }
 
 fn found(value: Option<&Arc<Value>>) -> Found {
-    let Some(value) = value else { return Found::Nothing };
+    let Some(value) = value else {
+        return Found::Nothing;
+    };
     Registration::decode(value, &unit()).map_or(Found::Garbled, Found::Entry)
 }
 
@@ -312,17 +332,24 @@ fn registration(value: Option<&Arc<Value>>) -> Option<Registration> {
 
 /// An entry that names this key alone.
 fn naming(key: usize) -> Registration {
-    Registration { key: place(key).key, former: Vec::new() }
+    Registration {
+        key: place(key).key,
+        former: Vec::new(),
+    }
 }
 
 fn mentions(entry: Option<&Registration>, key: usize) -> bool {
-    let mut keys = entry.into_iter().flat_map(|entry| entry.former.iter().chain([&entry.key]));
+    let mut keys = entry
+        .into_iter()
+        .flat_map(|entry| entry.former.iter().chain([&entry.key]));
     keys.any(|name| lock_of(name) == key)
 }
 
 fn tell(entry: &Registration) -> String {
     let Registration { key, former } = entry;
-    former.iter().fold(key.to_string(), |told, former| format!("{told} after {former}"))
+    former.iter().fold(key.to_string(), |told, former| {
+        format!("{told} after {former}")
+    })
 }
 
 fn position(revision: u64) -> Position {
@@ -349,14 +376,18 @@ impl World {
             hosts: plan.hosts.iter().map(host).collect(),
             late: None,
             newest: None,
-            copy: Copied { entry: None, proven: none },
+            copy: Copied {
+                entry: None,
+                proven: none,
+            },
             gone_on: false,
         }
     }
 
     /// What is wrong with this state, if anything is.
     pub fn fault(&self) -> Option<&'static str> {
-        let is_alive = |host: &&Host| matches!(host.lease, Some((_, Lease::Running | Lease::Doomed)));
+        let is_alive =
+            |host: &&Host| matches!(host.lease, Some((_, Lease::Running | Lease::Doomed)));
         (self.hosts.iter().filter(is_alive).count() > 1).then_some(OVERLAP)
     }
 
@@ -368,9 +399,15 @@ impl World {
             Found::Entry(entry) => tell(&entry),
         };
         let host = |host: &Host| {
-            let kept = host.kept.map(|key| format!(" knows {}", KEYS[key])).unwrap_or_default();
+            let kept = host
+                .kept
+                .map(|key| format!(" knows {}", KEYS[key]))
+                .unwrap_or_default();
             let cleared = if host.cleared { " cleared" } else { "" };
-            let lease = host.lease.map(|(key, lease)| format!(" {lease:?} under {}", KEYS[key])).unwrap_or_default();
+            let lease = host
+                .lease
+                .map(|(key, lease)| format!(" {lease:?} under {}", KEYS[key]))
+                .unwrap_or_default();
             format!("names {}{kept}{cleared}{lease}", KEYS[host.key])
         };
         let hosts: Vec<String> = self.hosts.iter().map(host).collect();
@@ -379,16 +416,28 @@ impl World {
 
     /// The locks that other hosts have.
     fn leases_beside(&self, h: usize) -> impl Iterator<Item = (usize, Lease)> {
-        let others = self.hosts.iter().enumerate().filter(move |(other, _)| *other != h);
+        let others = self
+            .hosts
+            .iter()
+            .enumerate()
+            .filter(move |(other, _)| *other != h);
         others.filter_map(|(_, host)| host.lease)
     }
 
     /// Whether assumption (g) holds, and no write is under way that would make an entry after it was deleted. An entry that
     /// cannot be read is excepted: it may still be replaced on an operator's word.
     fn is_seen_by_all(&self) -> bool {
-        let is_made_late = self.entry.is_none() && self.late.as_ref().is_some_and(|write| write.base == Base::Nothing);
+        let is_made_late = self.entry.is_none()
+            && self
+                .late
+                .as_ref()
+                .is_some_and(|write| write.base == Base::Nothing);
         let is_garbled = found(self.entry.as_ref()) == Found::Garbled;
-        let mut orphaned = self.hosts.iter().filter(|host| host.orphaned).filter_map(|host| host.lease);
+        let mut orphaned = self
+            .hosts
+            .iter()
+            .filter(|host| host.orphaned)
+            .filter_map(|host| host.lease);
         orphaned.all(|(key, _)| {
             let is_safe = |host: &Host| host.key == key || host.saw == Some(key);
             is_garbled || (!is_made_late && self.hosts.iter().all(is_safe))
@@ -415,7 +464,11 @@ impl World {
                 offer(Step::Adopt(h), true);
             }
             Registrar::Waiting(entry) => {
-                for key in registration(Some(entry)).iter().flat_map(|entry| &entry.former).map(lock_of) {
+                for key in registration(Some(entry))
+                    .iter()
+                    .flat_map(|entry| &entry.former)
+                    .map(lock_of)
+                {
                     offer(Step::LookAtLock(h, key), true);
                     offer(Step::OldLookAtLock(h, key), true);
                 }
@@ -431,14 +484,23 @@ impl World {
     fn steps_of_election(&self, h: usize, plan: Plan, mut offer: impl FnMut(Step, bool)) {
         let host = &self.hosts[h];
         offer(Step::Crash(h), true);
-        let mut rivals = self.leases_beside(h).filter(|(key, _)| *key == host.key).map(|(_, lease)| lease);
+        let mut rivals = self
+            .leases_beside(h)
+            .filter(|(key, _)| *key == host.key)
+            .map(|(_, lease)| lease);
         match host.lease.map(|(_, lease)| lease) {
-            None => offer(Step::Claim(h), host.cleared && rivals.all(|lease| lease == Lease::Doomed)),
+            None => offer(
+                Step::Claim(h),
+                host.cleared && rivals.all(|lease| lease == Lease::Doomed),
+            ),
             Some(Lease::Claimed) => {
                 offer(Step::GiveUp(h), true);
                 offer(Step::Vet(h), true);
                 offer(Step::OldVet(h), true);
-                offer(Step::Start(h), !plan.keeps(Premise::Vetted) && rivals.next().is_none());
+                offer(
+                    Step::Start(h),
+                    !plan.keeps(Premise::Vetted) && rivals.next().is_none(),
+                );
             }
             Some(Lease::Vetted) => {
                 offer(Step::GiveUp(h), true);
@@ -469,15 +531,26 @@ impl World {
             }
             Step::OldLook(h, key) => {
                 let has_seen_newest = self.newest.is_some() && self.hosts[h].saw == self.newest;
-                self.look(h, &Found::Entry(naming(key)), !has_seen_newest, false, search);
+                self.look(
+                    h,
+                    &Found::Entry(naming(key)),
+                    !has_seen_newest,
+                    false,
+                    search,
+                );
             }
             Step::LookAtLock(h, key) => {
                 // The lock was unchanged for the wait, or the host saw the end of the tenure that it had seen before.
-                let is_free = self.hosts.iter().all(|host| host.lease.is_none_or(|(held, _)| held != key));
+                let is_free = self
+                    .hosts
+                    .iter()
+                    .all(|host| host.lease.is_none_or(|(held, _)| held != key));
                 let is_proven = self.proven[key] && !plan.keeps(Premise::ProvenFollowed);
                 self.look_at_lock(h, key, is_free || is_proven);
             }
-            Step::OldLookAtLock(h, key) => self.look_at_lock(h, key, !plan.keeps(Premise::FormerTouched)),
+            Step::OldLookAtLock(h, key) => {
+                self.look_at_lock(h, key, !plan.keeps(Premise::FormerTouched))
+            }
             Step::Adopt(h) => self.adopt(h, plan),
             Step::Write(h, answer) => self.write(h, answer, search),
             Step::LateWrite => {
@@ -517,7 +590,10 @@ impl World {
             Step::Delete => self.change_by_hand(None, plan),
             Step::Garble => self.change_by_hand(Some(Arc::default()), plan),
             Step::Copy => {
-                self.copy = Copied { entry: self.entry.clone(), proven: self.proven.clone() };
+                self.copy = Copied {
+                    entry: self.entry.clone(),
+                    proven: self.proven.clone(),
+                };
                 if std::mem::take(&mut self.gone_on) {
                     self.hosts.iter_mut().for_each(|host| host.beyond = false);
                 }
@@ -545,7 +621,8 @@ impl World {
         self.replace(value, plan);
         let entry = registration(self.entry.as_ref());
         for host in &mut self.hosts {
-            let is_vetted = |(key, lease)| lease != Lease::Claimed && !mentions(entry.as_ref(), key);
+            let is_vetted =
+                |(key, lease)| lease != Lease::Claimed && !mentions(entry.as_ref(), key);
             host.orphaned |= host.lease.is_some_and(is_vetted);
         }
     }
@@ -570,16 +647,38 @@ impl World {
         }
     }
 
-    fn judge(&self, h: usize, found: &Found, is_newer: bool, adopting: bool, plan: Plan) -> Verdict {
+    fn judge(
+        &self,
+        h: usize,
+        found: &Found,
+        is_newer: bool,
+        adopting: bool,
+        plan: Plan,
+    ) -> Verdict {
         let host = &self.hosts[h];
         let kept = host.kept.filter(|_| plan.keeps(Premise::KeptHeeded));
-        let kept = kept.map(|key| KeptPlace { place: place(key), former: Vec::new(), position: Some(position(1)) });
-        let shown = if is_newer || !plan.keeps(Premise::PositionHeeded) { position(2) } else { position(0) };
+        let kept = kept.map(|key| KeptPlace {
+            place: place(key),
+            former: Vec::new(),
+            position: Some(position(1)),
+        });
+        let shown = if is_newer || !plan.keeps(Premise::PositionHeeded) {
+            position(2)
+        } else {
+            position(0)
+        };
         judge(&place(host.key), kept.as_ref(), found, &shown, adopting)
     }
 
     /// A look at the entry, up to the first write, or to the first look at a former lock.
-    fn look(&mut self, h: usize, shown: &Found, is_newer: bool, is_present: bool, search: &Entries) {
+    fn look(
+        &mut self,
+        h: usize,
+        shown: &Found,
+        is_newer: bool,
+        is_present: bool,
+        search: &Entries,
+    ) {
         let plan = search.plan;
         let verdict = self.judge(h, shown, is_newer, false, plan);
         let is_remembered = match &verdict {
@@ -607,7 +706,7 @@ impl World {
             }
             Verdict::Refused(refusal) => {
                 host.cleared = false;
-                if matches!(refusal, Refusal::WentBack(_)) {
+                if matches!(refusal, Refusal::FormerKey(_)) {
                     search.milestones.reach(Milestone::GoingBackNoticed);
                 }
             }
@@ -628,7 +727,10 @@ impl World {
     fn look_at_lock(&mut self, h: usize, key: usize, is_free: bool) {
         let base = self.base();
         let host = &mut self.hosts[h];
-        let Registrar::Waiting(entry) = std::mem::replace(&mut host.registrar, Registrar::Resting) else { return };
+        let Registrar::Waiting(entry) = std::mem::replace(&mut host.registrar, Registrar::Resting)
+        else {
+            return;
+        };
         if let Some(mut entry) = registration(Some(&entry)).filter(|_| is_free) {
             entry.former.retain(|former| lock_of(former) != key);
             host.registrar = Registrar::Writing(Write::of(&entry, base));
@@ -658,11 +760,12 @@ impl World {
 
     fn write(&mut self, h: usize, answer: Answer, search: &Entries) {
         let plan = search.plan;
-        let (write, adopts) = match std::mem::replace(&mut self.hosts[h].registrar, Registrar::Resting) {
-            Registrar::Writing(write) => (write, false),
-            Registrar::Adopting(write) => (write, true),
-            Registrar::Resting | Registrar::Waiting(_) => return,
-        };
+        let (write, adopts) =
+            match std::mem::replace(&mut self.hosts[h].registrar, Registrar::Resting) {
+                Registrar::Writing(write) => (write, false),
+                Registrar::Adopting(write) => (write, true),
+                Registrar::Resting | Registrar::Waiting(_) => return,
+            };
         let applied = if answer == Answer::ComesTooEarly {
             self.late = Some(write.clone());
             false
@@ -699,7 +802,11 @@ impl World {
     }
 
     fn base(&self) -> Base {
-        if self.entry.is_some() { Base::Latest } else { Base::Nothing }
+        if self.entry.is_some() {
+            Base::Latest
+        } else {
+            Base::Nothing
+        }
     }
 
     /// Replaces the entry. Every write that was to replace the former value conflicts from now on.
@@ -716,11 +823,15 @@ impl World {
         }
         let conflicts = |write: &Write| write.base == Base::Latest;
         for host in &mut self.hosts {
-            host.orphaned &= !host.lease.is_some_and(|(key, _)| mentions(entry.as_ref(), key));
+            host.orphaned &= !host
+                .lease
+                .is_some_and(|(key, _)| mentions(entry.as_ref(), key));
             let is_over = match &host.registrar {
                 Registrar::Resting => false,
                 Registrar::Waiting(_) => plan.keeps(Premise::StruckByComparing),
-                Registrar::Writing(write) => conflicts(write) && plan.keeps(Premise::StruckByComparing),
+                Registrar::Writing(write) => {
+                    conflicts(write) && plan.keeps(Premise::StruckByComparing)
+                }
                 Registrar::Adopting(write) => conflicts(write),
             };
             if is_over {
@@ -775,6 +886,9 @@ impl Host {
 
 impl Write {
     fn of(entry: &Registration, base: Base) -> Self {
-        Self { base, value: Arc::new(entry.encode(&unit())) }
+        Self {
+            base,
+            value: Arc::new(entry.encode(&unit())),
+        }
     }
 }

@@ -9,4 +9,4 @@ pub mod entry;
 pub mod plan;
 pub mod world;
 
-pub use putexd_core::{election, guard, types};
+pub use putexd_core::{election, facts, guard, types};

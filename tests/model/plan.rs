@@ -62,6 +62,12 @@ pub enum Fault {
     Pause,
     /// An operator runs `putexctl resume`.
     Resume,
+    /// An operator runs `putexctl step-down` on a host that does not hold the lock.
+    OrderStepDown,
+    /// An operator runs `putexctl pause` for [`PAUSE`] on a host that does not hold the lock.
+    OrderPause,
+    /// An operator runs `putexctl resume` on a host that does not hold the lock.
+    OrderResume,
     /// A reload changes the timings.
     Reload,
     /// The fencing of others fails.
@@ -121,7 +127,10 @@ pub struct HostPlan {
 }
 
 /// The hosts, the faults and the limits of one search.
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent choice")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent choice"
+)]
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub hosts: Vec<HostPlan>,
@@ -190,30 +199,58 @@ impl Plan {
 
     /// The longest hold that any host uses, or is given by a reload.
     pub fn longest_hold(&self) -> Duration {
-        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        let usual = all.map(|timings| timings.hold().max(timings.longest_hold.unwrap_or_default())).max();
+        let all = self
+            .hosts
+            .iter()
+            .map(|host| &host.timings)
+            .chain(&self.reloads);
+        let usual = all
+            .map(|timings| timings.hold().max(timings.longest_hold.unwrap_or_default()))
+            .max();
         usual.unwrap_or_default() + self.longest_pause()
     }
 
     pub fn longest_pause(&self) -> Duration {
-        if self.faults[Fault::Pause as usize] > 0 { PAUSE } else { Duration::ZERO }
+        let pauses = [Fault::Pause, Fault::OrderPause];
+        if pauses.iter().any(|fault| self.faults[*fault as usize] > 0) {
+            PAUSE
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The longest time for which any host waits for an unknown holder.
     pub fn longest_wait(&self) -> Duration {
         let hold = self.longest_hold();
-        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        all.map(|timings| timings.wait(hold)).max().unwrap_or_default()
+        let all = self
+            .hosts
+            .iter()
+            .map(|host| &host.timings)
+            .chain(&self.reloads);
+        all.map(|timings| timings.wait(hold))
+            .max()
+            .unwrap_or_default()
     }
 
     pub fn longest_lease(&self) -> Duration {
-        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        all.map(Timings::lease).max().unwrap_or_default().max(self.longest_pause())
+        let all = self
+            .hosts
+            .iter()
+            .map(|host| &host.timings)
+            .chain(&self.reloads);
+        all.map(Timings::lease)
+            .max()
+            .unwrap_or_default()
+            .max(self.longest_pause())
     }
 
     /// The longest real time for which any host may be without an answer and still count as watching.
     pub fn longest_gap(&self) -> Duration {
-        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
+        let all = self
+            .hosts
+            .iter()
+            .map(|host| &host.timings)
+            .chain(&self.reloads);
         let real = |timings: &Timings| {
             let rate = 1_000_000 - timings.clock_error_ppm;
             timings.watch_gap().mul_f64(1_000_000.0 / f64::from(rate))
@@ -222,23 +259,48 @@ impl Plan {
     }
 
     pub fn longest_renewal(&self) -> Duration {
-        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        all.map(|timings| timings.renew_interval).max().unwrap_or_default()
+        let all = self
+            .hosts
+            .iter()
+            .map(|host| &host.timings)
+            .chain(&self.reloads);
+        all.map(|timings| timings.renew_interval)
+            .max()
+            .unwrap_or_default()
     }
 
     /// A store that is made anew forgets the tokens of holders that a host has never seen. CLOCK_REALTIME would make up for
     /// that, but here it is always below the tokens, and so would a host that has seen them, if there is a [`witness`](Self::witness).
     pub fn tokens_may_fall(&self) -> bool {
-        let forgetting =
-            [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::GoBack, Fault::Purge, Fault::Delete, Fault::Clear];
+        let forgetting = [
+            Fault::Wipe,
+            Fault::Restore,
+            Fault::PutBack,
+            Fault::GoBack,
+            Fault::Purge,
+            Fault::Delete,
+            Fault::Clear,
+        ];
         let dropped = [Fault::RollBack, Fault::SilentWipe, Fault::WipeWhatIsKnown];
-        forgetting.iter().chain(&dropped).any(|fault| self.faults[*fault as usize] > 0)
+        forgetting
+            .iter()
+            .chain(&dropped)
+            .any(|fault| self.faults[*fault as usize] > 0)
     }
 
     /// How many releases with a back-off the faults can cause on one host.
     fn releases(&self) -> u32 {
-        let causes = [Fault::GuardDeath, Fault::UnitDeath, Fault::StepDown, Fault::Drain];
-        let ordered: u32 = causes.iter().map(|fault| u32::from(self.faults[*fault as usize])).sum();
+        let causes = [
+            Fault::GuardDeath,
+            Fault::UnitDeath,
+            Fault::StepDown,
+            Fault::OrderStepDown,
+            Fault::Drain,
+        ];
+        let ordered: u32 = causes
+            .iter()
+            .map(|fault| u32::from(self.faults[*fault as usize]))
+            .sum();
         // An arm that comes too late causes one more.
         ordered + 1
     }
@@ -248,7 +310,8 @@ impl Plan {
     /// claim that conflicts.
     pub fn bound(&self) -> Duration {
         let renew = self.longest_renewal();
-        let back_off = (renew * 2_u32.saturating_pow(self.releases().min(8))).min(self.longest_lease() * 10);
+        let back_off =
+            (renew * 2_u32.saturating_pow(self.releases().min(8))).min(self.longest_lease() * 10);
         self.longest_hold() + back_off + renew * 2 + self.longest_wait() + self.longest_lease()
     }
 }

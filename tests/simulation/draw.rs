@@ -6,7 +6,9 @@ use putexd::election::{Confirmation, Timings};
 
 use crate::clocks::TRUE_RATE;
 use crate::rng::Rng;
-use crate::scene::{Fault, HostScene, Kind, NETWORK, Scene, StoreFault, Word, share_the_longest_hold};
+use crate::scene::{
+    Fault, HostScene, Kind, NETWORK, Scene, StoreFault, Word, share_the_longest_hold,
+};
 
 /// All faults begin before this time, or shortly after it.
 pub const STORMY: Duration = Duration::from_secs(20);
@@ -17,15 +19,35 @@ pub fn scene(seed: u64) -> Scene {
     let rng = &mut rng;
     let error_ppm = *pick(rng, &[1000, 10_000, 40_000]);
     let differing = rng.chance(30);
-    let mut palette: Vec<Timings> = (0..if differing { 3 } else { 1 }).map(|_| timings(rng, error_ppm)).collect();
+    let mut palette: Vec<Timings> = (0..if differing { 3 } else { 1 })
+        .map(|_| timings(rng, error_ppm))
+        .collect();
     share_the_longest_hold(&mut palette);
-    let shortest_budget = palette.iter().map(|timings| timings.stop_budget).min().expect("at least one");
+    let shortest_budget = palette
+        .iter()
+        .map(|timings| timings.stop_budget)
+        .min()
+        .expect("at least one");
     let number = if rng.chance(40) { 2 } else { 3 };
-    let hosts = (0..number).map(|_| host(rng, palette.len(), error_ppm, shortest_budget)).collect();
+    let hosts = (0..number)
+        .map(|_| host(rng, palette.len(), error_ppm, shortest_budget))
+        .collect();
     let words = [(Word::Checked, 30), (Word::Fenced, 20), (Word::Hurried, 30)];
-    let words = words.into_iter().filter(|(_, percent)| rng.chance(*percent)).map(|(word, _)| word).collect();
-    let quickest = palette.iter().map(|timings| timings.renew_interval).min().expect("at least one");
-    let network = if rng.chance(30) { millis(rng, 1, as_millis(quickest / 10)) } else { NETWORK };
+    let words = words
+        .into_iter()
+        .filter(|(_, percent)| rng.chance(*percent))
+        .map(|(word, _)| word)
+        .collect();
+    let quickest = palette
+        .iter()
+        .map(|timings| timings.renew_interval)
+        .min()
+        .expect("at least one");
+    let network = if rng.chance(30) {
+        millis(rng, 1, as_millis(quickest / 10))
+    } else {
+        NETWORK
+    };
     let mut faults = Vec::new();
     for _ in 0..4 + rng.below(20) {
         faults.push(fault(rng, number, faults.last().copied()));
@@ -34,11 +56,24 @@ pub fn scene(seed: u64) -> Scene {
     // A write that comes late to a store that was made from a copy, or by hosts with different timings, is one that no
     // contender could notice.
     let is_late = |fault: &Fault| fault.kind == Kind::Store(StoreFault::KeepLateWrites);
-    let restores = |fault: &Fault| matches!(fault.kind, Kind::Store(StoreFault::Restore | StoreFault::RestoreProven));
+    let restores = |fault: &Fault| {
+        matches!(
+            fault.kind,
+            Kind::Store(StoreFault::Restore | StoreFault::RestoreProven)
+        )
+    };
     if differing || faults.iter().any(restores) {
         faults.retain(|fault| !is_late(fault));
     }
-    Scene { seed: Some(seed), palette, network, words, hosts, faults, expectations: Vec::new() }
+    Scene {
+        seed: Some(seed),
+        palette,
+        network,
+        words,
+        hosts,
+        faults,
+        expectations: Vec::new(),
+    }
 }
 
 /// Draws timings that are safe, with the largest stop budget up to 3·R that is.
@@ -77,7 +112,11 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
         stop_timeout: millis(rng, 500, 20_000),
         restart: rng.chance(40).then(|| millis(rng, 10, 500)),
         // Slewing changes the rate of CLOCK_BOOTTIME by far more than ρ.
-        boot_rate: if rng.chance(25) { TRUE_RATE - 100_000 + rng.below(200_001) } else { raw_rate },
+        boot_rate: if rng.chance(25) {
+            TRUE_RATE - 100_000 + rng.below(200_001)
+        } else {
+            raw_rate
+        },
         raw_rate,
         begins: millis(rng, 0, 1500),
     }
@@ -85,7 +124,10 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
 
 /// Faults often come together: about half of them begin within 0.7 s of the fault before, and most of those on the same host.
 fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
-    let kinds: Vec<Kind> = Kind::all().into_iter().filter(|kind| kind.is_drawn()).collect();
+    let kinds: Vec<Kind> = Kind::all()
+        .into_iter()
+        .filter(|kind| kind.is_drawn())
+        .collect();
     let kind = *pick(rng, &kinds);
     let longest = if rng.chance(50) { 1500 } else { 8000 };
     let before = before.filter(|_| rng.chance(55));
@@ -93,10 +135,17 @@ fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
         Some(before) => before.at + millis(rng, 0, 700),
         None => millis(rng, 0, as_millis(STORMY)),
     };
-    let same = before.and_then(|before| before.host).filter(|_| rng.chance(75));
+    let same = before
+        .and_then(|before| before.host)
+        .filter(|_| rng.chance(75));
     let any = usize::try_from(rng.below(hosts)).expect("small");
     let host = same.unwrap_or(any);
-    Fault { at, host: (!kind.is_of_the_store()).then_some(host), kind, lasts: millis(rng, 10, longest) }
+    Fault {
+        at,
+        host: (!kind.is_of_the_store()).then_some(host),
+        kind,
+        lasts: millis(rng, 10, longest),
+    }
 }
 
 fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use putexd::daemon::service::Order;
-use putexd::election::{Memory, Record, Registration, Standing, Timings, Word};
+use putexd::daemon::service::{Order, Request};
+use putexd::election::{self, Asked, Memory, Record, Registration, Standing, Timings, Word};
+use putexd::facts::Retirement;
 use putexd::store::{Link as StoreLink, Snapshot, Store as _};
 use putexd::types::{Holder, Incarnation, Instance, Key, Revision, Value};
 
@@ -18,8 +19,17 @@ use crate::world::{FENCING, World};
 const SHORT: Duration = Duration::from_millis(100);
 
 impl World {
+    /// What the holder is to do, by this host if it is not that.
+    fn ask(&mut self, h: usize, what: Asked, word: Word) {
+        let (answer, _) = tokio::sync::oneshot::channel();
+        let order = election::Order { what, word };
+        self.order(h, Order::Request(Request::Ask(order), answer));
+    }
+
     pub fn strike(&mut self, fault: Fault) {
-        let Fault { host, kind, lasts, .. } = fault;
+        let Fault {
+            host, kind, lasts, ..
+        } = fault;
         if host.is_some_and(|h| !self.hosts[h].powered) {
             self.note(host, &format!("no FAULT {}: the host is off", kind.word()));
             return;
@@ -50,7 +60,11 @@ impl World {
             }
             HostFault::Forget => self.hosts[h].memory = Memory::default(),
             HostFault::Freeze => {
-                let HostScene { boot_rate, raw_rate, .. } = self.hosts[h].scene;
+                let HostScene {
+                    boot_rate,
+                    raw_rate,
+                    ..
+                } = self.hosts[h].scene;
                 self.freeze(h, boot_rate, raw_rate);
                 self.later(h, lasts, move |world| world.thaw(h));
             }
@@ -80,31 +94,31 @@ impl World {
                 self.on_host(h, lasts, move |world| world.unhang_guard(h));
             }
             HostFault::StepDown => {
-                let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::StepDown { reason: "the operator asked".to_owned(), to: None, answer });
+                let word = Word {
+                    reason: "the operator asked".to_owned(),
+                    until: None,
+                    ..self.word_of(h, lasts)
+                };
+                self.ask(h, Asked::StepDown(None), word);
             }
             HostFault::Stop => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::Stop(self.word_of(h, lasts), answer));
+                let request = Request::Stop(self.word_of(h, lasts));
+                self.order(h, Order::Request(request, answer));
             }
             HostFault::Start => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::Start { by: "root".to_owned(), kept_by: Vec::new(), answer });
+                let request = Request::Start {
+                    by: "root".to_owned(),
+                    kept_by: Vec::new(),
+                };
+                self.order(h, Order::Request(request, answer));
             }
-            HostFault::Pause => {
-                let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::Pause(self.word_of(h, lasts), answer));
-            }
-            HostFault::Resume => {
-                let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::Resume("root".to_owned(), answer));
-            }
+            HostFault::Pause => self.ask(h, Asked::Pause, self.word_of(h, lasts)),
+            HostFault::Resume => self.ask(h, Asked::Resume, self.word_of(h, lasts)),
             HostFault::Retire => {
                 self.hosts[h].retired = true;
-                self.order(
-                    h,
-                    Order::Retire { reason: "the operator asked".to_owned(), again: "he asks for it".to_owned() },
-                );
+                self.order(h, Order::Retire(Retirement::Stopped));
                 self.after(lasts, move |world| world.take_up(h));
             }
             HostFault::Reload => {
@@ -116,7 +130,11 @@ impl World {
             HostFault::WallForward | HostFault::WallBack => {
                 self.wall_was_wrong = true;
                 let by = i64::try_from(lasts.as_millis()).expect("short");
-                self.hosts[h].wall_offset_ms += if kind == HostFault::WallForward { by } else { -by };
+                self.hosts[h].wall_offset_ms += if kind == HostFault::WallForward {
+                    by
+                } else {
+                    -by
+                };
             }
         }
     }
@@ -137,9 +155,12 @@ impl World {
                 self.stale_until = self.stale_until.max(stale_until);
             }
             WireFault::Disconnect => {
-                wire.link.send_replace(StoreLink::Down("the connection is lost".to_owned()));
+                wire.link
+                    .send_replace(StoreLink::lost("the connection is lost"));
             }
-            WireFault::Cut => (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true),
+            WireFault::Cut => {
+                (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true)
+            }
             WireFault::LoseRequests => wire.loses_requests = true,
             WireFault::LoseAnswers => wire.loses_answers = true,
             WireFault::HoldWrites => wire.holds_writes = lasts,
@@ -168,11 +189,15 @@ impl World {
             }
             UnitFault::SlowBus => {
                 host.bus_latency = lasts / 10;
-                self.after(lasts, move |world| world.hosts[h].bus_latency = Duration::ZERO);
+                self.after(lasts, move |world| {
+                    world.hosts[h].bus_latency = Duration::ZERO
+                });
             }
             UnitFault::CrowdBus => {
                 host.pid1.crowd = lasts / 2;
-                self.after(lasts, move |world| world.hosts[h].pid1.crowd = Duration::ZERO);
+                self.after(lasts, move |world| {
+                    world.hosts[h].pid1.crowd = Duration::ZERO
+                });
             }
             UnitFault::HangPid1 => {
                 host.pid1.hangs = true;
@@ -184,15 +209,21 @@ impl World {
             }
             UnitFault::SlowStarts => {
                 host.start_takes = lasts;
-                self.after(lasts, move |world| world.hosts[h].start_takes = scene.start_takes);
+                self.after(lasts, move |world| {
+                    world.hosts[h].start_takes = scene.start_takes
+                });
             }
             UnitFault::SlowStops => {
                 host.stop_takes = Some(lasts);
-                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
+                self.after(lasts, move |world| {
+                    world.hosts[h].stop_takes = scene.stop_takes
+                });
             }
             UnitFault::IgnoreSigterm => {
                 host.stop_takes = None;
-                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
+                self.after(lasts, move |world| {
+                    world.hosts[h].stop_takes = scene.stop_takes
+                });
             }
             UnitFault::IgnoreSigkill => {
                 host.ignores_sigkill = true;
@@ -230,14 +261,14 @@ impl World {
             }
             StoreFault::RollBack => self.after(lasts, |world| world.go_back(copy)),
             StoreFault::Restore => self.after(lasts, |world| world.make_anew(copy)),
-            StoreFault::RollBackToProven | StoreFault::RestoreProven | StoreFault::BringBackProven => {
-                match self.proven.clone() {
-                    Some(proven) if kind == StoreFault::RollBackToProven => self.go_back(proven),
-                    Some(proven) if kind == StoreFault::RestoreProven => self.make_anew(proven),
-                    Some(proven) => self.store.bring_back(&key, &proven),
-                    None => {}
-                }
-            }
+            StoreFault::RollBackToProven
+            | StoreFault::RestoreProven
+            | StoreFault::BringBackProven => match self.proven.clone() {
+                Some(proven) if kind == StoreFault::RollBackToProven => self.go_back(proven),
+                Some(proven) if kind == StoreFault::RestoreProven => self.make_anew(proven),
+                Some(proven) => self.store.bring_back(&key, &proven),
+                None => {}
+            },
             StoreFault::RepeatProven => {
                 if let Some(value) = self.proven.as_ref().and_then(|proven| proven.latest(&key)) {
                     self.store.put(&key, value);
@@ -247,12 +278,16 @@ impl World {
             StoreFault::Purge => self.store.purge(&key),
             StoreFault::Blank => _ = self.store.put(&key, Value::default()),
             StoreFault::Overwrite => {
-                _ = self.store.put(&key, Record::new(Holder::decode(b"elsewhere"), None).encode());
+                _ = self.store.put(
+                    &key,
+                    Record::new(Holder::decode(b"elsewhere"), None).encode(),
+                );
             }
             StoreFault::ForgeProven => self.forge(|replaced, record| {
                 _ = std::mem::take(&mut record.holder);
                 if let Some(details) = &mut record.details {
-                    (details.standing, details.prev) = (Standing::Proven, Some((replaced, Some(details.instance))));
+                    (details.standing, details.prev) =
+                        (Standing::Proven, Some((replaced, Some(details.instance))));
                     details.write.0 ^= 1;
                 }
             }),
@@ -282,7 +317,12 @@ impl World {
     /// A word that is over after `lasts`, by the wall clock of host `h`.
     fn word_of(&self, h: usize, lasts: Duration) -> Word {
         let at = self.wall(h);
-        Word::new("root", "the operator asked", at.as_secs(), Some((at + lasts).as_secs()))
+        Word::new(
+            "root",
+            "the operator asked",
+            at.as_secs(),
+            Some((at + lasts).as_secs()),
+        )
     }
 
     fn go_back(&mut self, copy: Backup) {
@@ -298,7 +338,9 @@ impl World {
 
     /// Somebody without the key for seals writes the lock's record again, with changes.
     fn forge(&mut self, change: impl FnOnce(Revision, &mut Record)) {
-        let Some(entry) = self.latest(&self.key).and_then(|latest| latest.entry) else { return };
+        let Some(entry) = self.latest(&self.key).and_then(|latest| latest.entry) else {
+            return;
+        };
         let Some(value) = entry.value else { return };
         let mut record = Record::decode(&value);
         change(entry.revision, &mut record);
@@ -308,8 +350,14 @@ impl World {
     /// The unit's entry names another key, and later what it named before.
     fn name_other_key(&mut self, lasts: Duration) {
         let entry = Key::of_unit(None, &self.unit);
-        let before = self.latest(&entry).and_then(|latest| latest.entry).and_then(|entry| entry.value);
-        let other = Registration { key: Key::new("other").expect("a key"), former: Vec::new() };
+        let before = self
+            .latest(&entry)
+            .and_then(|latest| latest.entry)
+            .and_then(|entry| entry.value);
+        let other = Registration {
+            key: Key::new("other").expect("a key"),
+            former: Vec::new(),
+        };
         self.store.put(&entry, other.encode(&self.unit));
         self.after(lasts, move |world| match before {
             Some(value) => _ = world.store.put(&entry, value),
@@ -325,16 +373,25 @@ impl World {
     /// that is lost, except renewals, is older than the gap that counts as watching: a host that saw nothing of it was away.
     fn copy_and_go_back(&mut self, lasts: Duration) {
         let gap = |timings: &Timings| {
-            timings.watch_gap().mul_f64(1_000_000.0 / f64::from(1_000_000 - timings.clock_error_ppm))
+            timings
+                .watch_gap()
+                .mul_f64(1_000_000.0 / f64::from(1_000_000 - timings.clock_error_ppm))
         };
         let gap = self.palette.iter().map(gap).max().unwrap_or_default() + Duration::from_millis(1);
-        let (copy, copied, taken, went_back) = (self.store.backup(), self.held(), self.now(), self.went_back);
-        let Some(settles) = lasts.checked_sub(gap) else { return };
+        let (copy, copied, taken, went_back) =
+            (self.store.backup(), self.held(), self.now(), self.went_back);
+        let Some(settles) = lasts.checked_sub(gap) else {
+            return;
+        };
         self.after(settles, move |world| {
             let settled = world.held();
             world.after(gap, move |world| {
-                let (Some(copied), Some(settled), Some(held)) = (copied, settled, world.held()) else { return };
-                let same_store = copied.0 == settled.0 && settled.0 == held.0 && world.went_back == went_back;
+                let (Some(copied), Some(settled), Some(held)) = (copied, settled, world.held())
+                else {
+                    return;
+                };
+                let same_store =
+                    copied.0 == settled.0 && settled.0 == held.0 && world.went_back == went_back;
                 let is_settled = settled.1 > copied.1 && settled.2 == held.2;
                 if same_store && is_settled && world.stale_until <= taken {
                     (world.went_back, world.lock_was_lost) = (went_back + 1, true);

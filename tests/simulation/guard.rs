@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use putexd::guard::table::{Effect, Entry, Table};
-use putexd::guard_client::frame::{Command, Lease, Outcome, Reply, Request};
+use putexd::guard_client::frame::{Command, Lease, Of, Outcome, Reply, Request};
 use putexd::guard_client::grant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::Notify;
@@ -56,7 +56,10 @@ pub struct Guard {
 
 impl Guard {
     pub fn of_next_boot(&self) -> Self {
-        Self { connection: self.connection + 1, ..Self::default() }
+        Self {
+            connection: self.connection + 1,
+            ..Self::default()
+        }
     }
 }
 
@@ -99,8 +102,14 @@ async fn serve(sim: Sim, h: usize, connection: u64, mut stream: DuplexStream) {
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unread.drain(..=end).collect();
             let request: Request = serde_json::from_slice(&line).expect("a request");
-            let Some(result) = answer(&sim, h, connection, request.command).await else { return };
-            let mut line = serde_json::to_vec(&Reply { id: request.id, result }).expect("a reply");
+            let Some(result) = answer(&sim, h, connection, request.command).await else {
+                return;
+            };
+            let mut line = serde_json::to_vec(&Reply {
+                id: request.id,
+                result,
+            })
+            .expect("a reply");
             line.push(b'\n');
             if stream.write_all(&line).await.is_err() {
                 return;
@@ -163,13 +172,18 @@ impl World {
             match effect {
                 Effect::Extend(service, _) => {
                     let guard = &mut self.hosts[h].guard;
-                    guard.grant = guard.table.entry_of(&service).map(|entry| grant::render(entry.lease()));
+                    guard.grant = guard
+                        .table
+                        .entry_of(&service)
+                        .map(|entry| grant::render(entry.lease()));
                 }
                 Effect::Grant(lease) => self.hosts[h].guard.grant = Some(grant::render(&lease)),
                 Effect::Withdraw(_) => self.hosts[h].guard.grant = None,
                 Effect::Enforce(lease) => self.enforce(h, lease),
                 Effect::Forget(_) => self.hosts[h].guard.enforcement = None,
-                Effect::GiveUp(_) => self.note(Some(h), "the guard: the unit is not proven dead in time"),
+                Effect::GiveUp(_) => {
+                    self.note(Some(h), "the guard: the unit is not proven dead in time")
+                }
             }
         }
         let now = self.now();
@@ -206,11 +220,23 @@ impl World {
     fn enforce_further(&mut self, h: usize, number: u64, after: Duration) {
         self.on_host(h, after, move |world| {
             let guard = &world.hosts[h].guard;
-            let Some(lease) = guard.enforcement.clone().filter(|_| guard.enforced == number) else { return };
+            let Some(lease) = guard
+                .enforcement
+                .clone()
+                .filter(|_| guard.enforced == number)
+            else {
+                return;
+            };
             let now = world.clock(h);
-            let mut pause = WATCH_INTERVAL.min(now.until_passed(lease.terms.kill_at())).max(Duration::from_millis(1));
+            let mut pause = WATCH_INTERVAL
+                .min(now.until_passed(lease.terms.kill_at()))
+                .max(Duration::from_millis(1));
             if world.hosts[h].guard.life == Life::Up && now.has_passed(lease.terms.kill_at()) {
-                if lease.cgroups.iter().any(|group| world.is_populated(h, group)) {
+                if lease
+                    .cgroups
+                    .iter()
+                    .any(|group| world.is_populated(h, group))
+                {
                     world.kill_unit(h);
                     pause = KILL_INTERVAL;
                 } else {
@@ -244,12 +270,16 @@ impl World {
     /// Assumption (c): guard and putexd are not both gone when SIGKILL is due. `gap` is how long this guard would be gone.
     fn may_be_gone(&mut self, h: usize, gap: Duration) -> bool {
         let now = self.clock(h);
-        let (listed, _) = self.hosts[h].guard.table.handle(now, Command::List);
+        let (listed, _) = self.hosts[h]
+            .guard
+            .table
+            .handle(now, Command::List(Of::All));
         let in_time = match listed {
-            Outcome::Leases { leases, .. } => {
-                leases.iter().all(|listed| now.until_passed(listed.lease.terms.kill_at()) >= gap)
-            }
-            Outcome::Done | Outcome::Refused { .. } | Outcome::Source(_) => true,
+            Outcome::Leases(state) => state
+                .leases
+                .iter()
+                .all(|listed| now.until_passed(listed.lease.terms.kill_at()) >= gap),
+            Outcome::Done | Outcome::Refused { .. } => true,
         };
         self.hosts[h].guard.covered = in_time;
         in_time || !self.hosts[h].unit.alive || self.daemon_enforces(h)
@@ -297,12 +327,20 @@ impl World {
         let Some(patience) = patience else { return };
         // Either its watcher misses it early, or the watcher hangs as well, and systemd has to miss the watcher first.
         let watched = self.millis(0, 1) == Duration::ZERO;
-        let missed = if watched { patience * 3 / 4 + self.millis(0, 20) } else { patience + self.millis(300, 900) };
+        let missed = if watched {
+            patience * 3 / 4 + self.millis(0, 20)
+        } else {
+            patience + self.millis(300, 900)
+        };
         let due = self.now() + missed;
         self.on_host(h, missed, move |world| {
             // If the host stood still in between, the watcher first gives the guard time to speak.
             let stood_still = world.now() > due;
-            let look = if stood_still { after_a_thaw(Some(patience)) } else { Duration::ZERO };
+            let look = if stood_still {
+                after_a_thaw(Some(patience))
+            } else {
+                Duration::ZERO
+            };
             world.on_host(h, look, move |world| {
                 if world.hosts[h].guard.era == era {
                     world.kill_guard(h);

@@ -78,7 +78,9 @@ impl<S: Subscriber> Layer<S> for Log {
 impl Log {
     /// Runs `scene` with this log as the journal of its daemons.
     pub fn keep<T>(&self, scene: impl FnOnce() -> T) -> T {
-        let journal = tracing_subscriber::registry().with(LevelFilter::INFO).with(self.clone());
+        let journal = tracing_subscriber::registry()
+            .with(LevelFilter::INFO)
+            .with(self.clone());
         subscriber::with_default(journal, scene)
     }
 
@@ -87,13 +89,17 @@ impl Log {
         let mut kept = self.kept();
         let now = Instant::now();
         let time = now - *kept.start.get_or_insert(now);
-        kept.lines.push(format!("{:>9.3}  {whose:<6} {text}", time.as_secs_f64()));
+        kept.lines
+            .push(format!("{:>9.3}  {whose:<6} {text}", time.as_secs_f64()));
     }
 
     /// The lines, and the changes of state that were told.
     pub fn take(&self) -> (Vec<String>, BTreeSet<(String, String)>) {
         let mut kept = self.kept();
-        (std::mem::take(&mut kept.lines), std::mem::take(&mut kept.edges))
+        (
+            std::mem::take(&mut kept.lines),
+            std::mem::take(&mut kept.edges),
+        )
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use putexd::election::{EDGES, Edge};
+use putexd::election::EDGES;
 // These are imported for `memory_store`.
 use putexd::{store, types};
 use run::{Outcome, run};
@@ -64,20 +64,33 @@ fn search(first: u64) {
         starts += outcome.starts;
         failures.extend(outcome.failure.map(|failure| (seed, failure)));
     }
-    println!("seeds {first} to {}: {starts} starts in {:.0?}", first + runs - 1, begun.elapsed());
-    let Some((seed, failure)) = failures.first() else { return };
+    println!(
+        "seeds {first} to {}: {starts} starts in {:.0?}",
+        first + runs - 1,
+        begun.elapsed()
+    );
+    let Some((seed, failure)) = failures.first() else {
+        return;
+    };
     println!("{} of {runs} seeds failed", failures.len());
     for (seed, failure) in &failures {
         println!("{seed}: {failure:?}");
     }
     // Only the first failure is shrunk; the others can be repeated with their seeds.
-    panic!("{} of {runs} seeds failed\n{}", failures.len(), tell(*seed, failure));
+    panic!(
+        "{} of {runs} seeds failed\n{}",
+        failures.len(),
+        tell(*seed, failure)
+    );
 }
 
 /// A failure as a shrunk script, with the log of its run.
 fn tell(seed: u64, failure: &Failure) -> String {
     let small = shrink(&draw::scene(seed), failure);
-    format!("\nseed {seed}, shrunk:\n\n{small}\n{}\n", run(&small).log().join("\n"))
+    format!(
+        "\nseed {seed}, shrunk:\n\n{small}\n{}\n",
+        run(&small).log().join("\n")
+    )
 }
 
 #[test]
@@ -92,7 +105,9 @@ fn never_two_units_and_always_one_again_b() {
 
 #[test]
 fn one_seed() {
-    let Some(seed) = number("PUTEX_SEED") else { return };
+    let Some(seed) = number("PUTEX_SEED") else {
+        return;
+    };
     let outcome = run(&draw::scene(seed));
     println!("{}\n{}", draw::scene(seed), outcome.log().join("\n"));
     if let Some(failure) = outcome.failure {
@@ -118,8 +133,14 @@ fn a_scene_is_read_as_it_is_printed() {
 
 #[test]
 fn every_kind_of_fault_is_drawn() {
-    let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
-    let missing: Vec<Kind> = Kind::all().into_iter().filter(|kind| kind.is_drawn() && !drawn.contains(kind)).collect();
+    let drawn: Vec<Kind> = (0..500)
+        .flat_map(|seed| draw::scene(seed).faults)
+        .map(|fault| fault.kind)
+        .collect();
+    let missing: Vec<Kind> = Kind::all()
+        .into_iter()
+        .filter(|kind| kind.is_drawn() && !drawn.contains(kind))
+        .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -151,7 +172,9 @@ struct Played {
 static PLAYED: LazyLock<Vec<Played>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/scripts");
     let entries = fs::read_dir(folder).expect("the folder of the scripts");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry of the folder").path())
+        .collect();
     paths.sort();
     paths.into_iter().map(play).collect()
 });
@@ -163,19 +186,42 @@ fn play(path: PathBuf) -> Played {
         None => (text, None),
     };
     let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let name = path.file_name().expect("a file's name").to_string_lossy().into_owned();
-    Played { path, name, text, recorded, is_broken: scene.words.contains(&Word::Broken), outcome: run(&scene) }
+    let name = path
+        .file_name()
+        .expect("a file's name")
+        .to_string_lossy()
+        .into_owned();
+    Played {
+        path,
+        name,
+        text,
+        recorded,
+        is_broken: scene.words.contains(&Word::Broken),
+        outcome: run(&scene),
+    }
 }
 
 #[test]
 fn scripts_come_out_as_they_say_and_as_they_were_recorded() {
     let records = std::env::var_os("PUTEX_RECORD").is_some();
     let mut failures = Vec::new();
-    for Played { path, name, text, recorded, is_broken, outcome } in PLAYED.iter() {
+    for Played {
+        path,
+        name,
+        text,
+        recorded,
+        is_broken,
+        outcome,
+    } in PLAYED.iter()
+    {
         let trace = outcome.trace.join("\n") + "\n";
         // Where an assumption of the protocol is broken, the overlap that follows from it has to be shown.
         if *is_broken != outcome.has_overlapped || outcome.failure.is_some() {
-            failures.push(format!("{name}: {:?}\n{}", outcome.failure, outcome.log().join("\n")));
+            failures.push(format!(
+                "{name}: {:?}\n{}",
+                outcome.failure,
+                outcome.log().join("\n")
+            ));
         } else if records && recorded.is_some() {
             fs::write(path, format!("{text}{DIVIDER}\n{trace}")).expect("the script is written");
         } else if recorded.as_ref().is_some_and(|recorded| *recorded != trace) {
@@ -183,7 +229,11 @@ fn scripts_come_out_as_they_say_and_as_they_were_recorded() {
             failures.push(format!("{name}:\n{}", first_difference(recorded, &trace)));
         }
     }
-    assert!(failures.is_empty(), "{}\n\nPUTEX_RECORD=1 records what differs", failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{}\n\nPUTEX_RECORD=1 records what differs",
+        failures.join("\n\n")
+    );
 }
 
 fn first_difference(recorded: &str, trace: &str) -> String {
@@ -197,17 +247,25 @@ fn first_difference(recorded: &str, trace: &str) -> String {
 #[test]
 fn every_case_has_a_script() {
     let missing: Vec<u32> = (1..=CASES)
-        .filter(|number| !PLAYED.iter().any(|played| played.name.starts_with(&format!("{number:02}-"))))
+        .filter(|number| {
+            !PLAYED
+                .iter()
+                .any(|played| played.name.starts_with(&format!("{number:02}-")))
+        })
         .collect();
     assert_eq!(missing, Vec::<u32>::new());
 }
 
 #[test]
 fn every_edge_of_the_table_is_reached_and_no_other() {
-    let mut reached: BTreeSet<(String, String)> =
-        PLAYED.iter().flat_map(|played| played.outcome.edges.clone()).collect();
+    let mut reached: BTreeSet<(String, String)> = PLAYED
+        .iter()
+        .flat_map(|played| played.outcome.edges.clone())
+        .collect();
     reached.extend((0..60).flat_map(|seed| run(&draw::scene(seed)).edges));
-    let edge = |edge: &Edge| (edge.from.to_string(), edge.to.to_string());
-    let known: BTreeSet<(String, String)> = EDGES.iter().map(edge).collect();
+    let known: BTreeSet<(String, String)> = EDGES
+        .iter()
+        .flat_map(|(from, all)| all.iter().map(|to| (from.to_string(), to.to_string())))
+        .collect();
     assert_eq!(reached, known);
 }

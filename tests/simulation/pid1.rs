@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
-use putexd::host::processes::Process;
+use putexd::host::processes::{Members, Process};
 use putexd::systemd::{
-    ActiveState, Awaited, Brief, BusError, ChangeHints, Check, CheckUser, CheckUserError, FoundClient, Invocation,
-    JobEnd, KernelError, KillError, Life, Look, Manager, ManagerFuture, NotDead, Placement, Purpose, QueuedJob,
-    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, BusError, ChangeHints, Check, CheckUser, CheckUserError, Invocation, JobEnd,
+    KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
+    Surroundings, UnitState,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
@@ -74,7 +74,12 @@ pub struct Unit {
 /// Tells each listener that something has changed.
 fn tell(listeners: &mut Vec<mpsc::Sender<()>>) {
     // A full channel has a hint in it already.
-    listeners.retain(|listener| !matches!(listener.try_send(()), Err(mpsc::error::TrySendError::Closed(()))));
+    listeners.retain(|listener| {
+        !matches!(
+            listener.try_send(()),
+            Err(mpsc::error::TrySendError::Closed(()))
+        )
+    });
 }
 
 /// The hints of a listener that is added to `listeners`.
@@ -86,7 +91,10 @@ fn listen(listeners: &mut Vec<mpsc::Sender<()>>) -> ChangeHints {
 
 impl Unit {
     pub fn of_next_boot(&self) -> Self {
-        Self { life: self.life + 1, ..Self::default() }
+        Self {
+            life: self.life + 1,
+            ..Self::default()
+        }
     }
 
     fn may_run(&self) -> bool {
@@ -107,10 +115,18 @@ impl Unit {
     }
 
     fn placement(&self, name: &UnitName) -> Placement {
-        let mut groups: Vec<String> = self.alive.then(|| group(name, self.slice)).into_iter().collect();
+        let mut groups: Vec<String> = self
+            .alive
+            .then(|| group(name, self.slice))
+            .into_iter()
+            .collect();
         groups.push(group(name, self.next_slice));
         groups.dedup();
-        Placement { groups, processes: Vec::new(), is_effect: false }
+        Placement {
+            groups,
+            processes: Vec::new(),
+            is_effect: false,
+        }
     }
 
     fn state(&self, name: &UnitName) -> UnitState {
@@ -121,24 +137,24 @@ impl Unit {
             Phase::Running => ActiveState::Active,
             Phase::Stopping => ActiveState::Deactivating,
         };
-        let result = if self.phase == Phase::Failed { "exit-code" } else { "success" };
+        let result = if self.phase == Phase::Failed {
+            "exit-code"
+        } else {
+            "success"
+        };
         UnitState {
-            id: name.to_string(),
             load_state: "loaded".to_owned(),
-            load_error: String::new(),
             active_state,
             sub_state: format!("{:?}", self.phase).to_lowercase(),
             result: Some(result.to_owned()),
-            job: self.job.as_ref().map(|job| QueuedJob { id: job.number, path: String::new() }),
-            main_pid: None,
-            control_pid: None,
-            control_group: if self.alive { group(name, self.slice) } else { String::new() },
+            job: self.job.as_ref().map(|job| job.number),
+            control_group: if self.alive {
+                group(name, self.slice)
+            } else {
+                String::new()
+            },
             invocation: self.invocation,
-            restarts: 0,
-            exit: String::new(),
-            is_not_set_up: false,
-            is_not_run: false,
-            is_effect: false,
+            ..UnitState::default()
         }
     }
 }
@@ -148,9 +164,16 @@ fn check_dead(state: UnitState) -> Result<UnitState, NotDead> {
         return Err(NotDead::Running(state.in_words()));
     }
     if let Some(job) = &state.job {
-        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
+        return Err(NotDead::JobQueued {
+            job: *job,
+            state: state.in_words(),
+        });
     }
-    if state.control_group.is_empty() { Ok(state) } else { Err(NotDead::ProcessesLeft(state.control_group)) }
+    if state.control_group.is_empty() {
+        Ok(state)
+    } else {
+        Err(NotDead::ProcessesLeft(state.control_group))
+    }
 }
 
 fn group(unit: &UnitName, slice: u64) -> String {
@@ -179,7 +202,10 @@ impl World {
         let is_crowded = !self.hosts[h].pid1.crowd.is_zero();
         if is_crowded && self.chance(20) {
             let name = "org.freedesktop.DBus.Error.LimitsExceeded".to_owned();
-            return Err(BusError::Refused { name, message: "too many calls wait".to_owned() });
+            return Err(BusError::Refused {
+                name,
+                message: "too many calls wait".to_owned(),
+            });
         }
         if self.hosts[h].bus_up {
             self.on_host(h, latency, move |world| world.arrive_at_pid1(h, call));
@@ -220,7 +246,11 @@ impl World {
             _ => {
                 unit.end_job("canceled");
                 unit.jobs += 1;
-                unit.job = Some(Job { number: unit.jobs, kind, waiters: vec![waiter] });
+                unit.job = Some(Job {
+                    number: unit.jobs,
+                    kind,
+                    waiters: vec![waiter],
+                });
                 let latency = self.millis(1, 20);
                 let number = self.hosts[h].unit.jobs;
                 self.on_host(h, latency, move |world| world.run_job(h, number));
@@ -232,15 +262,26 @@ impl World {
     fn run_job(&mut self, h: usize, number: u32) {
         let pid1 = &mut self.hosts[h].pid1;
         if pid1.hangs {
-            pid1.due.push(Box::new(move |world| world.run_job(h, number)));
+            pid1.due
+                .push(Box::new(move |world| world.run_job(h, number)));
             return;
         }
         let unit = &self.hosts[h].unit;
-        let Some(kind) = unit.job.as_ref().filter(|job| job.number == number).map(|job| job.kind) else { return };
+        let Some(kind) = unit
+            .job
+            .as_ref()
+            .filter(|job| job.number == number)
+            .map(|job| job.kind)
+        else {
+            return;
+        };
         match (kind, unit.phase) {
-            (JobKind::Start, Phase::Dead | Phase::Failed | Phase::Restarting) => self.carry_out_start(h),
+            (JobKind::Start, Phase::Dead | Phase::Failed | Phase::Restarting) => {
+                self.carry_out_start(h)
+            }
             // The job is under way already. A start waits for the end of a stop.
-            (JobKind::Start, Phase::Queued | Phase::Starting | Phase::Stopping) | (JobKind::Stop, Phase::Stopping) => {}
+            (JobKind::Start, Phase::Queued | Phase::Starting | Phase::Stopping)
+            | (JobKind::Stop, Phase::Stopping) => {}
             (JobKind::Start, Phase::Running) => self.hosts[h].unit.end_job("done"),
             (JobKind::Stop, Phase::Starting | Phase::Running) => self.begin_stop(h),
             (JobKind::Stop, Phase::Dead | Phase::Failed | Phase::Queued | Phase::Restarting) => {
@@ -284,8 +325,10 @@ impl World {
     fn pass_the_gate(&mut self, h: usize) {
         let now = self.clock(h);
         let text = self.hosts[h].guard.grant.clone().unwrap_or_default();
-        let token =
-            text.lines().find_map(|line| line.strip_prefix(FENCING_TOKEN)?.strip_prefix('=')).unwrap_or_default();
+        let token = text
+            .lines()
+            .find_map(|line| line.strip_prefix(FENCING_TOKEN)?.strip_prefix('='))
+            .unwrap_or_default();
         if let Err(error) = grant::judge(&text, token, now) {
             self.note(Some(h), &format!("systemd: the start is skipped: {error}"));
             self.refuse_start(h, "condition");
@@ -403,12 +446,18 @@ impl World {
         self.note(Some(h), "the unit is dead");
         self.judge();
         let unit = &mut self.hosts[h].unit;
-        let goes_on = unit.job.as_ref().is_some_and(|job| job.kind == JobKind::Start && phase == Phase::Stopping);
+        let goes_on = unit
+            .job
+            .as_ref()
+            .is_some_and(|job| job.kind == JobKind::Start && phase == Phase::Stopping);
         if goes_on {
             self.carry_out_start(h);
             return;
         }
-        let stopped = unit.job.as_ref().is_some_and(|job| job.kind == JobKind::Stop);
+        let stopped = unit
+            .job
+            .as_ref()
+            .is_some_and(|job| job.kind == JobKind::Stop);
         if stopped {
             unit.phase = Phase::Dead;
         }
@@ -443,7 +492,8 @@ impl World {
             return;
         }
         unit.life += 1;
-        (unit.phase, unit.alive, unit.killed, unit.slice) = (Phase::Running, true, false, unit.next_slice);
+        (unit.phase, unit.alive, unit.killed, unit.slice) =
+            (Phase::Running, true, false, unit.next_slice);
         unit.changed();
         self.note(Some(h), "the unit runs though nobody let it");
         self.judge();
@@ -529,31 +579,37 @@ impl Pid1 {
             let mut state = seen.state(&unit);
             if is_lease(&unit) {
                 state.job = None;
-                state.active_state = if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
+                state.active_state = if seen.lease_active {
+                    ActiveState::Active
+                } else {
+                    ActiveState::Inactive
+                };
             }
             state
         })
         .await
     }
 
-    async fn brief_of(&self, unit: &UnitName) -> Result<Brief, BusError> {
-        let UnitState { active_state, sub_state, job, .. } = self.state_of(unit).await?;
-        Ok(Brief { active_state, sub_state, has_job: job.is_some() })
-    }
-
-    async fn start_unit(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
+    async fn start_unit(&self, unit: &UnitName, limit: Duration) -> Result<UnitState, Refusal> {
         let before = self.state_of(unit).await?;
         if !before.active_state.is_stopped() {
-            return Err(StartError::AlreadyRunning(before.in_words()));
+            return Err(Refusal::Other(format!(
+                "it was {} before",
+                before.in_words()
+            )));
         }
         let end = self.call(|world, h| world.queue(h, JobKind::Start)).await?;
-        let job = timeout(limit, end).await.map_or("", |result| result.unwrap_or(""));
+        let job = timeout(limit, end)
+            .await
+            .map_or("", |result| result.unwrap_or(""));
         let state = self.state_of(unit).await?;
         match (job, state.invocation) {
-            ("done", Some(invocation)) if state.active_state.is_started() => Ok(Started { invocation, state }),
-            ("assert", _) => Err(StartError::Assert("AssertPathExists=".to_owned())),
-            ("condition", _) => Err(StartError::Condition("its ExecCondition=".to_owned())),
-            _ => Err(StartError::Failed { job: job.to_owned(), state: state.in_words() }),
+            ("done", Some(_)) if state.active_state.is_started() => Ok(state),
+            ("assert", _) => Err(Refusal::Other("AssertPathExists= does not hold".to_owned())),
+            ("condition", _) => Err(Refusal::Other(
+                "its ExecCondition= does not hold".to_owned(),
+            )),
+            _ => Err(Refusal::Other(format!("it is {}", state.in_words()))),
         }
     }
 
@@ -567,22 +623,36 @@ impl Pid1 {
         } else {
             Some(self.call(World::stop_unit).await?)
         };
-        let Some(end) = end else { return Ok(JobEnd::Ended("done".to_owned())) };
+        let Some(end) = end else {
+            return Ok(JobEnd::Ended("done".to_owned()));
+        };
         match timeout(limit, end).await {
-            Ok(result) => Ok(result.map_or(JobEnd::Vanished, |result| JobEnd::Ended(result.to_owned()))),
+            Ok(result) => Ok(JobEnd::Ended(result.unwrap_or_default().to_owned())),
             Err(_) => Ok(JobEnd::StillQueued),
         }
     }
 
     async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
-        let template = name.as_str().split('@').next().unwrap_or_default().to_owned();
+        let template = name
+            .as_str()
+            .split('@')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         let (passes, takes) = self
             .call(move |world, h| {
                 let takes = world.millis(5, 40);
                 let host = &world.hosts[h];
                 match template.as_str() {
                     "fence" => (host.fence_works, takes.max(host.fence_takes)),
-                    "check" => (host.healthy, if host.checks_hang { Duration::MAX } else { takes }),
+                    "check" => (
+                        host.healthy,
+                        if host.checks_hang {
+                            Duration::MAX
+                        } else {
+                            takes
+                        },
+                    ),
                     _ => (true, takes),
                 }
             })
@@ -607,11 +677,14 @@ async fn pause(span: Duration) {
 }
 
 impl Manager for Pid1 {
-    fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>> {
-        Box::pin(self.brief_of(unit))
+    fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
+        Box::pin(self.state_of(unit))
     }
 
-    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+    fn placement<'a>(
+        &'a self,
+        unit: &'a UnitName,
+    ) -> ManagerFuture<'a, Result<Placement, BusError>> {
         let unit = unit.clone();
         Box::pin(self.call(move |world, h| world.hosts[h].unit.placement(&unit)))
     }
@@ -620,45 +693,39 @@ impl Manager for Pid1 {
         &'a self,
         unit: &'a UnitName,
         _: Surroundings<'a>,
-    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
-        Box::pin(async {
+    ) -> ManagerFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move {
             if self.call(|world, h| world.hosts[h].misconfigured).await? {
-                return Err(Unsupervisable::Unprovable {
-                    unit: unit.to_string(),
-                    trouble: "has KillMode=none".to_owned(),
-                    remedy: "remove that".to_owned(),
-                });
+                return Err(Refusal::Other(format!(
+                    "{unit} has KillMode=none: remove that"
+                )));
             }
-            Ok(Vec::new())
+            Ok(())
         })
     }
 
-    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
-        Box::pin(self.call(|_, _| SystemState::Running))
-    }
-
-    fn active_since<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Option<Duration>, BusError>> {
-        Box::pin(async { Ok(None) })
+    fn is_stopping(&self) -> ManagerFuture<'_, Result<bool, BusError>> {
+        Box::pin(self.call(|_, _| false))
     }
 
     fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
         Box::pin(self.call(|_, _| ()))
     }
 
-    fn prepare<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, ()> {
-        Box::pin(async {})
-    }
-
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        _: &'a ServiceName,
+        _: Option<&'a ServiceName>,
         limit: Duration,
-    ) -> ManagerFuture<'a, Result<Started, StartError>> {
+    ) -> ManagerFuture<'a, Result<UnitState, Refusal>> {
         Box::pin(self.start_unit(unit, limit))
     }
 
-    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+    fn stop<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
         Box::pin(self.stop_and_wait(unit, limit))
     }
 
@@ -666,22 +733,18 @@ impl Manager for Pid1 {
         Box::pin(async { Vec::new() })
     }
 
-    fn awaits<'a>(&'a self, _: &'a [UnitName]) -> ManagerFuture<'a, Result<Option<Awaited>, BusError>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn cancel_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Vec<String>, BusError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn kill<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), NotDead>> {
         Box::pin(async { Ok(self.call(World::kill_unit).await?) })
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
-        Box::pin(async {
+    fn signal_group<'a>(
+        &'a self,
+        path: &'a str,
+        signal: Signal,
+    ) -> ManagerFuture<'a, Result<(), KernelError>> {
+        Box::pin(async move {
             let mut world = self.sim.lock();
-            if world.is_populated(self.h, path) {
+            if signal == Signal::KILL && world.is_populated(self.h, path) {
                 world.kill_unit(self.h);
             }
             Ok(())
@@ -692,17 +755,18 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(!self.sim.lock().is_populated(self.h, path)) })
     }
 
-    fn terminate_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn outside<'a>(
         &'a self,
         _: &'a BTreeSet<i32>,
+        _: &'a Members,
         _: &'a BTreeSet<String>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
-        Box::pin(async { self.call(|_, _| Vec::new()).await.map_err(|error| KernelError::Failed(error.to_string())) })
+    ) -> ManagerFuture<'a, Result<(Vec<Process>, Members), KernelError>> {
+        Box::pin(async {
+            self.call(|_, _| (Vec::new(), Members::new()))
+                .await
+                .map_err(|error| KernelError::Failed(error.to_string()))
+        })
     }
 
     fn clients<'a>(
@@ -710,7 +774,7 @@ impl Manager for Pid1 {
         _: &'a BTreeSet<String>,
         _: &'a [UnitName],
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<FoundClient>, KernelError>> {
+    ) -> ManagerFuture<'a, Result<Vec<OutsideWork>, KernelError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -718,7 +782,7 @@ impl Manager for Pid1 {
         &'a self,
         _: &'a UnitName,
         _: &'a [UnitName],
-    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, NotDead>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -733,13 +797,18 @@ impl Manager for Pid1 {
     /// This unit is never active without a process, so its start needs no record.
     fn doubt_start(&self, _: &UnitName) {}
 
-    fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
         let unit = unit.clone();
         Box::pin(self.call(move |world, h| {
             let seen = &world.hosts[h].unit;
             let state = seen.state(&unit);
-            let life = Life { is_started: state.active_state.is_started(), ..Life::default() };
-            Look { placement: seen.placement(&unit), life, dead: check_dead(state), ran: Vec::new() }
+            Look {
+                placement: seen.placement(&unit),
+                state: state.clone(),
+                frozen_by: None,
+                dead: check_dead(state),
+                ran: Vec::new(),
+            }
         }))
     }
 
@@ -763,7 +832,10 @@ impl Manager for Pid1 {
         Box::pin(self.run(limit, unit))
     }
 
-    fn check_user<'a>(&'a self, _: &'a ServiceName) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
+    fn check_user<'a>(
+        &'a self,
+        _: &'a ServiceName,
+    ) -> ManagerFuture<'a, Result<CheckUser, CheckUserError>> {
         unreachable!("no service of the simulation has a check that is a command")
     }
 

@@ -7,18 +7,21 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use putexd::config::ServiceSettings;
-use putexd::daemon::drain::Drain;
-use putexd::daemon::fence::Fencings;
-use putexd::daemon::grounds::Grounds;
-use putexd::daemon::hints::Hints;
-use putexd::daemon::history::histories;
-use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
-use putexd::daemon::service::{self, Host, InheritedLease, Order, Orders, Status};
-use putexd::daemon::tidings::Tidings;
+use putexd::daemon::local::alarms::Alarms;
+use putexd::daemon::local::cgroup_owners::CgroupOwners;
+use putexd::daemon::local::drain::Drain;
+use putexd::daemon::local::fence::Fencings;
+use putexd::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
+use putexd::daemon::service::{self, Host, Order, Orders};
+use putexd::daemon::store_access::hints::Hints;
+use putexd::daemon::store_access::history::histories;
 use putexd::election::{KeptPlace, Memory, State};
+use putexd::facts::ServiceState;
+use putexd::guard_client::frame::ListedLease;
 use putexd::guard_client::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
-use putexd::store::sealed::{Sealed, Sealer};
+use putexd::store::layered::Layered;
+use putexd::store::sealed::Sealer;
 use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, watch};
@@ -42,7 +45,7 @@ const REBOOT: Duration = Duration::from_secs(1);
 pub struct Process {
     gate: Arc<Gate>,
     pub orders: Option<Orders>,
-    pub status: Option<watch::Receiver<Status>>,
+    pub status: Option<watch::Receiver<ServiceState>>,
     /// Is notified when a retired service is to be taken up again.
     again: Arc<Notify>,
     paused: bool,
@@ -112,7 +115,9 @@ impl Future for Gated {
             Ok(poll) => poll,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                self.sim.lock().fail(Failure::Defect(format!("a task panics: {text}")));
+                self.sim
+                    .lock()
+                    .fail(Failure::Defect(format!("a task panics: {text}")));
                 Poll::Ready(())
             }
         }
@@ -127,7 +132,7 @@ struct VirtualMachine {
     gate: Arc<Gate>,
 }
 
-impl Machine for VirtualMachine {
+impl Clock for VirtualMachine {
     fn now(&self) -> Time {
         self.sim.lock().clock(self.h)
     }
@@ -135,17 +140,27 @@ impl Machine for VirtualMachine {
     fn wall(&self) -> Duration {
         self.sim.lock().wall(self.h)
     }
+}
 
+impl Machine for VirtualMachine {
     fn random(&self) -> u128 {
         self.sim.lock().random()
     }
 
     fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
-        Ok(Box::new(VirtualTimer { machine: self.clone(), sleep: Mutex::default() }))
+        Ok(Box::new(VirtualTimer {
+            machine: self.clone(),
+            sleep: Mutex::default(),
+        }))
     }
 
     fn spawn(&self, task: Task) -> JoinHandle<()> {
-        let gated = Gated { gate: Arc::clone(&self.gate), sim: self.sim.clone(), h: self.h, task };
+        let gated = Gated {
+            gate: Arc::clone(&self.gate),
+            sim: self.sim.clone(),
+            h: self.h,
+            task,
+        };
         let handle = tokio::spawn(gated);
         self.gate.keep(handle.abort_handle());
         handle
@@ -171,16 +186,18 @@ impl Machine for VirtualMachine {
         Ok(true)
     }
 
-    fn trouble(&self) -> Option<String> {
-        None
+    fn recall_outside(&self, _: &UnitName) -> SeenOutside {
+        SeenOutside::default()
     }
 
-    fn fence(&self, _: OnStopFailure) -> Fencing {
+    fn keep_outside(&self, _: &UnitName, _: &SeenOutside) {}
+
+    fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {
         let (h, mut world) = (self.h, self.sim.lock());
         world.power_off(h);
         world.after(REBOOT, move |world| world.power_on(h));
         drop(world);
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }
 
@@ -191,13 +208,11 @@ struct VirtualTimer {
 }
 
 impl Timer for VirtualTimer {
-    /// The timers of every other host are as late as those of a host with many services may be.
-    fn set(&self, boot: Option<Duration>, lateness: Duration) -> std::io::Result<()> {
-        let boot = boot.map(|boot| if self.machine.h % 2 == 1 { boot + lateness } else { boot });
+    fn set(&self, boot: Duration, _: Duration) -> std::io::Result<()> {
         let world = self.machine.sim.lock();
         let clocks = &world.hosts[self.machine.h].clocks;
         let never = Duration::from_secs(1_000_000_000);
-        let at = boot.and_then(|boot| clocks.real_when_passed(world.now(), Time { boot, raw: never }));
+        let at = clocks.real_when_passed(world.now(), Time { boot, raw: never });
         let sleep = at.map(|at| Box::pin(sleep_until(world.instant(at))));
         *self.sleep.lock().unwrap_or_else(PoisonError::into_inner) = sleep;
         Ok(())
@@ -218,10 +233,19 @@ impl World {
         }
         let gate = Arc::new(Gate::default());
         let again = Arc::new(Notify::new());
-        let process =
-            Process { gate: Arc::clone(&gate), orders: None, status: None, again: Arc::clone(&again), paused: false };
+        let process = Process {
+            gate: Arc::clone(&gate),
+            orders: None,
+            status: None,
+            again: Arc::clone(&again),
+            paused: false,
+        };
         self.hosts[h].process = Some(process);
-        let machine = VirtualMachine { sim: self.sim(), h, gate };
+        let machine = VirtualMachine {
+            sim: self.sim(),
+            h,
+            gate,
+        };
         machine.spawn(Box::pin(run(machine.clone(), again)));
     }
 
@@ -234,7 +258,10 @@ impl World {
 
     /// Whether there is a daemon that has its service loaded and is not paused.
     pub fn daemon_enforces(&self, h: usize) -> bool {
-        self.hosts[h].process.as_ref().is_some_and(|process| process.status.is_some() && !process.paused)
+        self.hosts[h]
+            .process
+            .as_ref()
+            .is_some_and(|process| process.status.is_some() && !process.paused)
     }
 
     pub fn pause_daemon(&mut self, h: usize, paused: bool) {
@@ -253,9 +280,12 @@ impl World {
     }
 
     pub fn order(&mut self, h: usize, order: Order) {
-        if let Some(orders) = self.hosts[h].process.as_ref().and_then(|process| process.orders.as_ref()) {
-            // A service that has ended takes no orders.
-            let _ = orders.give(order);
+        if let Some(orders) = self.hosts[h]
+            .process
+            .as_ref()
+            .and_then(|process| process.orders.as_ref())
+        {
+            orders.give(order);
         }
     }
 
@@ -270,9 +300,15 @@ impl World {
 /// Does the supervisor's work for one service.
 async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (sim, h) = (machine.sim.clone(), machine.h);
-    let mut store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h });
+    let mut store: Arc<dyn Store> = Arc::new(FarStore {
+        sim: sim.clone(),
+        h,
+    });
     if sim.lock().has(Word::Sealed) {
-        store = Arc::new(Sealed::new(store, Sealer::new(&[b'k'; 32], None).expect("a key")));
+        store = Arc::new(Layered::new(
+            store,
+            Sealer::new(&[b'k'; 32], None).expect("a key"),
+        ));
     }
     let named_as = sim.lock().hosts[h].scene.named_as.unwrap_or(h);
     let limit = sim.lock().settings(h).timings.renew_interval;
@@ -280,26 +316,36 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (guard, connection) = GuardClient::over(limit, move || connect(dial.clone(), h));
     machine.spawn(Box::pin(connection));
     let hints = Hints::default();
-    machine.spawn(Box::pin(hints.clone().run(Arc::clone(&store), guard.link())));
+    machine.spawn(Box::pin(
+        hints.clone().run(Arc::clone(&store), guard.link()),
+    ));
     let host = Host {
         node: NodeId::new(&host_name(named_as)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
         notes: Arc::clone(&store),
         history: histories().0,
         store,
-        store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
+        store_address: StoreAddress {
+            what: "memory".to_owned(),
+            servers: vec!["here".to_owned()],
+        },
         cluster: None,
-        systemd: Arc::new(Pid1 { sim: sim.clone(), h }),
+        systemd: Arc::new(Pid1 {
+            sim: sim.clone(),
+            h,
+        }),
         hints,
         machine: Arc::new(machine),
-        grounds: Grounds::default(),
+        cgroup_owners: CgroupOwners::default(),
         fencings: Fencings::default(),
         drain: Drain::default(),
-        tidings: Tidings::default(),
+        alarms: Alarms::default(),
         guard: guard.clone(),
         watchdog: None,
         metrics: putexd::metrics::Metrics::default(),
-        http: putexd::http::Http::over((), |_| async { Err(std::io::Error::other("a simulated host has none")) }),
+        http: putexd::http::Http::over((), |_| async {
+            Err(std::io::Error::other("a simulated host has none"))
+        }),
     };
     loop {
         while sim.lock().hosts[h].retired {
@@ -308,28 +354,33 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         let kept = kept(&guard).await;
         let settings = sim.lock().settings(h);
         let changed = Arc::new(Notify::new());
-        let handle = service::spawn(&host, Arc::new(settings), kept, changed).expect("a service is spawned");
+        let handle = service::spawn(&host, Arc::new(settings), kept.as_ref(), None, changed)
+            .expect("a service is spawned");
         {
             let mut world = sim.lock();
             let process = world.hosts[h].process.as_mut().expect("this process");
-            (process.orders, process.status) = (Some(handle.orders.clone()), Some(handle.status.clone()));
+            (process.orders, process.status) =
+                (Some(handle.orders.clone()), Some(handle.status.clone()));
         }
         // A panic is reported where it happens.
         let _ = handle.task.await;
-        if handle.status.borrow().state != State::Retired {
-            sim.lock().fail(Failure::Defect(format!("the election of h{} has ended by itself", h + 1)));
+        if handle.status.borrow().state != Some(State::Retired) {
+            sim.lock().fail(Failure::Defect(format!(
+                "the election of h{} has ended by itself",
+                h + 1
+            )));
             return;
         }
     }
 }
 
 /// The lease that the guard remembers; waits until the guard answers.
-async fn kept(guard: &GuardClient) -> Option<InheritedLease> {
+async fn kept(guard: &GuardClient) -> Option<ListedLease> {
     let mut link = guard.link();
     loop {
         let _ = link.wait_for(|link| *link == GuardLink::Up).await;
         match guard.list().await {
-            Ok(leases) => return leases.first().map(InheritedLease::from),
+            Ok(leases) => return leases.into_iter().next(),
             Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }

@@ -31,13 +31,21 @@ pub struct Outcome {
 impl Outcome {
     /// All that happened.
     pub fn log(&self) -> Vec<&str> {
-        self.trace.iter().chain(&self.calm).map(String::as_str).collect()
+        self.trace
+            .iter()
+            .chain(&self.calm)
+            .map(String::as_str)
+            .collect()
     }
 }
 
 /// Runs a scene from its beginning to its end.
 pub fn run(scene: &Scene) -> Outcome {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
     let log = Log::default();
     let (sim, trace) = log.keep(|| {
         runtime.block_on(async {
@@ -71,9 +79,15 @@ async fn play(scene: &Scene, log: Log) -> Sim {
             Err(text) => world.fail(Failure::Unmet(text)),
         }
     }
-    let over = scene.faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
+    let over = scene
+        .faults
+        .iter()
+        .map(|fault| fault.at + fault.lasts)
+        .max()
+        .unwrap_or_default();
     let now = sim.lock().now();
-    sim.run_until(over.min(STORMY + Duration::from_secs(8)).max(now)).await;
+    sim.run_until(over.min(STORMY + Duration::from_secs(8)).max(now))
+        .await;
     sim
 }
 
@@ -84,7 +98,11 @@ async fn recover(scene: &Scene, sim: &Sim) {
     }
     sim.lock().calm();
     let (bound, lease) = bounds(&scene.palette);
-    comes_back(sim, bound, lease, "after the storm").await;
+    // A stop may have begun just before the end of the storm.
+    let stops = scene.hosts.iter();
+    let stop = stops.map(|host| host.stop_takes.unwrap_or(host.stop_timeout));
+    let stopped = bound + stop.max().unwrap_or_default();
+    comes_back(sim, stopped, lease, "after the storm").await;
     // A host may hold the lock back from others without an error of the one that serves, so each host has to serve alone.
     for h in 0..scene.hosts.len() {
         if failed(sim) {
@@ -98,7 +116,10 @@ async fn recover(scene: &Scene, sim: &Sim) {
         comes_back(sim, bound, lease, &format!("with {} alone", host_name(h))).await;
         let starts = sim.lock().starts - starts;
         if starts > 1 {
-            let text = format!("{} alone and in good order starts the unit {starts} times", host_name(h));
+            let text = format!(
+                "{} alone and in good order starts the unit {starts} times",
+                host_name(h)
+            );
             sim.lock().fail(Failure::Restless(text));
         }
         for other in &others {
@@ -116,10 +137,16 @@ fn failed(sim: &Sim) -> bool {
 /// A back-off is at most 10·T. Then comes one take-over of a record whose holder is unknown, and one more each for a claim that
 /// was lost to another host's and for a claim without an answer.
 fn bounds(palette: &[Timings]) -> (Duration, Duration) {
-    let lease = palette.iter().map(Timings::lease).max().expect("at least one");
+    let lease = palette
+        .iter()
+        .map(Timings::lease)
+        .max()
+        .expect("at least one");
     let take_over = palette
         .iter()
-        .map(|timings| timings.lease() + timings.wait(timings.longest_hold.unwrap_or(timings.hold())))
+        .map(|timings| {
+            timings.lease() + timings.wait(timings.longest_hold.unwrap_or(timings.hold()))
+        })
         .max()
         .expect("at least one");
     (take_over * 3 + lease * 10 + Duration::from_secs(10), lease)
@@ -131,10 +158,16 @@ async fn comes_back(sim: &Sim, bound: Duration, lasting: Duration, when: &str) {
     while served_for < lasting && !failed(sim) {
         let now = sim.lock().now();
         if now >= begin + bound {
-            sim.lock().fail(Failure::Stuck(format!("no unit is active {bound:?} {when}")));
+            sim.lock().fail(Failure::Stuck(format!(
+                "no unit is active {bound:?} {when}"
+            )));
             return;
         }
         sim.run_until(now + LOOK).await;
-        served_for = if sim.lock().is_served() { served_for + LOOK } else { Duration::ZERO };
+        served_for = if sim.lock().is_served() {
+            served_for + LOOK
+        } else {
+            Duration::ZERO
+        };
     }
 }

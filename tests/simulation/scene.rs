@@ -281,7 +281,11 @@ impl Kind {
         !matches!(
             self,
             Self::Host(
-                HostFault::StopClocks | HostFault::Stop | HostFault::Start | HostFault::Pause | HostFault::Resume
+                HostFault::StopClocks
+                    | HostFault::Stop
+                    | HostFault::Start
+                    | HostFault::Pause
+                    | HostFault::Resume
             ) | Self::Unit(UnitFault::MoveUnit | UnitFault::RunStray | UnitFault::IgnoreSigkill)
                 | Self::Store(
                     StoreFault::RollBack
@@ -319,7 +323,13 @@ pub struct Expectation {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = self.host.map_or("store".to_owned(), host_name);
-        write!(f, "{} {whose} {} {}", span(self.at), self.kind.word(), span(self.lasts))
+        write!(
+            f,
+            "{} {whose} {} {}",
+            span(self.at),
+            self.kind.word(),
+            span(self.lasts)
+        )
     }
 }
 
@@ -374,13 +384,25 @@ impl HostScene {
         let stop = |takes: Option<Duration>| takes.map_or("never".to_owned(), span);
         let restart = |after: Option<Duration>| after.map_or("no".to_owned(), span);
         say("named-as", name(self.named_as), name(usual.named_as));
-        say("timings", self.timings.to_string(), usual.timings.to_string());
+        say(
+            "timings",
+            self.timings.to_string(),
+            usual.timings.to_string(),
+        );
         say("start", span(self.start_takes), span(usual.start_takes));
         say("stop", stop(self.stop_takes), stop(usual.stop_takes));
         say("kill", span(self.kill_takes), span(usual.kill_takes));
-        say("stop-timeout", span(self.stop_timeout), span(usual.stop_timeout));
+        say(
+            "stop-timeout",
+            span(self.stop_timeout),
+            span(usual.stop_timeout),
+        );
         say("restart", restart(self.restart), restart(usual.restart));
-        say("boot", self.boot_rate.to_string(), usual.boot_rate.to_string());
+        say(
+            "boot",
+            self.boot_rate.to_string(),
+            usual.boot_rate.to_string(),
+        );
         say("raw", self.raw_rate.to_string(), usual.raw_rate.to_string());
         say("begins", span(self.begins), span(usual.begins));
         words
@@ -394,10 +416,22 @@ impl HostScene {
                 "named-as" => host.named_as = Some(host_index(text)?),
                 "timings" => host.timings = text.parse().ok()?,
                 "start" => host.start_takes = parse_span(text)?,
-                "stop" => host.stop_takes = if text == "never" { None } else { Some(parse_span(text)?) },
+                "stop" => {
+                    host.stop_takes = if text == "never" {
+                        None
+                    } else {
+                        Some(parse_span(text)?)
+                    }
+                }
                 "kill" => host.kill_takes = parse_span(text)?,
                 "stop-timeout" => host.stop_timeout = parse_span(text)?,
-                "restart" => host.restart = if text == "no" { None } else { Some(parse_span(text)?) },
+                "restart" => {
+                    host.restart = if text == "no" {
+                        None
+                    } else {
+                        Some(parse_span(text)?)
+                    }
+                }
                 "boot" => host.boot_rate = text.parse().ok()?,
                 "raw" => host.raw_rate = text.parse().ok()?,
                 "begins" => host.begins = parse_span(text)?,
@@ -420,9 +454,15 @@ impl Scene {
             faults: Vec::new(),
             expectations: Vec::new(),
         };
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             let words: Vec<&str> = line.split_whitespace().collect();
-            scene.read(&words).ok_or_else(|| format!("not understood: {line}"))?;
+            scene
+                .read(&words)
+                .ok_or_else(|| format!("not understood: {line}"))?;
         }
         if !scene.words.contains(&Word::Unshared) {
             share_the_longest_hold(&mut scene.palette);
@@ -437,7 +477,10 @@ impl Scene {
             ["timings", words @ ..] => self.palette.push(read_timings(words)?),
             ["host", words @ ..] => self.hosts.push(HostScene::read(words)?),
             [at, "expect", what @ ..] => {
-                self.expectations.push(Expectation { at: parse_span(at)?, what: what.join(" ") });
+                self.expectations.push(Expectation {
+                    at: parse_span(at)?,
+                    what: what.join(" "),
+                });
             }
             [word] => {
                 let word = Word::ALL.iter().find(|known| known.word() == *word)?;
@@ -449,8 +492,14 @@ impl Scene {
                     "store" => None,
                     name => Some(host_index(name)?),
                 };
-                let fits = kind.is_of_the_store() == host.is_none() && host.is_none_or(|h| h < self.hosts.len());
-                let fault = Fault { at: parse_span(at)?, host, kind, lasts: parse_span(lasts)? };
+                let fits = kind.is_of_the_store() == host.is_none()
+                    && host.is_none_or(|h| h < self.hosts.len());
+                let fault = Fault {
+                    at: parse_span(at)?,
+                    host,
+                    kind,
+                    lasts: parse_span(lasts)?,
+                };
                 self.faults.push(Some(fault).filter(|_| fits)?);
             }
             _ => return None,
@@ -461,7 +510,11 @@ impl Scene {
 
 /// Assumption (e): hosts with different timings are configured with the same `longest-hold`.
 pub fn share_the_longest_hold(palette: &mut [Timings]) {
-    let longest = palette.iter().map(Timings::hold).max().filter(|_| palette.len() > 1);
+    let longest = palette
+        .iter()
+        .map(Timings::hold)
+        .max()
+        .filter(|_| palette.len() > 1);
     for timings in palette {
         timings.longest_hold = longest;
     }
@@ -473,11 +526,25 @@ pub fn host_name(h: usize) -> String {
 }
 
 pub fn host_index(name: &str) -> Option<usize> {
-    name.strip_prefix('h')?.parse::<usize>().ok()?.checked_sub(1)
+    name.strip_prefix('h')?
+        .parse::<usize>()
+        .ok()?
+        .checked_sub(1)
 }
 
 fn read_timings(words: &[&str]) -> Option<Timings> {
-    let [renew, failures, confirmations, budget, error, confirmation, rest @ ..] = words else { return None };
+    let [
+        renew,
+        failures,
+        confirmations,
+        budget,
+        error,
+        confirmation,
+        rest @ ..,
+    ] = words
+    else {
+        return None;
+    };
     let renew = parse_span(renew.strip_prefix("R=")?)?;
     let failures = failures.strip_prefix("F=")?.parse().ok()?;
     let confirmations = confirmations.strip_prefix("C=")?.parse().ok()?;
@@ -498,12 +565,19 @@ fn read_timings(words: &[&str]) -> Option<Timings> {
 /// A span in milliseconds, or in seconds if it is a whole number of them.
 pub fn span(span: Duration) -> String {
     let millis = span.as_millis();
-    if millis.is_multiple_of(1000) { format!("{}s", millis / 1000) } else { format!("{millis}ms") }
+    if millis.is_multiple_of(1000) {
+        format!("{}s", millis / 1000)
+    } else {
+        format!("{millis}ms")
+    }
 }
 
 fn parse_span(text: &str) -> Option<Duration> {
     if let Some(millis) = text.strip_suffix("ms") {
         return millis.parse().ok().map(Duration::from_millis);
     }
-    text.strip_suffix('s')?.parse().ok().map(Duration::from_secs)
+    text.strip_suffix('s')?
+        .parse()
+        .ok()
+        .map(Duration::from_secs)
 }

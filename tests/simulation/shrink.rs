@@ -11,7 +11,11 @@ const PATIENCE: usize = 600;
 
 /// The smallest scene that was found to fail with the same kind of failure as `scene`.
 pub fn shrink(scene: &Scene, failure: &Failure) -> Scene {
-    let mut shrinker = Shrinker { best: scene.clone(), failure: failure.clone(), left: PATIENCE };
+    let mut shrinker = Shrinker {
+        best: scene.clone(),
+        failure: failure.clone(),
+        left: PATIENCE,
+    };
     loop {
         let before = shrinker.best.clone();
         shrinker.remove_faults();
@@ -36,7 +40,9 @@ impl Shrinker {
             return false;
         }
         self.left -= 1;
-        let fails = run(&scene).failure.is_some_and(|failure| failure.is_like(&self.failure));
+        let fails = run(&scene)
+            .failure
+            .is_some_and(|failure| failure.is_like(&self.failure));
         if fails {
             self.best = scene;
         }
@@ -50,7 +56,9 @@ impl Shrinker {
             let mut from = 0;
             while from < self.best.faults.len() {
                 let mut scene = self.best.clone();
-                scene.faults.drain(from..(from + size).min(scene.faults.len()));
+                scene
+                    .faults
+                    .drain(from..(from + size).min(scene.faults.len()));
                 if !self.try_out(scene) {
                     from += size;
                 }
@@ -71,7 +79,8 @@ impl Shrinker {
             }
             for step in [1000, 500, 100, 50, 10] {
                 let mut scene = self.best.clone();
-                scene.faults[index].lasts = round(scene.faults[index].lasts, step).max(Duration::from_millis(step));
+                scene.faults[index].lasts =
+                    round(scene.faults[index].lasts, step).max(Duration::from_millis(step));
                 if self.try_out(scene) {
                     break;
                 }
@@ -84,7 +93,12 @@ impl Shrinker {
 
     /// Tries fewer hosts, and hosts with the default behaviour.
     fn simplify_hosts(&mut self) {
-        let spared = |scene: &Scene| scene.faults.iter().all(|fault| fault.host != Some(scene.hosts.len() - 1));
+        let spared = |scene: &Scene| {
+            scene
+                .faults
+                .iter()
+                .all(|fault| fault.host != Some(scene.hosts.len() - 1))
+        };
         if self.best.hosts.len() > 2 && spared(&self.best) {
             let mut scene = self.best.clone();
             scene.hosts.pop();
@@ -100,7 +114,11 @@ impl Shrinker {
         for change in simpler {
             let mut scene = self.best.clone();
             change(&mut scene);
-            if scene.hosts.iter().all(|host| host.timings < scene.palette.len()) {
+            if scene
+                .hosts
+                .iter()
+                .all(|host| host.timings < scene.palette.len())
+            {
                 self.try_out(scene);
             }
         }
@@ -110,7 +128,12 @@ impl Shrinker {
             |host| host.kill_takes = HostScene::default().kill_takes,
             |host| host.stop_timeout = HostScene::default().stop_timeout,
             |host| host.restart = None,
-            |host| (host.boot_rate, host.raw_rate) = (HostScene::default().boot_rate, HostScene::default().raw_rate),
+            |host| {
+                (host.boot_rate, host.raw_rate) = (
+                    HostScene::default().boot_rate,
+                    HostScene::default().raw_rate,
+                )
+            },
             |host| host.begins = Duration::ZERO,
         ];
         for h in 0..self.best.hosts.len() {

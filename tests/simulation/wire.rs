@@ -3,8 +3,11 @@
 use std::future::pending;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _};
-use putexd::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use putexd::store::{
+    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
+};
 use putexd::types::{Key, Revision};
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
@@ -49,9 +52,12 @@ impl Wire {
     pub fn heal(&mut self, kind: WireFault) {
         match kind {
             WireFault::Disconnect => {
-                self.link.send_if_modified(|link| std::mem::replace(link, Link::Up) != Link::Up);
+                self.link
+                    .send_if_modified(|link| !std::mem::take(link).is_up());
             }
-            WireFault::Cut => (self.loses_requests, self.loses_answers, self.deaf) = (false, false, false),
+            WireFault::Cut => {
+                (self.loses_requests, self.loses_answers, self.deaf) = (false, false, false)
+            }
             WireFault::LoseRequests => self.loses_requests = false,
             WireFault::LoseAnswers => self.loses_answers = false,
             WireFault::HoldWrites => self.holds_writes = Duration::ZERO,
@@ -70,14 +76,17 @@ pub struct FarStore {
 
 impl FarStore {
     fn down(&self) -> Option<String> {
-        match &*self.sim.lock().hosts[self.h].wire.link.borrow() {
-            Link::Up => None,
-            Link::Down(reason) => Some(reason.clone()),
-        }
+        let sim = self.sim.lock();
+        let link = sim.hosts[self.h].wire.link.borrow();
+        link.down.clone()
     }
 
     /// Sends a request, runs `ask` at the store, and sends the answer back.
-    async fn call<T: Send + 'static>(&self, is_write: bool, ask: impl Future<Output = T> + Send + 'static) -> T {
+    async fn call<T: Send + 'static>(
+        &self,
+        is_write: bool,
+        ask: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         let (sim, h) = (self.sim.clone(), self.h);
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {
@@ -85,7 +94,11 @@ impl FarStore {
                 let mut world = sim.lock();
                 let latency = world.way();
                 let wire = &world.hosts[h].wire;
-                (!wire.loses_requests).then_some(if is_write { latency + wire.holds_writes } else { latency })
+                (!wire.loses_requests).then_some(if is_write {
+                    latency + wire.holds_writes
+                } else {
+                    latency
+                })
             };
             let Some(there) = there else { return };
             sleep(there).await;
@@ -111,88 +124,129 @@ impl FarStore {
 
 impl World {
     /// A write of host `h` arrives at the store, which had been made anew `sent_to` times when it was sent.
-    fn compare_and_set(&mut self, h: usize, key: &Key, mut attempt: Attempt, sent_to: u32) -> WriteOutcome {
+    fn compare_and_set(
+        &mut self,
+        h: usize,
+        key: &Key,
+        mut attempt: Attempt,
+        sent_to: u32,
+    ) -> WriteOutcome {
         let store = self.store.clone();
         let is_late = sent_to != self.made_anew;
         if is_late && self.keeps_late_writes {
             attempt.incarnation = store.incarnation();
         }
-        let outcome = store.compare_and_set(key, &attempt).now_or_never().expect("this store answers at once");
+        let outcome = store
+            .compare_and_set(key, &attempt)
+            .now_or_never()
+            .expect("this store answers at once");
         if *key != self.key {
             return outcome;
         }
-        let (token, fields) = (String::from_utf8_lossy(&attempt.value.body), &attempt.value.fields);
+        let (token, fields) = (
+            String::from_utf8_lossy(&attempt.value.body),
+            &attempt.value.fields,
+        );
         let state = fields.get("state").map_or("", String::as_str);
-        let state = if fields.contains_key("gave-up") { "as it gave up" } else { state };
+        let state = if fields.contains_key("gave-up") {
+            "as it gave up"
+        } else {
+            state
+        };
         if let WriteOutcome::Won(revision) = outcome {
             if state == "proven" {
                 self.proven = Some(store.backup());
             }
-            self.note_write(revision, format!("{} writes {token:?} {state}", host_name(h)));
+            self.note_write(
+                revision,
+                format!("{} writes {token:?} {state}", host_name(h)),
+            );
             self.last_won = Some((self.now(), attempt.incarnation, attempt.base));
         } else if self.keeps_both_writes
-            && self.last_won.as_ref().is_some_and(|(at, incarnation, base)| {
-                self.now() < *at + AT_ONCE && *incarnation == attempt.incarnation && *base == attempt.base
-            })
+            && self
+                .last_won
+                .as_ref()
+                .is_some_and(|(at, incarnation, base)| {
+                    self.now() < *at + AT_ONCE
+                        && *incarnation == attempt.incarnation
+                        && *base == attempt.base
+                })
         {
             let revision = store.put(key, attempt.value.clone());
-            self.note_write(revision, format!("{} writes {token:?} {state} as well", host_name(h)));
+            self.note_write(
+                revision,
+                format!("{} writes {token:?} {state} as well", host_name(h)),
+            );
         } else {
-            self.note(None, &format!("refuses {token:?} {state} from {}", host_name(h)));
+            self.note(
+                None,
+                &format!("refuses {token:?} {state} from {}", host_name(h)),
+            );
         }
         outcome
     }
 }
 
+#[async_trait]
 impl Store for FarStore {
-    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
-        Box::pin(async move {
-            if let Some(reason) = self.down() {
-                return Err(StoreError::Unreachable(reason));
-            }
-            let (sim, h, asked) = (self.sim.clone(), self.h, key.clone());
-            let ask = async move {
-                let store = {
-                    let world = sim.lock();
-                    world.hosts[h].wire.replica.as_ref().unwrap_or(&world.store).clone()
-                };
-                store.read(&asked, before).await
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+        if let Some(reason) = self.down() {
+            return Err(StoreError::Unreachable(reason));
+        }
+        let (sim, h, asked) = (self.sim.clone(), self.h, key.clone());
+        let ask = async move {
+            let store = {
+                let world = sim.lock();
+                world.hosts[h]
+                    .wire
+                    .replica
+                    .as_ref()
+                    .unwrap_or(&world.store)
+                    .clone()
             };
-            self.call(false, ask).await
-        })
+            store.read(&asked, before).await
+        };
+        self.call(false, ask).await
     }
 
-    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        Box::pin(async move {
-            if let Some(reason) = self.down() {
-                return WriteOutcome::Unknown(reason);
-            }
-            let (sim, h, key, attempt) = (self.sim.clone(), self.h, key.clone(), attempt.clone());
-            let sent_to = sim.lock().made_anew;
-            self.call(true, async move { sim.lock().compare_and_set(h, &key, attempt, sent_to) }).await
+    async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
+        if let Some(reason) = self.down() {
+            return WriteOutcome::unproven(reason);
+        }
+        let (sim, h, key, attempt) = (self.sim.clone(), self.h, key.clone(), attempt.clone());
+        let sent_to = sim.lock().made_anew;
+        self.call(true, async move {
+            sim.lock().compare_and_set(h, &key, attempt, sent_to)
         })
+        .await
     }
 
-    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async move {
-            if let Some(reason) = self.down() {
-                return Err(StoreError::Unreachable(reason));
-            }
-            let store = self.sim.lock().store.clone();
-            let hints = store.watch().await?;
-            let (sim, h) = (self.sim.clone(), self.h);
-            let heard = hints.filter(move |_| std::future::ready(!sim.lock().hosts[h].wire.deaf));
-            let mut link = self.link();
-            let lost = async move {
-                // An error would mean that the world is gone, which ends the hints as well.
-                let _ = link.wait_for(|link| *link != Link::Up).await;
-            };
-            let hints: Hints = Box::pin(heard.take_until(Box::pin(lost)));
-            Ok(hints)
-        })
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        if let Some(reason) = self.down() {
+            return Err(StoreError::Unreachable(reason));
+        }
+        let store = self.sim.lock().store.clone();
+        let hints = store.watch().await?;
+        let (sim, h) = (self.sim.clone(), self.h);
+        let heard = hints.filter(move |_| std::future::ready(!sim.lock().hosts[h].wire.deaf));
+        let mut link = self.link();
+        let lost = async move {
+            // An error would mean that the world is gone, which ends the hints as well.
+            let _ = link.wait_for(|link| !link.is_up()).await;
+        };
+        let hints: Hints = Box::pin(heard.take_until(Box::pin(lost)));
+        Ok(hints)
     }
 
     fn link(&self) -> watch::Receiver<Link> {
         self.sim.lock().hosts[self.h].wire.link.subscribe()
+    }
+
+    async fn init(&self) -> Result<Creation, StoreError> {
+        unreachable!("no host makes a store")
+    }
+
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        unreachable!("no host examines it")
     }
 }

@@ -7,10 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use putexd::config::{FenceSettings, HealthSettings, Mode, Probe, ServiceSettings, SourceFile, StopProof};
+use putexd::config::{
+    FenceSettings, HealthSettings, Mode, Probe, ServiceSettings, SourceFile, StopProof,
+};
 use putexd::election::{KeptPlace, Memory, State, Timings};
 use putexd::store::Link as StoreLink;
-use putexd::types::{FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName};
+use putexd::types::{
+    FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName,
+};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -41,7 +45,9 @@ pub struct Sim(Arc<Mutex<World>>);
 
 impl Sim {
     pub fn new(scene: &Scene, log: Log) -> Self {
-        let sim = Self(Arc::new_cyclic(|me| Mutex::new(World::new(scene, log, me.clone()))));
+        let sim = Self(Arc::new_cyclic(|me| {
+            Mutex::new(World::new(scene, log, me.clone()))
+        }));
         for h in 0..scene.hosts.len() {
             let begins = scene.hosts[h].begins;
             sim.lock().after(begins, move |world| world.power_on(h));
@@ -63,7 +69,11 @@ impl Sim {
             (world.start, Arc::clone(&world.rung))
         };
         loop {
-            let next = self.lock().queue.first_key_value().map_or(end, |((at, _), _)| (*at).min(end));
+            let next = self
+                .lock()
+                .queue
+                .first_key_value()
+                .map_or(end, |((at, _), _)| (*at).min(end));
             tokio::select! {
                 biased;
                 () = rung.notified() => {}
@@ -102,7 +112,10 @@ impl Failure {
     }
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact about the host")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent fact about the host"
+)]
 pub struct Host {
     pub scene: HostScene,
     pub clocks: Clocks,
@@ -146,11 +159,17 @@ impl Host {
     }
 
     pub fn state(&self) -> Option<State> {
-        self.process.as_ref().and_then(|process| process.status.as_ref()).map(|status| status.borrow().state)
+        self.process
+            .as_ref()
+            .and_then(|process| process.status.as_ref())
+            .and_then(|status| status.borrow().state)
     }
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact about the world")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent fact about the world"
+)]
 pub struct World {
     me: Weak<Mutex<World>>,
     start: Instant,
@@ -231,7 +250,12 @@ impl World {
             leaves: Duration::ZERO,
             retired: false,
         });
-        let call_limit = scene.palette.iter().map(Timings::call_limit).min().expect("at least one");
+        let call_limit = scene
+            .palette
+            .iter()
+            .map(Timings::call_limit)
+            .min()
+            .expect("at least one");
         Self {
             me,
             start: Instant::now(),
@@ -269,7 +293,10 @@ impl World {
     }
 
     pub fn sim(&self) -> Sim {
-        Sim(self.me.upgrade().expect("the world is there while anything happens in it"))
+        Sim(self
+            .me
+            .upgrade()
+            .expect("the world is there while anything happens in it"))
     }
 
     pub fn now(&self) -> Duration {
@@ -281,7 +308,8 @@ impl World {
     }
 
     pub fn note(&self, h: Option<usize>, text: &str) {
-        self.log.note(&h.map_or("store".to_owned(), host_name), text);
+        self.log
+            .note(&h.map_or("store".to_owned(), host_name), text);
     }
 
     /// Logs a write, except a renewal, whose text is that of the write before.
@@ -303,12 +331,18 @@ impl World {
     /// Schedules an event that happens whatever becomes of any host.
     pub fn after(&mut self, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
         self.last_deed += 1;
-        self.queue.insert((self.now() + span, self.last_deed), Box::new(deed));
+        self.queue
+            .insert((self.now() + span, self.last_deed), Box::new(deed));
         self.rung.notify_one();
     }
 
     /// Schedules an event on a host. It is deferred while the host stands still, and dropped if the host is or was off by then.
-    pub fn on_host(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+    pub fn on_host(
+        &mut self,
+        h: usize,
+        span: Duration,
+        deed: impl FnOnce(&mut World) + Send + 'static,
+    ) {
         let boot = self.hosts[h].boot;
         self.after(span, move |world| {
             let host = &mut world.hosts[h];
@@ -339,18 +373,28 @@ impl World {
 
     pub fn wall(&self, h: usize) -> Duration {
         let real = i64::try_from((WALL_AT_START + self.now()).as_millis()).expect("near");
-        Duration::from_millis(u64::try_from(real + self.hosts[h].wall_offset_ms).expect("after 1970"))
+        Duration::from_millis(
+            u64::try_from(real + self.hosts[h].wall_offset_ms).expect("after 1970"),
+        )
     }
 
     /// A latency within these bounds.
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
-        let above = if self.steady { (to - from) / 2 } else { self.rng.below(to - from + 1) };
+        let above = if self.steady {
+            (to - from) / 2
+        } else {
+            self.rng.below(to - from + 1)
+        };
         Duration::from_millis(from + above)
     }
 
     /// The time of one way between a host and the store.
     pub fn way(&mut self) -> Duration {
-        if self.steady { self.network } else { self.millis(1, as_millis(self.network)) }
+        if self.steady {
+            self.network
+        } else {
+            self.millis(1, as_millis(self.network))
+        }
     }
 
     /// True in `percent` of all cases, and never where nothing is drawn.
@@ -400,7 +444,9 @@ impl World {
             }),
             fence: FenceSettings {
                 others: self.has(Word::Fenced).then(|| "fence@.service".to_owned()),
-                unfence: self.has(Word::Fenced).then(|| UnitName::new("unfence.service").expect("a unit's name")),
+                unfence: self
+                    .has(Word::Fenced)
+                    .then(|| UnitName::new("unfence.service").expect("a unit's name")),
                 ..FenceSettings::default()
             },
         }
@@ -412,12 +458,17 @@ impl World {
     /// Whether the unit's processes run, unless a thaw excuses them.
     fn executes(&self, h: usize) -> bool {
         let host = &self.hosts[h];
-        let excused = host.thawed.is_some_and(|(life, until)| life == host.unit.life && self.now() < until);
+        let excused = host
+            .thawed
+            .is_some_and(|(life, until)| life == host.unit.life && self.now() < until);
         host.runs() && host.unit.alive && !excused
     }
 
     pub fn executing(&self) -> Vec<String> {
-        (0..self.hosts.len()).filter(|h| self.executes(*h)).map(host_name).collect()
+        (0..self.hosts.len())
+            .filter(|h| self.executes(*h))
+            .map(host_name)
+            .collect()
     }
 
     /// Is called whenever processes of a unit came, went, went on, or lost the excuse of a thaw.
@@ -425,7 +476,8 @@ impl World {
         let executing = self.executing();
         let overlapped = std::mem::replace(&mut self.overlaps, executing.len() > 1);
         if overlapped && !self.overlaps {
-            self.log.note("oracle", "the unit executes on one host at most again");
+            self.log
+                .note("oracle", "the unit executes on one host at most again");
         }
         if !self.overlaps || overlapped {
             return;
@@ -449,7 +501,11 @@ impl World {
         let was_wrong = self.wall_was_wrong || self.token_ran_ahead;
         let is_unlinked = self.lock_was_lost && was_wrong && !self.has(Word::Witnessed);
         if greatest.is_some_and(|greatest| token <= greatest) && !is_unlinked {
-            let text = format!("h{} starts the unit with {token} after {:?}", h + 1, self.tokens);
+            let text = format!(
+                "h{} starts the unit with {token} after {:?}",
+                h + 1,
+                self.tokens
+            );
             self.fail(Failure::Token(text));
         }
         // The time in a token is rounded up at the entitlement.
@@ -469,17 +525,30 @@ impl World {
         let found = match &words[..] {
             ["executing", ..] => {
                 let executing = self.executing();
-                let found = if executing.is_empty() { "none".to_owned() } else { executing.join(" ") };
+                let found = if executing.is_empty() {
+                    "none".to_owned()
+                } else {
+                    executing.join(" ")
+                };
                 format!("executing {found}")
             }
             ["starts", ..] => format!("starts {}", self.starts),
             [host, ..] => {
-                let state = host_index(host).and_then(|h| self.hosts.get(h)).and_then(Host::state);
-                format!("{host} {}", state.map_or("no-daemon".to_owned(), |state| state.to_string()))
+                let state = host_index(host)
+                    .and_then(|h| self.hosts.get(h))
+                    .and_then(Host::state);
+                format!(
+                    "{host} {}",
+                    state.map_or("no-daemon".to_owned(), |state| state.to_string())
+                )
             }
             [] => String::new(),
         };
-        if found == what { Ok(()) } else { Err(format!("expected {what}, found {found}")) }
+        if found == what {
+            Ok(())
+        } else {
+            Err(format!("expected {what}, found {found}"))
+        }
     }
 }
 
@@ -541,7 +610,8 @@ impl World {
         let now = self.now();
         let host = &mut self.hosts[h];
         host.frozen = false;
-        host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
+        host.clocks
+            .set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
         let kill_takes = host.scene.kill_takes;
         let excused = kill_takes + AFTER_A_THAW + self.succession_after_a_thaw(h);
         let host = &mut self.hosts[h];
@@ -556,7 +626,12 @@ impl World {
     }
 
     /// Schedules the end of a fault of a host. It is dropped if the host was rebooted meanwhile.
-    pub fn later(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+    pub fn later(
+        &mut self,
+        h: usize,
+        span: Duration,
+        deed: impl FnOnce(&mut World) + Send + 'static,
+    ) {
         let boot = self.hosts[h].boot;
         self.after(span, move |world| {
             if world.hosts[h].boot == boot {
@@ -572,5 +647,5 @@ pub fn as_millis(span: Duration) -> u64 {
 
 /// The state of a connection to the store, which watchers are told of.
 pub fn link() -> watch::Sender<StoreLink> {
-    watch::Sender::new(StoreLink::Up)
+    watch::Sender::default()
 }

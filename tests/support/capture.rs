@@ -1,5 +1,6 @@
 //! A relay that keeps every byte that goes over the network, and the forms that a secret may have in these bytes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use data_encoding::{BASE64, HEXLOWER};
-use putexd::config::load_as;
+use putexd::config::load_keeping;
 use putexd::store::StoreSettings;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,13 +27,17 @@ pub struct Capture {
 
 impl Capture {
     pub async fn before(server: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a loopback port");
         let port = listener.local_addr().expect("the port's address").port();
         let bytes = Arc::<Mutex<Vec<u8>>>::default();
         let kept = Arc::clone(&bytes);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else { continue };
+                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else {
+                    continue;
+                };
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = upstream.into_split();
                 tokio::spawn(relay(Arc::clone(&kept), from_client, to_server));
@@ -47,16 +52,28 @@ impl Capture {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!bytes.is_empty(), "nobody was connected");
         let forms = secrets.iter().flat_map(|secret| forms(secret));
-        forms.filter(|form| bytes.windows(form.len()).any(|window| window == form.as_bytes())).collect()
+        forms
+            .filter(|form| {
+                bytes
+                    .windows(form.len())
+                    .any(|window| window == form.as_bytes())
+            })
+            .collect()
     }
 }
 
 /// Passes one direction on, and keeps it. Both directions go into one buffer, but no secret is so long that it comes in
 /// two pieces with the other direction's bytes in between.
-async fn relay(kept: Arc<Mutex<Vec<u8>>>, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+async fn relay(
+    kept: Arc<Mutex<Vec<u8>>>,
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..length]);
+        kept.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(&buffer[..length]);
         if to.write_all(&buffer[..length]).await.is_err() {
             return;
         }
@@ -75,13 +92,27 @@ fn forms(secret: &str) -> Vec<String> {
         [own.clone(), own.replace('+', "-").replace('/', "_")]
     });
     let hexadecimal = HEXLOWER.encode(bytes);
-    [secret.to_owned(), hexadecimal.to_uppercase(), hexadecimal, md5(secret)].into_iter().chain(base64).collect()
+    [
+        secret.to_owned(),
+        hexadecimal.to_uppercase(),
+        hexadecimal,
+        md5(secret),
+    ]
+    .into_iter()
+    .chain(base64)
+    .collect()
 }
 
 fn md5(text: &str) -> String {
-    let output = Command::new("openssl").args(["dgst", "-md5", "-r", "/dev/stdin"]).stdin(piped(text)).output();
+    let output = Command::new("openssl")
+        .args(["dgst", "-md5", "-r", "/dev/stdin"])
+        .stdin(piped(text))
+        .output();
     let output = output.expect("openssl runs: install the Debian package openssl");
-    let digits = String::from_utf8_lossy(&output.stdout).chars().take(32).collect::<String>();
+    let digits = String::from_utf8_lossy(&output.stdout)
+        .chars()
+        .take(32)
+        .collect::<String>();
     assert!(digits.len() == 32, "{output:?}");
     digits
 }
@@ -102,9 +133,12 @@ pub fn configured(folder: &Path, store: &str) -> StoreSettings {
     let top = folder.components().nth(1).expect("a path from the root");
     symlink(Path::new("/").join(top), root.path().join(top)).expect("a link");
     fs::create_dir_all(root.path().join("etc/putex")).expect("a folder");
-    let text = format!("node = \"h1\"\n[store]\n{}\n", store.replace('@', &folder.display().to_string()));
+    let text = format!(
+        "node = \"h1\"\n[store]\n{}\n",
+        store.replace('@', &folder.display().to_string())
+    );
     fs::write(root.path().join("etc/putex/putexd.toml"), text).expect("the file is written");
-    let loaded = load_as(root.path(), "h1");
+    let loaded = load_keeping(root.path(), "h1", None, &BTreeSet::new());
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
     loaded.settings.expect("there are no errors").store
 }
@@ -128,25 +162,43 @@ pub fn with_public_authority(name: &str) -> Option<PathBuf> {
     // Servers that run as other users read the files in it.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     for authority in ["public", "own"] {
-        certificate(folder.path(), authority, "basicConstraints=critical,CA:TRUE", None);
+        certificate(
+            folder.path(),
+            authority,
+            "basicConstraints=critical,CA:TRUE",
+            None,
+        );
     }
     let mut again = Command::new(std::env::current_exe().expect("this test"));
-    again.args(["--exact", name]).env(AGAIN, folder.path()).env("SSL_CERT_FILE", folder.path().join("public.pem"));
+    again
+        .args(["--exact", name])
+        .env(AGAIN, folder.path())
+        .env("SSL_CERT_FILE", folder.path().join("public.pem"));
     let ended = again.output().expect("it runs");
     let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    assert!(
+        ended.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
     None
 }
 
 #[test]
 fn a_secret_is_recognized_in_each_of_its_forms() {
     let found = |bytes: &[u8]| {
-        let capture = Capture { port: 0, bytes: Arc::new(Mutex::new(bytes.to_vec())) };
+        let capture = Capture {
+            port: 0,
+            bytes: Arc::new(Mutex::new(bytes.to_vec())),
+        };
         capture.seen(&[PASSWORD]).len()
     };
     for around in ["", "a", "ab", "abc"] {
         let text = format!("{around}{PASSWORD}{around}");
-        for form in [text.clone(), BASE64.encode(text.as_bytes()), HEXLOWER.encode(text.as_bytes())] {
+        for form in [
+            text.clone(),
+            BASE64.encode(text.as_bytes()),
+            HEXLOWER.encode(text.as_bytes()),
+        ] {
             assert!(found(form.as_bytes()) > 0, "{form}");
         }
     }

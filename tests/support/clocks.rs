@@ -18,7 +18,12 @@ pub struct Clocks {
 
 impl Clocks {
     pub fn new(at: Duration) -> Self {
-        Self { at, read: Time::both(Duration::from_secs(5)), boot_rate: TRUE_RATE, raw_rate: TRUE_RATE }
+        Self {
+            at,
+            read: Time::both(Duration::from_secs(5)),
+            boot_rate: TRUE_RATE,
+            raw_rate: TRUE_RATE,
+        }
     }
 
     pub fn read(&self, real: Duration) -> Time {
@@ -42,7 +47,11 @@ impl Clocks {
         let now = self.read(real);
         let boot = unscaled(time.boot.saturating_sub(now.boot), self.boot_rate);
         let raw = unscaled(time.raw.saturating_sub(now.raw), self.raw_rate);
-        [boot, raw].into_iter().flatten().min().map(|span| real + span)
+        [boot, raw]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|span| real + span)
     }
 }
 
@@ -56,5 +65,7 @@ fn unscaled(span: Duration, rate: u64) -> Option<Duration> {
         return None;
     }
     let nanos = (span.as_nanos() * u128::from(TRUE_RATE)).div_ceil(u128::from(rate));
-    Some(Duration::from_nanos(u64::try_from(nanos).expect("a test's time is short") + 1))
+    Some(Duration::from_nanos(
+        u64::try_from(nanos).expect("a test's time is short") + 1,
+    ))
 }

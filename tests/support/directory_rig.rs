@@ -5,9 +5,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use putexd::store::Store;
 use putexd::store::directory::DirectorySettings;
 use putexd::store::directory::{DirectoryStore, layout};
-use putexd::store::{Administer, Store};
 use putexd::types::{Key, Value};
 
 use super::faulty_fs::{FaultyFs, Hang};
@@ -24,7 +24,13 @@ impl DirectoryRig {
     }
 
     pub fn store(&self, call_limit: Duration) -> DirectoryStore {
-        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned(), owner: None }, call_limit)
+        DirectoryStore::at(
+            DirectorySettings {
+                path: self.0.path().to_owned(),
+                owner: None,
+            },
+            call_limit,
+        )
     }
 
     async fn make(&self) {
@@ -41,14 +47,14 @@ impl Rig for DirectoryRig {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(self.store(call_limit))
     }
-    fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(self.store(CALL_LIMIT))
-    }
     async fn delete(&self, key: &Key) {
         fs::remove_dir_all(self.0.path().join(format!("lock-{key}"))).expect("the lock is deleted");
     }
     async fn put_too_large(&self, key: &Key) {
-        let value = Value { body: vec![b'x'; 512 * 1024], ..Value::default() };
+        let value = Value {
+            body: vec![b'x'; 512 * 1024],
+            ..Value::default()
+        };
         let file = too_large::file(&self.0.path().join(format!("lock-{key}")));
         fs::write(file, layout::encode(&value)).expect("the file is replaced");
     }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, DeleteOptions};
+use putexd::store::Store;
 use putexd::store::StoreSettings;
 use putexd::store::etcd::EtcdSettings;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::files::Files;
-use putexd::store::settings::Tls;
-use putexd::store::{Administer, Store};
+use putexd::store::settings::Access;
 use putexd::types::Key;
 use tempfile::TempDir;
 
@@ -46,11 +46,24 @@ impl EtcdServer {
 
     /// Three members of a cluster, with `extra` among their arguments.
     pub fn cluster(extra: &[&str]) -> Vec<Self> {
-        let peers: Vec<String> = (0..3).map(|_| format!("http://127.0.0.1:{}", free_port())).collect();
-        let all: Vec<String> = peers.iter().enumerate().map(|(index, peer)| format!("n{index}={peer}")).collect();
+        let peers: Vec<String> = (0..3)
+            .map(|_| format!("http://127.0.0.1:{}", free_port()))
+            .collect();
+        let all: Vec<String> = peers
+            .iter()
+            .enumerate()
+            .map(|(index, peer)| format!("n{index}={peer}"))
+            .collect();
         let member = |(index, peer): (usize, &String)| {
             let folder = TempDir::new().expect("a temporary folder");
-            Self::member(folder, "http", &format!("n{index}"), peer, &all.join(","), extra)
+            Self::member(
+                folder,
+                "http",
+                &format!("n{index}"),
+                peer,
+                &all.join(","),
+                extra,
+            )
         };
         let mut members: Vec<Self> = peers.iter().enumerate().map(member).collect();
         // All members are launched first, because none of them is healthy alone.
@@ -61,27 +74,52 @@ impl EtcdServer {
         members
     }
 
-    fn member(folder: TempDir, scheme: &str, name: &str, peer: &str, cluster: &str, extra: &[&str]) -> Self {
+    fn member(
+        folder: TempDir,
+        scheme: &str,
+        name: &str,
+        peer: &str,
+        cluster: &str,
+        extra: &[&str],
+    ) -> Self {
         let (port, health_port) = (free_port(), free_port());
         let path = folder.path().display().to_string();
         let urls = [
             ("--name", name.to_owned()),
             ("--data-dir", format!("{path}/data")),
-            ("--listen-client-urls", format!("{scheme}://127.0.0.1:{port}")),
-            ("--advertise-client-urls", format!("{scheme}://127.0.0.1:{port}")),
-            ("--listen-metrics-urls", format!("http://127.0.0.1:{health_port}")),
+            (
+                "--listen-client-urls",
+                format!("{scheme}://127.0.0.1:{port}"),
+            ),
+            (
+                "--advertise-client-urls",
+                format!("{scheme}://127.0.0.1:{port}"),
+            ),
+            (
+                "--listen-metrics-urls",
+                format!("http://127.0.0.1:{health_port}"),
+            ),
             ("--listen-peer-urls", peer.to_owned()),
             ("--initial-advertise-peer-urls", peer.to_owned()),
             ("--initial-cluster", cluster.to_owned()),
             ("--logger", "zap".to_owned()),
             ("--log-level", "warn".to_owned()),
         ];
-        let mut arguments: Vec<String> = urls.into_iter().flat_map(|(flag, text)| [flag.to_owned(), text]).collect();
+        let mut arguments: Vec<String> = urls
+            .into_iter()
+            .flat_map(|(flag, text)| [flag.to_owned(), text])
+            .collect();
         // Servers die in these tests, but the machine does not, so nothing has to be synced.
         arguments.push("--unsafe-no-fsync".to_owned());
         arguments.extend(extra.iter().map(|text| text.replace('@', &path)));
-        let process = ServerProcess::new("etcd", "etcd-server", arguments, folder.path().join("log"));
-        Self { port, health_port, process, folder }
+        let process =
+            ServerProcess::new("etcd", "etcd-server", arguments, folder.path().join("log"));
+        Self {
+            port,
+            health_port,
+            process,
+            folder,
+        }
     }
 
     pub fn port(&self) -> u16 {
@@ -102,7 +140,9 @@ impl EtcdServer {
     }
 
     pub async fn admin(&self) -> Client {
-        Client::connect([self.url()], None).await.expect("the administrator connects")
+        Client::connect([self.url()], None)
+            .await
+            .expect("the administrator connects")
     }
 
     /// Kills the server with SIGKILL.
@@ -139,7 +179,11 @@ impl EtcdServer {
 
 /// Settings without a login.
 pub fn settings(endpoints: Vec<String>) -> EtcdSettings {
-    EtcdSettings { endpoints, prefix: "/putex".to_owned(), login: None, tls: Tls::default() }
+    EtcdSettings {
+        endpoints,
+        prefix: "/putex".to_owned(),
+        access: Access::default(),
+    }
 }
 
 /// Makes the store, as `putexctl init` does.
@@ -172,11 +216,13 @@ impl Rig for EtcdRig {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(remote(StoreSettings::Etcd(self.0.settings()), call_limit))
     }
-    fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(remote(StoreSettings::Etcd(self.0.settings()), super::CALL_LIMIT))
-    }
     async fn delete(&self, key: &Key) {
-        self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");
+        self.0
+            .admin()
+            .await
+            .delete(format!("/putex/locks/{key}"), None)
+            .await
+            .expect("the key is deleted");
     }
     async fn put_too_large(&self, key: &Key) {
         super::too_large::etcd(&self.0.url(), &format!("/putex/locks/{key}")).await;
@@ -187,7 +233,12 @@ impl Rig for EtcdRig {
     }
     async fn wipe(&self) {
         let all = DeleteOptions::new().with_prefix();
-        self.0.admin().await.delete("/putex/", Some(all)).await.expect("everything is deleted");
+        self.0
+            .admin()
+            .await
+            .delete("/putex/", Some(all))
+            .await
+            .expect("everything is deleted");
         init(&self.0.settings()).await;
     }
     fn hang(&self) {

@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use putexd::store::etcd::EtcdSettings;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::files::Files;
-use putexd::store::settings::{Login, Tls};
-use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
+use putexd::store::settings::Access;
+use putexd::store::{Creation, Link, Store, StoreError, WriteOutcome};
 use putexd::types::{Revision, Value};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,7 +26,10 @@ use super::etcd_rig::{EtcdServer, init, settings};
 use super::load::renewals_are_measured;
 use super::process::free_port;
 use super::remote::remote;
-use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
+use super::{
+    CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works,
+    write,
+};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {
     EtcdStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host())
@@ -56,12 +59,19 @@ async fn nothing_is_there_before_init_and_a_second_init_changes_nothing() {
     let server = EtcdServer::start(&[]);
     let store = open(&server.settings());
     up(&store).await;
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init")));
+    assert!(
+        matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init"))
+    );
     assert!(matches!(store.examine().await, Err(StoreError::Missing(_))));
-    assert!(matches!(store.init().await, Ok(Creation::Created(what)) if what.contains("/putex/incarnation")));
+    assert!(
+        matches!(store.init().await, Ok(Creation { what, is_new: true }) if what.contains("/putex/incarnation"))
+    );
     works(&store).await;
     let now = read(&store, &key()).await;
-    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
+    assert!(matches!(
+        store.init().await,
+        Ok(Creation { is_new: false, .. })
+    ));
     assert_eq!(read(&store, &key()).await, now);
 }
 
@@ -69,23 +79,46 @@ async fn nothing_is_there_before_init_and_a_second_init_changes_nothing() {
 async fn a_wiped_cluster_is_missing_and_then_another_incarnation() {
     let (mut server, store) = ready().await;
     for _ in 0..3 {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
+        won(
+            &store,
+            &key(),
+            &attempt(&read(&store, &key()).await, held_by("a")),
+        )
+        .await;
     }
     let before = read(&store, &key()).await;
     server.forget();
     server.come_back();
     until(async || matches!(store.read(&key(), None).await, Err(StoreError::Missing(_)))).await;
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(
+        store
+            .compare_and_set(&key(), &attempt(&before, held_by("b")))
+            .await,
+        WriteOutcome::Conflict
+    );
 
-    assert!(matches!(store.init().await, Ok(Creation::Created(_))));
+    assert!(matches!(
+        store.init().await,
+        Ok(Creation { is_new: true, .. })
+    ));
     // Revisions repeat in the new incarnation. An old base that equals the latest revision again must not win.
     while base(&read(&store, &key()).await) < base(&before) {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("c"))).await;
+        won(
+            &store,
+            &key(),
+            &attempt(&read(&store, &key()).await, held_by("c")),
+        )
+        .await;
     }
     let after = read(&store, &key()).await;
     assert_eq!(base(&after), base(&before));
     assert_ne!(after.incarnation, before.incarnation);
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(
+        store
+            .compare_and_set(&key(), &attempt(&before, held_by("b")))
+            .await,
+        WriteOutcome::Conflict
+    );
     assert_eq!(read(&store, &key()).await, after);
 }
 
@@ -131,15 +164,25 @@ async fn a_member_that_hangs_is_left_for_another_after_one_call() {
     let mut endpoints: Vec<String> = members.iter().map(EtcdServer::url).collect();
     endpoints.rotate_left(follower);
     init(&settings(endpoints.clone())).await;
-    let store = open(&settings(endpoints));
-    works(&store).await;
-    let mut hints = store.watch().await.expect("a watch");
-    let before = read(&store, &key()).await;
-
-    members[follower].hang();
-    let since = Instant::now();
-    let outcome = store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await;
-    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    // Each connection begins at a random member: one that begins at the follower is looked for.
+    let mut tries = 0..40;
+    let (store, mut hints, since) = loop {
+        tries.next().expect("a connection to the follower");
+        let store = open(&settings(endpoints.clone()));
+        works(&store).await;
+        let hints = store.watch().await.expect("a watch");
+        let before = read(&store, &key()).await;
+        members[follower].hang();
+        let since = Instant::now();
+        let outcome = store
+            .compare_and_set(&key(), &attempt(&before, held_by("b")))
+            .await;
+        if matches!(outcome, WriteOutcome::Unknown(_)) {
+            break (store, hints, since);
+        }
+        assert!(matches!(outcome, WriteOutcome::Won(_)), "{outcome:?}");
+        members[follower].release();
+    };
     usable(&store, &key()).await;
     assert!(since.elapsed() < CALL_LIMIT * 3, "{:?}", since.elapsed());
     while within(hints.next()).await.is_some() {}
@@ -158,10 +201,17 @@ async fn a_member_without_the_others_is_no_store() {
     let mut link = store.link();
     members[1].die();
     members[2].die();
-    let outcome = store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await;
+    let outcome = store
+        .compare_and_set(&key(), &attempt(&before, held_by("b")))
+        .await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
-    within(link.wait_for(|link| matches!(link, Link::Down(_)))).await.expect("the store lives");
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
+    within(link.wait_for(|link| !link.is_up()))
+        .await
+        .expect("the store lives");
+    assert!(matches!(
+        store.read(&key(), None).await,
+        Err(StoreError::Unreachable(_))
+    ));
     while within(hints.next()).await.is_some() {}
     members[1].come_back();
     works(&store).await;
@@ -175,7 +225,7 @@ async fn endpoints_where_nobody_answers_are_passed_over_and_named_when_there_is_
     works(&store).await;
     server.die();
     let mut link = store.link();
-    let all = |link: &Link| matches!(link, Link::Down(why) if why.contains(&nobody) && why.contains(&server.url()));
+    let all = |link: &Link| matches!(&link.down, Some(why) if why.contains(&nobody) && why.contains(&server.url()));
     within(link.wait_for(all)).await.expect("the store lives");
 }
 
@@ -198,7 +248,12 @@ async fn an_idle_watch_goes_on() {
     // Longer than the store tolerates silence from the server.
     let idle = tokio::time::timeout(CALL_LIMIT * 5, hints.next()).await;
     assert!(idle.is_err(), "{idle:?}");
-    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
+    won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("b")),
+    )
+    .await;
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 
@@ -207,19 +262,41 @@ async fn what_was_compacted_is_not_remembered_and_the_rest_is() {
     let (server, store) = ready().await;
     let mut made = Vec::new();
     for round in 0..4 {
-        made.push(won(&store, &key(), &attempt(&read(&store, &key()).await, held_by(&round.to_string()))).await);
+        made.push(
+            won(
+                &store,
+                &key(),
+                &attempt(&read(&store, &key()).await, held_by(&round.to_string())),
+            )
+            .await,
+        );
     }
     let mut hints = store.watch().await.expect("a watch");
     let replaced = async |revision| {
-        store.read(&key(), Some(revision)).await.expect("a snapshot").entry.map(|entry| entry.revision)
+        store
+            .read(&key(), Some(revision))
+            .await
+            .expect("a snapshot")
+            .entry
+            .map(|entry| entry.revision)
     };
     assert_eq!(replaced(made[1]).await, Some(made[0]));
     let compaction = i64::try_from(made[2].0).expect("a revision");
-    server.admin().await.compact(compaction, None).await.expect("it is compacted");
+    server
+        .admin()
+        .await
+        .compact(compaction, None)
+        .await
+        .expect("it is compacted");
     assert_eq!(replaced(made[1]).await, None);
     assert_eq!(replaced(made[2]).await, None);
     assert_eq!(replaced(made[3]).await, Some(made[2]));
-    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
+    won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 
@@ -227,22 +304,60 @@ async fn what_was_compacted_is_not_remembered_and_the_rest_is() {
 async fn a_key_that_was_deleted_and_made_again_replaced_nothing() {
     let (server, store) = ready().await;
     works(&store).await;
-    server.admin().await.delete("/putex/locks/database", None).await.expect("it is deleted");
-    let again = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
+    server
+        .admin()
+        .await
+        .delete("/putex/locks/database", None)
+        .await
+        .expect("it is deleted");
+    let again = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("b")),
+    )
+    .await;
     for revision in [again, Revision(again.0 - 1), Revision(again.0 - 2)] {
-        assert_eq!(store.read(&key(), Some(revision)).await.expect("a snapshot").entry, None, "{revision}");
+        assert_eq!(
+            store
+                .read(&key(), Some(revision))
+                .await
+                .expect("a snapshot")
+                .entry,
+            None,
+            "{revision}"
+        );
     }
 }
 
 #[tokio::test]
 async fn what_others_put_is_a_body_and_what_it_replaced_is_known() {
     let (server, store) = ready().await;
-    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    server.admin().await.put("/putex/locks/database", "node-7", None).await.expect("it is put");
+    let first = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
+    server
+        .admin()
+        .await
+        .put("/putex/locks/database", "node-7", None)
+        .await
+        .expect("it is put");
     let now = read(&store, &key()).await;
-    let plain = Value { body: b"node-7".to_vec(), ..Value::default() };
-    assert_eq!(now.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain));
-    let replaced = store.read(&key(), Some(base(&now))).await.expect("a snapshot").entry;
+    let plain = Value {
+        body: b"node-7".to_vec(),
+        ..Value::default()
+    };
+    assert_eq!(
+        now.entry.as_ref().and_then(|entry| entry.value.clone()),
+        Some(plain)
+    );
+    let replaced = store
+        .read(&key(), Some(base(&now)))
+        .await
+        .expect("a snapshot")
+        .entry;
     assert_eq!(replaced.map(|entry| entry.revision), Some(first));
     won(&store, &key(), &attempt(&now, held_by("b"))).await;
 }
@@ -267,12 +382,17 @@ async fn a_lost_answer_is_no_conflict() {
     up(&store).await;
     let now = read(&store, &key()).await;
     proxy.state.mute.store(true, Ordering::SeqCst);
-    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("b"))).await;
+    let outcome = store
+        .compare_and_set(&key(), &attempt(&now, held_by("b")))
+        .await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     proxy.state.mute.store(false, Ordering::SeqCst);
     usable(&store, &key()).await;
     let after = read(&store, &key()).await;
-    assert_eq!(after.entry.as_ref().and_then(|entry| entry.value.clone()), Some(held_by("b")));
+    assert_eq!(
+        after.entry.as_ref().and_then(|entry| entry.value.clone()),
+        Some(held_by("b"))
+    );
     assert!(base(&after) > base(&now));
 }
 
@@ -284,11 +404,23 @@ async fn a_creation_that_is_late_does_not_win_once_the_key_was_deleted() {
     up(&slow).await;
     let absent = read(&slow, &key()).await;
     assert_eq!(absent.entry, None);
-    let outcome = slow.compare_and_set(&key(), &attempt(&absent, held_by("slow"))).await;
+    let outcome = slow
+        .compare_and_set(&key(), &attempt(&absent, held_by("slow")))
+        .await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
 
-    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    server.admin().await.delete("/putex/locks/database", None).await.expect("it is deleted");
+    won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
+    server
+        .admin()
+        .await
+        .delete("/putex/locks/database", None)
+        .await
+        .expect("it is deleted");
     proxy.state.release.notify_one();
     until(async || proxy.state.answered.load(Ordering::SeqCst)).await;
     assert_eq!(read(&store, &key()).await.entry, None);
@@ -316,14 +448,18 @@ struct ProxyState {
 
 impl Proxy {
     async fn start(server: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a loopback port");
         let port = listener.local_addr().expect("the port's address").port();
         let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
         // This task ends with the test's runtime.
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else { continue };
+                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else {
+                    continue;
+                };
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = upstream.into_split();
                 tokio::spawn(ask(Arc::clone(&shared), from_client, to_server));
@@ -361,7 +497,9 @@ async fn ask(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWrite
 async fn answer(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        state.answered.fetch_or(state.released.load(Ordering::SeqCst), Ordering::SeqCst);
+        state
+            .answered
+            .fetch_or(state.released.load(Ordering::SeqCst), Ordering::SeqCst);
         if !state.mute.load(Ordering::SeqCst) {
             // The client may have disconnected already.
             let _ = to.write_all(&buffer[..length]).await;
@@ -374,42 +512,81 @@ async fn answer(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWr
 async fn protect(server: &EtcdServer) -> Client {
     add_users(server.admin().await, "s3 cret").await;
     let login = ConnectOptions::new().with_user("root", "r");
-    Client::connect([server.url()], Some(login)).await.expect("root connects")
+    Client::connect([server.url()], Some(login))
+        .await
+        .expect("root connects")
 }
 
 async fn add_users(mut admin: Client, password: &str) {
     admin.role_add("putexd").await.expect("a role");
     let permission = Permission::read_write("/putex/").with_prefix();
-    admin.role_grant_permission("putexd", permission).await.expect("a permission");
-    admin.user_add("putexd", password, None).await.expect("a user");
-    admin.user_grant_role("putexd", "putexd").await.expect("a role of the user");
+    admin
+        .role_grant_permission("putexd", permission)
+        .await
+        .expect("a permission");
+    admin
+        .user_add("putexd", password, None)
+        .await
+        .expect("a user");
+    admin
+        .user_grant_role("putexd", "putexd")
+        .await
+        .expect("a role of the user");
     admin.role_add("root").await.expect("a role");
     admin.user_add("root", "r", None).await.expect("a user");
-    admin.user_grant_role("root", "root").await.expect("a role of the user");
+    admin
+        .user_grant_role("root", "root")
+        .await
+        .expect("a role of the user");
     admin.auth_enable().await.expect("users and roles are on");
 }
 
 #[tokio::test]
 async fn no_secret_is_seen_on_the_way() {
     let folder = TempDir::new().expect("a temporary folder");
-    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
-    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    certificate(
+        folder.path(),
+        "ca",
+        "basicConstraints=critical,CA:TRUE",
+        None,
+    );
+    certificate(
+        folder.path(),
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("ca"),
+    );
     let open_server = EtcdServer::start(&[]);
-    let server = EtcdServer::start_in(folder, "https", &["--cert-file=@/server.pem", "--key-file=@/server.key"]);
+    let server = EtcdServer::start_in(
+        folder,
+        "https",
+        &["--cert-file=@/server.pem", "--key-file=@/server.key"],
+    );
     password_in(server.folder());
     let store = |capture: &Capture, scheme: &str| {
         let place = format!("endpoints = [\"{scheme}://127.0.0.1:{}\"]", capture.port);
         let login = "user = \"putexd\"\npassword-file = \"@/password\"";
-        let ca = if scheme == "https" { "tls-ca = \"@/ca.pem\"" } else { "" };
+        let ca = if scheme == "https" {
+            "tls-ca = \"@/ca.pem\""
+        } else {
+            ""
+        };
         let text = format!("type = \"etcd\"\n{place}\n{login}\n{ca}\n");
         remote(configured(server.folder(), &text), CALL_LIMIT)
     };
     let authority = std::fs::read(server.folder().join("ca.pem")).expect("the authority");
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
     let url = format!("https://127.0.0.1:{}", server.port());
-    let endpoint = Endpoint::from_shared(url).and_then(|endpoint| endpoint.tls_config(tls)).expect("an endpoint");
-    let channel = endpoint.connect().await.expect("the administrator connects");
-    let admin = Client::from_channel(Channel::Tonic(channel), None).await.expect("the administrator connects");
+    let endpoint = Endpoint::from_shared(url)
+        .and_then(|endpoint| endpoint.tls_config(tls))
+        .expect("an endpoint");
+    let channel = endpoint
+        .connect()
+        .await
+        .expect("the administrator connects");
+    let admin = Client::from_channel(Channel::Tonic(channel), None)
+        .await
+        .expect("the administrator connects");
     for admin in [open_server.admin().await, admin] {
         add_users(admin, PASSWORD).await;
     }
@@ -420,7 +597,10 @@ async fn no_secret_is_seen_on_the_way() {
     up(&plain).await;
     plain.init().await.expect("the store is made");
     works(&plain).await;
-    assert!(!capture.seen(&[PASSWORD]).is_empty(), "this is what a secret looks like");
+    assert!(
+        !capture.seen(&[PASSWORD]).is_empty(),
+        "this is what a secret looks like"
+    );
     // A server in between claims that there is no TLS.
     let capture = Capture::before(open_server.port()).await;
     turned_away(&store(&capture, "https")).await;
@@ -437,16 +617,33 @@ async fn no_secret_is_seen_on_the_way() {
 #[tokio::test]
 async fn an_authority_of_ones_own_replaces_the_public_ones() {
     const NAME: &str = "etcd_specific::an_authority_of_ones_own_replaces_the_public_ones";
-    let Some(folder) = with_public_authority(NAME) else { return };
-    certificate(&folder, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let Some(folder) = with_public_authority(NAME) else {
+        return;
+    };
+    certificate(
+        &folder,
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("public"),
+    );
     let of = folder.display();
-    let extra = [format!("--cert-file={of}/server.pem"), format!("--key-file={of}/server.key")];
+    let extra = [
+        format!("--cert-file={of}/server.pem"),
+        format!("--key-file={of}/server.key"),
+    ];
     let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
     let server = EtcdServer::start_in(TempDir::new().expect("a folder"), "https", &extra);
     let settings = settings(vec![format!("https://127.0.0.1:{}", server.port())]);
     up(&open(&settings)).await;
-    let tls = Tls { ca_file: Some(folder.join("own.pem")), client: None };
-    let (reason, _) = turned_away(&open(&EtcdSettings { tls, ..settings })).await;
+    let tls = Access {
+        ca_file: Some(folder.join("own.pem")),
+        ..Access::default()
+    };
+    let (reason, _) = turned_away(&open(&EtcdSettings {
+        access: tls,
+        ..settings
+    }))
+    .await;
     assert!(reason.contains("certificate"), "{reason}");
 }
 
@@ -455,8 +652,15 @@ async fn user_and_password_are_read_at_each_connect_and_the_least_permissions_do
     let server = EtcdServer::start(&[]);
     let password_file = server.folder().join("password");
     write(&password_file, "wrong\n");
-    let login = Some(Login { user: "putexd".to_owned(), password_file: password_file.clone() });
-    let own = EtcdSettings { login, ..server.settings() };
+    let login = Access {
+        user: Some("putexd".to_owned()),
+        password_file: Some(password_file.clone()),
+        ..Access::default()
+    };
+    let own = EtcdSettings {
+        access: login,
+        ..server.settings()
+    };
     // The server does not ask for a login yet.
     init(&own).await;
     let mut root = protect(&server).await;
@@ -466,46 +670,81 @@ async fn user_and_password_are_read_at_each_connect_and_the_least_permissions_do
     assert!(reason.contains("authentication failed"), "{reason}");
     assert!(matches!(error, StoreError::Denied(_)), "{error}");
     let (_, error) = turned_away(&open(&server.settings())).await;
-    assert!(matches!(&error, StoreError::Denied(why) if why.contains("user name is empty")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Denied(why) if why.contains("user name is empty")),
+        "{error}"
+    );
     write(&password_file, "s3 cret\n");
     works(&store).await;
-    store.examine().await.expect("a user who may not list members is no failure");
+    store
+        .examine()
+        .await
+        .expect("a user who may not list members is no failure");
 
     // The change of the password ends the token that the old password had got.
     write(&password_file, "other");
-    root.user_change_password("putexd", "other").await.expect("it is changed");
+    root.user_change_password("putexd", "other")
+        .await
+        .expect("it is changed");
     until(async || store.read(&key(), None).await.is_ok()).await;
     works(&store).await;
 
-    let elsewhere = EtcdSettings { prefix: "/elsewhere".to_owned(), ..own };
+    let elsewhere = EtcdSettings {
+        prefix: "/elsewhere".to_owned(),
+        ..own
+    };
     let (_, error) = turned_away(&open(&elsewhere)).await;
-    assert!(matches!(&error, StoreError::Denied(why) if why.contains("permission denied")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Denied(why) if why.contains("permission denied")),
+        "{error}"
+    );
 }
 
-/// The token lasts for a second, and is renewed several times.
+/// The token lasts for three seconds at most, and is renewed several times.
 #[tokio::test]
 async fn a_login_that_expires_is_renewed_and_no_connection_is_lost() {
     let folder = TempDir::new().expect("a temporary folder");
-    certificate(folder.path(), "jwt", "basicConstraints=critical,CA:TRUE", None);
-    let token = "--auth-token=jwt,pub-key=@/jwt.pem,priv-key=@/jwt.key,sign-method=ES256,ttl=1s";
+    certificate(
+        folder.path(),
+        "jwt",
+        "basicConstraints=critical,CA:TRUE",
+        None,
+    );
+    let token = "--auth-token=jwt,pub-key=@/jwt.pem,priv-key=@/jwt.key,sign-method=ES256,ttl=3s";
     let server = EtcdServer::start_in(folder, "http", &[token]);
     let password_file = server.folder().join("password");
     write(&password_file, "s3 cret");
     init(&server.settings()).await;
     let mut root = protect(&server).await;
-    let login = Some(Login { user: "putexd".to_owned(), password_file });
-    let store = open(&EtcdSettings { login, ..server.settings() });
+    let login = Access {
+        user: Some("putexd".to_owned()),
+        password_file: Some(password_file),
+        ..Access::default()
+    };
+    let store = open(&EtcdSettings {
+        access: login,
+        ..server.settings()
+    });
     up(&store).await;
     let mut link = store.link();
     link.mark_unchanged();
     let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_secs(4) {
+    // An expiry is in whole seconds: a token of one second could be over before the call that it was made for.
+    while began.elapsed() < Duration::from_secs(7) {
         works(&store).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(!link.has_changed().expect("the store is there"), "{:?}", *link.borrow());
+    assert!(
+        !link.has_changed().expect("the store is there"),
+        "{:?}",
+        *link.borrow()
+    );
     // The token of the administrator, which nobody renews, shows that tokens did expire.
-    let error = root.user_list().await.expect_err("the token has expired").to_string();
+    let error = root
+        .user_list()
+        .await
+        .expect_err("the token has expired")
+        .to_string();
     assert!(error.contains("invalid auth token"), "{error}");
 }
 
@@ -513,8 +752,16 @@ async fn a_login_that_expires_is_renewed_and_no_connection_is_lost() {
 async fn credentials_that_cannot_be_read_are_named() {
     let server = EtcdServer::start(&[]);
     let password_file = server.folder().join("absent");
-    let login = Some(Login { user: "putexd".to_owned(), password_file });
-    let (reason, error) = turned_away(&open(&EtcdSettings { login, ..server.settings() })).await;
+    let login = Access {
+        user: Some("putexd".to_owned()),
+        password_file: Some(password_file),
+        ..Access::default()
+    };
+    let (reason, error) = turned_away(&open(&EtcdSettings {
+        access: login,
+        ..server.settings()
+    }))
+    .await;
     assert!(reason.contains("absent"), "{reason}");
     assert!(matches!(error, StoreError::Denied(_)), "{error}");
 }
@@ -523,39 +770,80 @@ async fn credentials_that_cannot_be_read_are_named() {
 async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     let folder = TempDir::new().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
-    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
-    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
-    certificate(folder.path(), "client", "extendedKeyUsage=clientAuth", Some("ca"));
-    let tls = Tls { ca_file: Some(path("ca.pem")), client: Some((path("client.pem"), path("client.key"))) };
-    let extra =
-        ["--cert-file=@/server.pem", "--key-file=@/server.key", "--trusted-ca-file=@/ca.pem", "--client-cert-auth"];
+    certificate(
+        folder.path(),
+        "ca",
+        "basicConstraints=critical,CA:TRUE",
+        None,
+    );
+    certificate(
+        folder.path(),
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("ca"),
+    );
+    certificate(
+        folder.path(),
+        "client",
+        "extendedKeyUsage=clientAuth",
+        Some("ca"),
+    );
+    let tls = Access {
+        ca_file: Some(path("ca.pem")),
+        certificate: Some(path("client.pem")),
+        key: Some(path("client.key")),
+        ..Access::default()
+    };
+    let extra = [
+        "--cert-file=@/server.pem",
+        "--key-file=@/server.key",
+        "--trusted-ca-file=@/ca.pem",
+        "--client-cert-auth",
+    ];
     let server = EtcdServer::start_in(folder, "https", &extra);
     let secure = vec![format!("https://127.0.0.1:{}", server.port())];
-    let good = EtcdSettings { tls: tls.clone(), ..settings(secure.clone()) };
+    let good = EtcdSettings {
+        access: tls.clone(),
+        ..settings(secure.clone())
+    };
     init(&good).await;
     works(&open(&good)).await;
 
-    let unknown = Tls { ca_file: None, ..tls.clone() };
-    let nameless = Tls { client: None, ..tls.clone() };
-    for (tls, endpoints, word) in
-        [(unknown, &secure, "certificate"), (nameless, &secure, ""), (Tls::default(), &vec![server.url()], "")]
-    {
-        let (reason, error) = turned_away(&open(&EtcdSettings { tls, ..settings(endpoints.clone()) })).await;
+    let unknown = Access {
+        ca_file: None,
+        ..tls.clone()
+    };
+    let nameless = Access {
+        certificate: None,
+        key: None,
+        ..tls.clone()
+    };
+    for (tls, endpoints, word) in [
+        (unknown, &secure, "certificate"),
+        (nameless, &secure, ""),
+        (Access::default(), &vec![server.url()], ""),
+    ] {
+        let (reason, error) = turned_away(&open(&EtcdSettings {
+            access: tls,
+            ..settings(endpoints.clone())
+        }))
+        .await;
         assert!(reason.contains(word), "{reason}");
-        assert!(matches!(error, StoreError::Unreachable(_) | StoreError::Unfit(_)), "{error}");
+        assert!(
+            matches!(error, StoreError::Unreachable(_) | StoreError::Unfit(_)),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_examination_shows_each_endpoint_and_what_is_doubtful() {
+async fn an_examination_shows_what_is_doubtful() {
     let (mut server, store) = ready().await;
     let found = store.examine().await.expect("an examination");
-    let fact =
-        |name| found.facts.iter().filter(|(key, _)| *key == name).map(|(_, text)| text.as_str()).collect::<Vec<_>>();
-    assert!(fact("endpoint")[0].contains(&server.url()), "{found:?}");
-    assert_eq!((fact("members"), fact("leader")), (vec!["n0"], vec!["n0"]));
-    assert!(fact("prefix")[0].contains("\"/putex\", incarnation "), "{found:?}");
-    assert!(found.warnings.iter().any(|text| text.contains("one member")), "{found:?}");
+    assert!(
+        found.what.contains("\"/putex\" in etcd, incarnation "),
+        "{found:?}"
+    );
     server.die();
 
     let mut members = EtcdServer::cluster(&[]);
@@ -566,18 +854,30 @@ async fn an_examination_shows_each_endpoint_and_what_is_doubtful() {
     // Two members are enough to begin with, and the third may come later. For some versions of etcd there is a warning
     // in any case, which is left out.
     let of_members = |warnings: &[String]| -> Vec<String> {
-        warnings.iter().filter(|warning| !warning.contains("upgrade it")).cloned().collect()
+        warnings
+            .iter()
+            .filter(|warning| !warning.contains("upgrade it"))
+            .cloned()
+            .collect()
     };
     warned(&store, |warnings| of_members(warnings).is_empty()).await;
     members[2].die();
     let dead = members[2].url();
-    warned(&store, |warnings| matches!(&of_members(warnings)[..], [warning] if warning.contains(&dead))).await;
+    warned(
+        &store,
+        |warnings| matches!(&of_members(warnings)[..], [warning] if warning.contains(&dead)),
+    )
+    .await;
 }
 
 /// Waits until an examination gives the warnings that are `wanted`.
 async fn warned(store: &EtcdStore, wanted: impl Fn(&[String]) -> bool) {
     let warned = async {
-        while !store.examine().await.is_ok_and(|found| wanted(&found.warnings)) {
+        while !store
+            .examine()
+            .await
+            .is_ok_and(|found| wanted(&found.warnings))
+        {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -591,20 +891,40 @@ async fn a_full_database_says_so_and_can_be_read() {
     let store = open(&server.settings());
     works(&store).await;
     let mut admin = server.admin().await;
-    let full = async { while admin.put("/other", vec![b'x'; 64 * 1024], None).await.is_ok() {} };
+    let full = async {
+        while admin
+            .put("/other", vec![b'x'; 64 * 1024], None)
+            .await
+            .is_ok()
+        {}
+    };
     within(full).await;
     let now = read(&store, &key()).await;
-    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("b"))).await;
-    assert!(matches!(&outcome, WriteOutcome::Unknown(why) if why.contains("space exceeded")), "{outcome:?}");
+    let outcome = store
+        .compare_and_set(&key(), &attempt(&now, held_by("b")))
+        .await;
+    assert!(
+        matches!(&outcome, WriteOutcome::Unknown(why) if why.to_string().contains("space exceeded")),
+        "{outcome:?}"
+    );
     assert_eq!(read(&store, &key()).await, now);
     let found = store.examine().await.expect("an examination");
-    assert!(found.warnings.iter().any(|text| text.contains("alarm disarm")), "{found:?}");
+    assert!(
+        found
+            .warnings
+            .iter()
+            .any(|text| text.contains("alarm disarm")),
+        "{found:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compare_and_set_is_measured() {
     const ROUNDS: usize = 51;
-    for (what, flag) in [("without fsync", "--unsafe-no-fsync"), ("with fsync", "--unsafe-no-fsync=false")] {
+    for (what, flag) in [
+        ("without fsync", "--unsafe-no-fsync"),
+        ("with fsync", "--unsafe-no-fsync=false"),
+    ] {
         let members = EtcdServer::cluster(&[flag]);
         let settings = settings(members.iter().map(EtcdServer::url).collect());
         init(&settings).await;
@@ -620,7 +940,10 @@ async fn a_compare_and_set_is_measured() {
             now = read(&store, &key()).await;
         }
         times.sort();
-        println!("etcd, three members {what}: a compare-and-set takes {:?}, the median of {ROUNDS}", times[ROUNDS / 2]);
+        println!(
+            "etcd, three members {what}: a compare-and-set takes {:?}, the median of {ROUNDS}",
+            times[ROUNDS / 2]
+        );
     }
 }
 

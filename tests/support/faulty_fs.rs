@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use tempfile::TempDir;
 
@@ -58,10 +59,16 @@ pub fn is_there() -> bool {
         Ok(_) => return true,
         Err(error) => format!("/dev/fuse cannot be opened: {error}"),
     };
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "{missing}, and CI=true allows no skipping"
+    );
     // The test harness captures what `eprintln!` prints, but not what is written to stderr itself.
     ONCE.call_once(|| {
-        let _ = writeln!(io::stderr(), "\n*** ALL TESTS OF THE SHARED DIRECTORY ARE SKIPPED: {missing} ***\n");
+        let _ = writeln!(
+            io::stderr(),
+            "\n*** ALL TESTS OF THE SHARED DIRECTORY ARE SKIPPED: {missing} ***\n"
+        );
     });
     false
 }
@@ -71,25 +78,42 @@ impl FaultyFs {
     /// they did their work, or if the folder behind the file system is changed.
     pub fn mount(ttl: Duration) -> Self {
         // In memory, if there is /dev/shm: the disk is not what is tested.
-        let backing = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let backing = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .expect("a folder");
         let mount = tempfile::tempdir().expect("a folder");
         let root = backing.path().to_owned();
         let inner = Arc::new(Inner {
             root: root.clone(),
             ttl,
-            inodes: Mutex::new(Inodes { paths: [(1, root.clone())].into(), numbers: [(root, 1)].into() }),
+            inodes: Mutex::new(Inodes {
+                paths: [(1, root.clone())].into(),
+                numbers: [(root, 1)].into(),
+            }),
             next: AtomicU64::new(2),
             files: Mutex::default(),
             listings: Mutex::default(),
-            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, replaces: false, hanging: None }),
+            weather: Mutex::new(Weather {
+                mischief: Mischief::default(),
+                dead: false,
+                replaces: false,
+                hanging: None,
+            }),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         });
         let mut config = Config::default();
         config.n_threads = Some(4);
         config.clone_fd = true;
         let session = fuser::spawn_mount(Passthrough(Arc::clone(&inner)), mount.path(), &config)
-            .unwrap_or_else(|error| panic!("cannot mount ({error}): install the Debian package fuse3"));
-        Self { inner, _session: session, mount, backing }
+            .unwrap_or_else(|error| {
+                panic!("cannot mount ({error}): install the Debian package fuse3")
+            });
+        Self {
+            inner,
+            _session: session,
+            mount,
+            backing,
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -102,7 +126,10 @@ impl FaultyFs {
 
     /// Calls that match `hang` are not answered from now on.
     pub fn hang(&self, hang: Hang) {
-        self.inner.weather().hanging.get_or_insert((hang, Vec::new()));
+        self.inner
+            .weather()
+            .hanging
+            .get_or_insert((hang, Vec::new()));
     }
 
     /// The folder behind the file system, in which no fault happens, as another host sees it.
@@ -112,7 +139,11 @@ impl FaultyFs {
 
     /// The number of calls that hang.
     pub fn hanging(&self) -> usize {
-        self.inner.weather().hanging.as_ref().map_or(0, |(_, waiting)| waiting.len())
+        self.inner
+            .weather()
+            .hanging
+            .as_ref()
+            .map_or(0, |(_, waiting)| waiting.len())
     }
 
     /// Carries out the calls that hang, and ends the hanging.
@@ -145,9 +176,16 @@ impl Drop for FaultyFs {
         self.release();
         // The unmount is lazy, because those threads may still have a folder open.
         let unmount = ["-u", "-z", "-q"].map(OsStr::new);
-        let unmounted = Command::new("fusermount3").args(unmount).arg(self.mount.path()).status();
+        let unmounted = Command::new("fusermount3")
+            .args(unmount)
+            .arg(self.mount.path())
+            .status();
         if !unmounted.is_ok_and(|status| status.success()) {
-            let _ = writeln!(io::stderr(), "{} stays mounted", self.mount.path().display());
+            let _ = writeln!(
+                io::stderr(),
+                "{} stays mounted",
+                self.mount.path().display()
+            );
         }
     }
 }
@@ -197,7 +235,11 @@ impl Inner {
     }
 
     fn path(&self, inode: INodeNo) -> io::Result<PathBuf> {
-        lock(&self.inodes).paths.get(&inode.0).cloned().ok_or_else(|| io::Error::from_raw_os_error(116))
+        lock(&self.inodes)
+            .paths
+            .get(&inode.0)
+            .cloned()
+            .ok_or_else(|| io::Error::from_raw_os_error(116))
     }
 
     fn child(&self, parent: INodeNo, name: &OsStr) -> io::Result<PathBuf> {
@@ -242,7 +284,11 @@ impl Inner {
         for (path, number) in moved {
             inodes.numbers.remove(&path);
             let below = path.strip_prefix(from).expect("it begins so");
-            let path = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
+            let path = if below.as_os_str().is_empty() {
+                to.to_owned()
+            } else {
+                to.join(below)
+            };
             inodes.paths.insert(number, path.clone());
             inodes.numbers.insert(path, number);
         }
@@ -256,11 +302,17 @@ impl Inner {
     }
 
     fn file(&self, handle: FileHandle) -> io::Result<Arc<File>> {
-        lock(&self.files).get(&handle.0).cloned().ok_or_else(|| io::Error::from_raw_os_error(9))
+        lock(&self.files)
+            .get(&handle.0)
+            .cloned()
+            .ok_or_else(|| io::Error::from_raw_os_error(9))
     }
 
     fn hangs(&self, hang: &Hang, doing: Doing, inode: INodeNo) -> bool {
-        let within = |folder: &str| self.path(inode).is_ok_and(|path| path.starts_with(self.root.join(folder)));
+        let within = |folder: &str| {
+            self.path(inode)
+                .is_ok_and(|path| path.starts_with(self.root.join(folder)))
+        };
         match hang {
             Hang::All => true,
             Hang::Below(folder) => within(folder),
@@ -270,15 +322,20 @@ impl Inner {
 
     /// A random number below `below`, by SplitMix64.
     fn draw(&self, below: u64) -> u64 {
-        let mut random = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut random = self
+            .random
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (random ^ (random >> 31)) % below
     }
 
     fn fate(&self, mischief: Mischief) -> (Fate, Duration) {
-        let wait =
-            if self.draw(100) < mischief.delay { Duration::from_micros(self.draw(10_000)) } else { Duration::ZERO };
+        let wait = if self.draw(100) < mischief.delay {
+            Duration::from_micros(self.draw(10_000))
+        } else {
+            Duration::ZERO
+        };
         let drawn = self.draw(100);
         let fate = if drawn < mischief.fail {
             Fate::Fails
@@ -329,7 +386,11 @@ impl Passthrough {
         let inner = Arc::clone(&self.0);
         let mut weather = self.0.weather();
         let (fate, wait) = inner.fate(weather.mischief);
-        let fate = if doing != Doing::Look || fate == Fate::Fails { fate } else { Fate::Good };
+        let fate = if doing != Doing::Look || fate == Fate::Fails {
+            fate
+        } else {
+            Fate::Good
+        };
         let work = move || {
             let dead = inner.weather().dead;
             let fate = if dead { Fate::Fails } else { fate };
@@ -360,7 +421,9 @@ impl Passthrough {
         reply: ReplyEmpty,
         call: impl Fn(&Inner) -> io::Result<()> + Send + 'static,
     ) {
-        self.answer(doing, inode, reply, call, |reply, _, done| empty(reply, done));
+        self.answer(doing, inode, reply, call, |reply, _, done| {
+            empty(reply, done)
+        });
     }
 }
 
@@ -449,32 +512,67 @@ impl Filesystem for Passthrough {
     ) {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         self.change(Doing::Rename, parent, reply, move |inner| {
-            inner.rename(&inner.child(parent, &name)?, &inner.child(new_parent, &new_name)?)
+            inner.rename(
+                &inner.child(parent, &name)?,
+                &inner.child(new_parent, &new_name)?,
+            )
         });
     }
 
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let name = name.to_owned();
         let exclusive = flags & 0o200 != 0;
         let create = move |inner: &Inner| {
             let path = inner.child(parent, &name)?;
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).create_new(exclusive).truncate(!exclusive);
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .create_new(exclusive)
+                .truncate(!exclusive);
             let handle = inner.open(options.open(&path)?);
             Ok((handle, inner.attributes(&path)?))
         };
-        self.answer(Doing::Change, parent, reply, create, |reply, inner, done| match done {
-            Ok((handle, attributes)) => {
-                reply.created(&inner.ttl, &attributes, Generation(0), handle, FopenFlags::FOPEN_DIRECT_IO);
-            }
-            Err(error) => reply.error(error),
-        });
+        self.answer(
+            Doing::Change,
+            parent,
+            reply,
+            create,
+            |reply, inner, done| match done {
+                Ok((handle, attributes)) => {
+                    reply.created(
+                        &inner.ttl,
+                        &attributes,
+                        Generation(0),
+                        handle,
+                        FopenFlags::FOPEN_DIRECT_IO,
+                    );
+                }
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.0 & 0o3 != 0;
-        let open =
-            move |inner: &Inner| Ok(inner.open(OpenOptions::new().read(true).write(writes).open(inner.path(inode)?)?));
+        let open = move |inner: &Inner| {
+            Ok(inner.open(
+                OpenOptions::new()
+                    .read(true)
+                    .write(writes)
+                    .open(inner.path(inode)?)?,
+            ))
+        };
         self.answer(Doing::Look, inode, reply, open, opened);
     }
 
@@ -495,10 +593,16 @@ impl Filesystem for Passthrough {
             bytes.truncate(length);
             Ok(bytes)
         };
-        self.answer(Doing::Look, inode, reply, read, |reply, _, done| match done {
-            Ok(bytes) => reply.data(&bytes),
-            Err(error) => reply.error(error),
-        });
+        self.answer(
+            Doing::Look,
+            inode,
+            reply,
+            read,
+            |reply, _, done| match done {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn write(
@@ -518,10 +622,16 @@ impl Filesystem for Passthrough {
             inner.file(handle)?.write_all_at(&data, offset)?;
             Ok(u32::try_from(data.len()).expect("it came in one"))
         };
-        self.answer(Doing::Change, inode, reply, write, |reply, _, done| match done {
-            Ok(length) => reply.written(length),
-            Err(error) => reply.error(error),
-        });
+        self.answer(
+            Doing::Change,
+            inode,
+            reply,
+            write,
+            |reply, _, done| match done {
+                Ok(length) => reply.written(length),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn release(
@@ -545,26 +655,52 @@ impl Filesystem for Passthrough {
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let list = move |inner: &Inner| {
-            let mut listing = vec![(".".into(), FileType::Directory), ("..".into(), FileType::Directory)];
+            let mut listing = vec![
+                (".".into(), FileType::Directory),
+                ("..".into(), FileType::Directory),
+            ];
             for entry in fs::read_dir(inner.path(inode)?)? {
                 let entry = entry?;
                 // The entry may be gone by now.
-                let Ok(kind) = entry.file_type() else { continue };
-                listing.push((entry.file_name(), FileType::from_std(kind).unwrap_or(FileType::RegularFile)));
+                let Ok(kind) = entry.file_type() else {
+                    continue;
+                };
+                listing.push((
+                    entry.file_name(),
+                    FileType::from_std(kind).unwrap_or(FileType::RegularFile),
+                ));
             }
             let handle = inner.next.fetch_add(1, Ordering::Relaxed);
             lock(&inner.listings).insert(handle, Arc::new(listing));
             Ok(FileHandle(handle))
         };
-        self.answer(Doing::Look, inode, reply, list, |reply, _, done| match done {
-            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        });
+        self.answer(
+            Doing::Look,
+            inode,
+            reply,
+            list,
+            |reply, _, done| match done {
+                Ok(handle) => reply.opened(handle, FopenFlags::empty()),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(listing) = lock(&self.0.listings).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
-        for (index, (name, kind)) in (1..).zip(listing.iter()).skip(usize::try_from(offset).expect("it fits")) {
+    fn readdir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let Some(listing) = lock(&self.0.listings).get(&handle.0).cloned() else {
+            return reply.error(Errno::EBADF);
+        };
+        for (index, (name, kind)) in (1..)
+            .zip(listing.iter())
+            .skip(usize::try_from(offset).expect("it fits"))
+        {
             // The inode number in a listing is not used by anybody here.
             if reply.add(inode, index, *kind, name) {
                 break;
@@ -573,7 +709,14 @@ impl Filesystem for Passthrough {
         reply.ok();
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         lock(&self.0.listings).remove(&handle.0);
         reply.ok();
     }

@@ -7,8 +7,12 @@ const HEADERS: &[u8] = b"MAINPID=1\n\xff\x1b[2J\r\n\r\n";
 pub async fn nats(url: &str, bucket: &str, key: &str) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    let address = url.strip_prefix("nats://").expect("the address of a server");
-    let mut stream = tokio::net::TcpStream::connect(address).await.expect("the administrator connects");
+    let address = url
+        .strip_prefix("nats://")
+        .expect("the address of a server");
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("the administrator connects");
     let greeting = "CONNECT {\"verbose\":false,\"headers\":true}\r\nSUB inbox 1\r\n";
     let length = HEADERS.len();
     let put = format!("HPUB $KV.{bucket}.{key} inbox {length} {}\r\n", length + 2);
@@ -16,15 +20,27 @@ pub async fn nats(url: &str, bucket: &str, key: &str) {
     stream.write_all(&message).await.expect("it is sent");
     let mut said = Vec::new();
     while !String::from_utf8_lossy(&said).contains("\"seq\":") {
-        let length = stream.read_buf(&mut said).await.expect("the server answers");
-        assert!(length > 0 && !said.starts_with(b"-ERR"), "{}", String::from_utf8_lossy(&said));
+        let length = stream
+            .read_buf(&mut said)
+            .await
+            .expect("the server answers");
+        assert!(
+            length > 0 && !said.starts_with(b"-ERR"),
+            "{}",
+            String::from_utf8_lossy(&said)
+        );
     }
 }
 
 #[cfg(feature = "etcd")]
 pub async fn etcd(endpoint: &str, key: &str) {
-    let mut admin = etcd_client::Client::connect([endpoint], None).await.expect("the administrator connects");
-    admin.put(key, b"{\"body\": MAINPID=1\n\xff\x1b[2J", None).await.expect("the server takes it");
+    let mut admin = etcd_client::Client::connect([endpoint], None)
+        .await
+        .expect("the administrator connects");
+    admin
+        .put(key, b"{\"body\": MAINPID=1\n\xff\x1b[2J", None)
+        .await
+        .expect("the server takes it");
 }
 
 /// The SQL statement for an administrator's session.

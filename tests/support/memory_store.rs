@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::stream::unfold;
 use tokio::sync::{mpsc, watch};
 
 use crate::store::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listed, Listing, Snapshot, Store, StoreError,
-    StoreFuture, WriteOutcome, refusal,
+    Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
+    refusal,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -66,7 +67,7 @@ impl MemoryStore {
                 call_limit,
                 state: Mutex::new(State::default()),
                 hanging: watch::Sender::new(false),
-                link: watch::Sender::new(Link::Up),
+                link: watch::Sender::default(),
             }),
         }
     }
@@ -98,12 +99,12 @@ impl MemoryStore {
     /// Ends the connection: calls fail at once, and watches end.
     pub fn go_down(&self, reason: &str) {
         self.state().watchers.clear();
-        self.shared.link.send_replace(Link::Down(reason.to_owned()));
+        self.shared.link.send_replace(Link::lost(reason));
     }
 
     /// Restores the connection.
     pub fn go_up(&self) {
-        self.shared.link.send_replace(Link::Up);
+        self.shared.link.send_replace(Link::default());
     }
 
     /// Stops answering calls. Reads wait for `release`. Writes wait, too, and are carried out then.
@@ -132,13 +133,18 @@ impl MemoryStore {
     #[must_use]
     pub fn backup(&self) -> Backup {
         let state = self.state();
-        Backup { incarnation: state.incarnation, revision: state.revision, keys: state.keys.clone() }
+        Backup {
+            incarnation: state.incarnation,
+            revision: state.revision,
+            keys: state.keys.clone(),
+        }
     }
 
     /// Rolls the store back to an older copy: the incarnation is the copy's, and revisions repeat.
     pub fn restore(&self, backup: Backup) {
         let mut state = self.state();
-        (state.incarnation, state.revision, state.keys) = (backup.incarnation, backup.revision, backup.keys);
+        (state.incarnation, state.revision, state.keys) =
+            (backup.incarnation, backup.revision, backup.keys);
     }
 
     /// Makes a new store from an older copy: its incarnation is another one, and revisions go on after those of the copy.
@@ -190,20 +196,22 @@ impl MemoryStore {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A test that panicked while it held the lock has failed already. Other tests need not fail because of it.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn down(&self) -> Option<String> {
-        match &*self.shared.link.borrow() {
-            Link::Up => None,
-            Link::Down(reason) => Some(reason.clone()),
-        }
+        self.shared.link.borrow().down.clone()
     }
 
     /// Waits while the store hangs. Returns `false` when the call limit was reached first.
     async fn answers(&self) -> bool {
         let mut hanging = self.shared.hanging.subscribe();
-        tokio::time::timeout(self.shared.call_limit, hanging.wait_for(|hangs| !hangs)).await.is_ok()
+        tokio::time::timeout(self.shared.call_limit, hanging.wait_for(|hangs| !hangs))
+            .await
+            .is_ok()
     }
 
     async fn look(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
@@ -229,91 +237,83 @@ impl MemoryStore {
                 .map(|neighbours| &neighbours[0]),
             None => entries.last(),
         };
-        Ok(Snapshot { incarnation: name_of(incarnation), entry: entry.cloned().map(within_limit) })
+        Ok(Snapshot {
+            incarnation: name_of(incarnation),
+            entry: entry.cloned().map(within_limit),
+        })
     }
 
     async fn write(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
         if let Some(reason) = refusal(&attempt.value).or_else(|| self.down()) {
-            return WriteOutcome::Unknown(reason);
+            return WriteOutcome::unproven(reason);
         }
         if *self.shared.hanging.borrow() {
             self.state().late.push((key.clone(), attempt.clone()));
             self.answers().await;
-            return WriteOutcome::Unknown("no answer in time".to_owned());
+            return WriteOutcome::unproven("no answer in time");
         }
         let mut state = self.state();
         match state.write_faults.pop_front() {
             None => state.apply(key, attempt),
-            Some(WriteFault::LoseRequest) => WriteOutcome::Unknown("the request was lost".to_owned()),
+            Some(WriteFault::LoseRequest) => WriteOutcome::unproven("the request was lost"),
             Some(WriteFault::LoseAnswer) => {
                 state.apply(key, attempt);
-                WriteOutcome::Unknown("the answer was lost".to_owned())
+                WriteOutcome::unproven("the answer was lost")
             }
             Some(WriteFault::DeliverLate) => {
                 state.late.push((key.clone(), attempt.clone()));
-                WriteOutcome::Unknown("the request is under way".to_owned())
+                WriteOutcome::unproven("the request is under way")
             }
         }
     }
 }
 
+#[async_trait]
 impl Store for MemoryStore {
-    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
-        Box::pin(self.look(key, before))
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+        self.look(key, before).await
     }
 
-    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        Box::pin(self.write(key, attempt))
+    async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
+        self.write(key, attempt).await
     }
 
-    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async {
-            if let Some(reason) = self.down() {
-                return Err(StoreError::Unreachable(reason));
-            }
-            if !self.answers().await {
-                return Err(StoreError::Unreachable("no answer in time".to_owned()));
-            }
-            let (sender, receiver) = mpsc::channel(HINT_LIMIT);
-            self.state().watchers.push(sender);
-            let hints =
-                unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|key| (key, receiver)) });
-            Ok(Box::pin(hints) as Hints)
-        })
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        if let Some(reason) = self.down() {
+            return Err(StoreError::Unreachable(reason));
+        }
+        if !self.answers().await {
+            return Err(StoreError::Unreachable("no answer in time".to_owned()));
+        }
+        let (sender, receiver) = mpsc::channel(HINT_LIMIT);
+        self.state().watchers.push(sender);
+        let hints = unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|key| (key, receiver))
+        });
+        Ok(Box::pin(hints) as Hints)
     }
 
     fn link(&self) -> watch::Receiver<Link> {
         self.shared.link.subscribe()
     }
-}
 
-impl Administer for MemoryStore {
-    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
-        Box::pin(async { Ok(Creation::Existed("memory".to_owned())) })
-    }
-
-    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
-        Box::pin(async { Ok(Examination::default()) })
-    }
-
-    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(async {
-            if let Some(reason) = self.down() {
-                return Err(StoreError::Unreachable(reason));
-            }
-            let state = self.state();
-            let keys = state.keys.iter().filter_map(|(key, entries)| {
-                let Entry { revision, value: Some(value) } = entries.last()? else { return None };
-                let size = u64::try_from(value.size()).ok();
-                Some(Listed { name: key.to_string(), revision: *revision, age: None, size })
-            });
-            Ok(Listing { keys: keys.collect(), is_cut: false })
+    async fn init(&self) -> Result<Creation, StoreError> {
+        Ok(Creation {
+            what: "memory".to_owned(),
+            is_new: false,
         })
+    }
+
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        Ok(Examination::default())
     }
 }
 
 fn within_limit(entry: Entry) -> Entry {
-    Entry { value: entry.value.map(Value::within_limit), ..entry }
+    Entry {
+        value: entry.value.map(Value::within_limit),
+        ..entry
+    }
 }
 
 struct Shared {
@@ -340,7 +340,11 @@ struct State {
 
 impl State {
     fn apply(&mut self, key: &Key, attempt: &Attempt) -> WriteOutcome {
-        let latest = self.keys.get(key).and_then(|entries| entries.last()).map_or(Revision(0), |entry| entry.revision);
+        let latest = self
+            .keys
+            .get(key)
+            .and_then(|entries| entries.last())
+            .map_or(Revision(0), |entry| entry.revision);
         if attempt.incarnation != name_of(self.incarnation) || attempt.base != latest {
             return WriteOutcome::Conflict;
         }
@@ -376,7 +380,10 @@ mod tests {
     use crate::types::WriteId;
 
     fn store() -> (MemoryStore, Key) {
-        (MemoryStore::new(Duration::from_millis(50)), Key::new("db").expect("a key"))
+        (
+            MemoryStore::new(Duration::from_millis(50)),
+            Key::new("db").expect("a key"),
+        )
     }
 
     fn attempt(base: u64, incarnation: u64, body: &str) -> Attempt {
@@ -384,21 +391,36 @@ mod tests {
             base: Revision(base),
             incarnation: name_of(incarnation),
             write: WriteId(1),
-            value: Value { body: body.into(), ..Value::default() },
+            value: Value {
+                body: body.into(),
+                ..Value::default()
+            },
         }
     }
 
     async fn body(store: &MemoryStore, key: &Key) -> Option<Vec<u8>> {
-        store.read(key, None).await.expect("a snapshot").entry.and_then(|entry| entry.value).map(|value| value.body)
+        store
+            .read(key, None)
+            .await
+            .expect("a snapshot")
+            .entry
+            .and_then(|entry| entry.value)
+            .map(|value| value.body)
     }
 
     #[tokio::test]
     async fn a_lost_request_is_not_applied_and_a_lost_answer_is() {
         let (store, key) = store();
         store.fail_writes([WriteFault::LoseRequest, WriteFault::LoseAnswer]);
-        assert!(matches!(store.compare_and_set(&key, &attempt(0, 0, "a")).await, WriteOutcome::Unknown(_)));
+        assert!(matches!(
+            store.compare_and_set(&key, &attempt(0, 0, "a")).await,
+            WriteOutcome::Unknown(_)
+        ));
         assert_eq!(body(&store, &key).await, None);
-        assert!(matches!(store.compare_and_set(&key, &attempt(0, 0, "b")).await, WriteOutcome::Unknown(_)));
+        assert!(matches!(
+            store.compare_and_set(&key, &attempt(0, 0, "b")).await,
+            WriteOutcome::Unknown(_)
+        ));
         assert_eq!(body(&store, &key).await.as_deref(), Some(&b"b"[..]));
     }
 
@@ -420,7 +442,15 @@ mod tests {
         let backup = store.backup();
         let second = store.put(&key, Value::default());
         store.restore(backup);
-        assert_eq!(store.read(&key, None).await.expect("a snapshot").entry.map(|entry| entry.revision), Some(first));
+        assert_eq!(
+            store
+                .read(&key, None)
+                .await
+                .expect("a snapshot")
+                .entry
+                .map(|entry| entry.revision),
+            Some(first)
+        );
         assert_eq!(store.put(&key, Value::default()), second);
     }
 
@@ -430,14 +460,23 @@ mod tests {
         let base = store.put(&key, Value::default());
         store.wipe(true);
         assert_eq!(store.put(&key, Value::default()), base);
-        assert_eq!(store.compare_and_set(&key, &attempt(base.0, 0, "a")).await, WriteOutcome::Conflict);
+        assert_eq!(
+            store.compare_and_set(&key, &attempt(base.0, 0, "a")).await,
+            WriteOutcome::Conflict
+        );
     }
 
     #[tokio::test]
     async fn stale_and_refused_reads_end_when_told() {
         let (store, key) = store();
         let old = store.backup();
-        store.put(&key, Value { body: b"a".to_vec(), ..Value::default() });
+        store.put(
+            &key,
+            Value {
+                body: b"a".to_vec(),
+                ..Value::default()
+            },
+        );
         store.read_from(Some(old));
         assert_eq!(body(&store, &key).await, None);
         store.read_from(None);
@@ -457,7 +496,10 @@ mod tests {
         store.deaden_watches(true);
         store.put(&key, Value::default());
         store.purge(&key);
-        assert_eq!(store.read(&key, None).await.expect("a snapshot").entry, None);
+        assert_eq!(
+            store.read(&key, None).await.expect("a snapshot").entry,
+            None
+        );
         store.deaden_watches(false);
         store.delete(&key);
         store.end_watches();

@@ -6,8 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use putexd::store::nats::{NatsCredentials, NatsSettings};
-use putexd::store::settings::Tls;
+use putexd::store::nats::NatsSettings;
 use tempfile::TempDir;
 
 use super::process::{ServerProcess, free_port};
@@ -35,8 +34,17 @@ impl NatsServer {
         );
         fs::write(&config, text).expect("the configuration is written");
         let arguments = vec!["-c".to_owned(), config.display().to_string()];
-        let process = ServerProcess::new("nats-server", "nats-server", arguments, folder.path().join("log"));
-        let mut server = Self { port, process, folder };
+        let process = ServerProcess::new(
+            "nats-server",
+            "nats-server",
+            arguments,
+            folder.path().join("log"),
+        );
+        let mut server = Self {
+            port,
+            process,
+            folder,
+        };
         server.come_back();
         server
     }
@@ -44,7 +52,10 @@ impl NatsServer {
     /// Three servers that form a cluster.
     pub fn cluster() -> Vec<Self> {
         let routes: Vec<u16> = (0..3).map(|_| free_port()).collect();
-        let urls: Vec<String> = routes.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
+        let urls: Vec<String> = routes
+            .iter()
+            .map(|port| format!("\"nats://127.0.0.1:{port}\""))
+            .collect();
         let start = |(index, port): (usize, &u16)| {
             Self::start(&format!(
                 "server_name: n{index}\ncluster {{ name: test, listen: \"127.0.0.1:{port}\", routes: [{}] }}",
@@ -56,7 +67,11 @@ impl NatsServer {
 
     /// What an administrator uses.
     pub async fn admin(&self) -> async_nats::jetstream::Context {
-        async_nats::jetstream::new(async_nats::connect(self.url()).await.expect("the administrator connects"))
+        async_nats::jetstream::new(
+            async_nats::connect(self.url())
+                .await
+                .expect("the administrator connects"),
+        )
     }
 
     pub fn url(&self) -> String {
@@ -102,23 +117,24 @@ impl NatsServer {
     }
 }
 
-/// Settings without credentials, with which the store may create the bucket `locks`.
+/// Settings without credentials, for the bucket `locks`.
 pub fn settings(servers: Vec<String>) -> NatsSettings {
     NatsSettings {
         servers,
         bucket: "locks".to_owned(),
         replicas: 1,
-        create_bucket: true,
-        credentials: NatsCredentials::None,
-        tls_required: false,
-        tls: Tls::default(),
+        ..NatsSettings::default()
     }
 }
 
 /// Whether the server greets with INFO, as one does that is ready.
 fn greets(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+        return false;
+    };
     let mut greeting = [0; 4];
-    let greeted = stream.set_read_timeout(Some(Duration::from_secs(1))).and_then(|()| stream.read_exact(&mut greeting));
+    let greeted = stream
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .and_then(|()| stream.read_exact(&mut greeting));
     greeted.is_ok() && &greeting == b"INFO"
 }

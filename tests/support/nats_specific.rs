@@ -13,10 +13,10 @@ use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
 use putexd::store::files::Files;
+use putexd::store::nats::NatsSettings;
 use putexd::store::nats::NatsStore;
-use putexd::store::nats::{NatsCredentials, NatsSettings};
-use putexd::store::settings::{Login, Tls};
-use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
+use putexd::store::settings::Access;
+use putexd::store::{Creation, Store, StoreError, WriteOutcome};
 use putexd::types::{Key, Revision, Value};
 use serde_json::json;
 use tempfile::TempDir;
@@ -26,21 +26,30 @@ use super::certificates::certificate;
 use super::load::renewals_are_measured;
 use super::nats_server::{NatsServer, settings};
 use super::remote::remote;
-use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
+use super::{
+    CALL_LIMIT, attempt, base, held_by, key, made, read, turned_away, up, usable, within, won,
+    works, write,
+};
 
 fn open(settings: &NatsSettings) -> NatsStore {
     NatsStore::new(settings.clone(), CALL_LIMIT, Files::of_this_host())
 }
 
+/// As `open`, of a bucket that is made first.
+async fn opened(settings: &NatsSettings) -> NatsStore {
+    made(open(settings)).await
+}
+
 #[tokio::test]
 async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
     let mut server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let now = read(&store, &key()).await;
     server.die();
     // The client may not have noticed the server's death yet.
-    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("a"))).await;
+    let outcome = store
+        .compare_and_set(&key(), &attempt(&now, held_by("a")))
+        .await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     server.come_back();
     usable(&store, &key()).await;
@@ -51,61 +60,127 @@ async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
 #[tokio::test]
 async fn a_forged_answer_is_noticed_by_the_answer_of_the_server() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
-    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    let liar = async_nats::connect(server.url()).await.expect("another login connects");
-    let mut writes = liar.subscribe("$KV.locks.>").await.expect("it may subscribe");
+    let store = opened(&server.settings()).await;
+    let first = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
+    let liar = async_nats::connect(server.url())
+        .await
+        .expect("another login connects");
+    let mut writes = liar
+        .subscribe("$KV.locks.>")
+        .await
+        .expect("it may subscribe");
     liar.flush().await.expect("the subscription counts");
     let now = read(&store, &key()).await;
-    assert_eq!((store.forgeries().count(), base(&now)), (0, first), "nothing is forged yet");
+    assert_eq!(
+        (store.link().borrow().forgeries, base(&now)),
+        (0, first),
+        "nothing is forged yet"
+    );
     // What the write rests on is gone, and the server refuses it.
-    server.admin().await.publish("$KV.locks.database", "".into()).await.expect("sent").await.expect("stored");
+    server
+        .admin()
+        .await
+        .publish("$KV.locks.database", "".into())
+        .await
+        .expect("sent")
+        .await
+        .expect("stored");
     let lies = tokio::spawn(async move {
         while let Some(write) = writes.next().await {
             if let (Some(inbox), true) = (write.reply, write.headers.is_some()) {
-                liar.publish(inbox, "{\"stream\":\"KV_locks\",\"seq\":99}".into()).await.expect("it may answer");
+                liar.publish(inbox, "{\"stream\":\"KV_locks\",\"seq\":99}".into())
+                    .await
+                    .expect("it may answer");
             }
         }
     });
     let mut link = store.link();
     link.mark_unchanged();
     // The lie comes first or second; either way there are two answers.
-    store.compare_and_set(&key(), &attempt(&now, held_by("a"))).await;
-    within(link.wait_for(|link| matches!(link, Link::Down(why) if why.contains("two different answers"))))
-        .await
-        .expect("it lives");
-    assert_eq!(store.forgeries().count(), 1);
+    store
+        .compare_and_set(&key(), &attempt(&now, held_by("a")))
+        .await;
+    within(
+        link.wait_for(
+            |link| matches!(&link.down, Some(why) if why.contains("two different answers")),
+        ),
+    )
+    .await
+    .expect("it lives");
+    assert_eq!(store.link().borrow().forgeries, 1);
     lies.abort();
     usable(&store, &key()).await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    assert_eq!(store.forgeries().count(), 1, "genuine answers are believed");
+    won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
+    assert_eq!(
+        store.link().borrow().forgeries,
+        1,
+        "genuine answers are believed"
+    );
 }
 
 /// A login that may change the stream has the server not answer the write, and answers in its place.
 #[tokio::test]
 async fn a_forged_answer_is_noticed_where_the_server_is_kept_from_answering_the_write() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let sealed = |body| {
         let mut value = held_by(body);
         value.fields.insert("seal".to_owned(), "00".to_owned());
         value
     };
-    won(&store, &key(), &attempt(&read(&store, &key()).await, sealed("a"))).await;
+    won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, sealed("a")),
+    )
+    .await;
     let now = read(&store, &key()).await;
     let admin = server.admin().await;
     // What the write rests on is gone.
-    admin.publish("$KV.locks.database", "".into()).await.expect("sent").await.expect("stored");
-    let config = admin.get_stream("KV_locks").await.expect("it is there").cached_info().config.clone();
+    admin
+        .publish("$KV.locks.database", "".into())
+        .await
+        .expect("sent")
+        .await
+        .expect("stored");
+    let config = admin
+        .get_stream("KV_locks")
+        .await
+        .expect("it is there")
+        .cached_info()
+        .config
+        .clone();
     let acknowledges = async |acknowledges: bool| {
-        let config = stream::Config { no_ack: !acknowledges, ..config.clone() };
-        admin.update_stream(config).await.expect("it may be changed");
+        let config = stream::Config {
+            no_ack: !acknowledges,
+            ..config.clone()
+        };
+        admin
+            .update_stream(config)
+            .await
+            .expect("it may be changed");
     };
-    let liar = async_nats::connect(server.url()).await.expect("another login connects");
-    let mut writes = liar.subscribe("$KV.locks.>").await.expect("it may subscribe");
-    let mut reads = liar.subscribe("$JS.API.STREAM.MSG.GET.KV_locks").await.expect("it may subscribe");
+    let liar = async_nats::connect(server.url())
+        .await
+        .expect("another login connects");
+    let mut writes = liar
+        .subscribe("$KV.locks.>")
+        .await
+        .expect("it may subscribe");
+    let mut reads = liar
+        .subscribe("$JS.API.STREAM.MSG.GET.KV_locks")
+        .await
+        .expect("it may subscribe");
     liar.flush().await.expect("the subscriptions count");
     acknowledges(false).await;
     let forged = attempt(&now, sealed("b"));
@@ -114,7 +189,9 @@ async fn a_forged_answer_is_noticed_where_the_server_is_kept_from_answering_the_
         acknowledges(true).await;
         let seq = base(&now).0 + 100;
         let ack = format!("{{\"stream\":\"KV_locks\",\"seq\":{seq}}}");
-        liar.publish(write.reply.expect("an inbox"), ack.into()).await.expect("it may answer");
+        liar.publish(write.reply.expect("an inbox"), ack.into())
+            .await
+            .expect("it may answer");
         let read = within(reads.next()).await.expect("the write is read back");
         let message = json!({
             "subject": "$KV.locks.database",
@@ -124,13 +201,15 @@ async fn a_forged_answer_is_noticed_where_the_server_is_kept_from_answering_the_
             "time": "2026-01-01T00:00:00Z",
         });
         let answer = json!({ "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "message": message });
-        liar.publish(read.reply.expect("an inbox"), answer.to_string().into()).await.expect("it may answer");
+        liar.publish(read.reply.expect("an inbox"), answer.to_string().into())
+            .await
+            .expect("it may answer");
     };
     let lock = key();
     let (outcome, ()) = tokio::join!(store.compare_and_set(&lock, &forged), lies);
     println!("{outcome:?}");
     within(async {
-        while store.forgeries().count() == 0 {
+        while store.link().borrow().forgeries == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })
@@ -151,48 +230,86 @@ fn header_bytes(headers: &HeaderMap) -> Vec<u8> {
 
 #[tokio::test]
 async fn user_and_password_are_read_at_each_connect() {
-    let server = NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
+    let server =
+        NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
     let password_file = server.folder().join("password");
     write(&password_file, "wrong\n");
-    let credentials =
-        NatsCredentials::UserPassword(Login { user: "putexd".to_owned(), password_file: password_file.clone() });
-    let store = open(&NatsSettings { credentials, ..server.settings() });
+    let access = Access {
+        user: Some("putexd".to_owned()),
+        password_file: Some(password_file.clone()),
+        ..Access::default()
+    };
+    let store = open(&NatsSettings {
+        access,
+        ..server.settings()
+    });
     let (reason, error) = turned_away(&store).await;
     assert!(reason.contains("authorization violation"), "{reason}");
     assert!(matches!(error, StoreError::Denied(_)), "{error}");
     write(&password_file, "s3 cret\n");
-    works(&store).await;
+    works(&made(store).await).await;
 }
 
 #[tokio::test]
 async fn credentials_that_cannot_be_read_are_named() {
     let server = NatsServer::start("");
-    let credentials = NatsCredentials::Creds(server.folder().join("absent.creds"));
-    let (reason, _) = turned_away(&open(&NatsSettings { credentials, ..server.settings() })).await;
+    let creds = Some(server.folder().join("absent.creds"));
+    let (reason, _) = turned_away(&open(&NatsSettings {
+        creds,
+        ..server.settings()
+    }))
+    .await;
     assert!(reason.contains("absent.creds"), "{reason}");
 }
 
 #[tokio::test]
 async fn an_nkey_logs_in() {
     let user = KeyPair::new_user();
-    let server = NatsServer::start(&format!("authorization {{ users: [ {{ nkey: {} }} ] }}", user.public_key()));
+    let server = NatsServer::start(&format!(
+        "authorization {{ users: [ {{ nkey: {} }} ] }}",
+        user.public_key()
+    ));
     let seed_file = server.folder().join("seed");
     write(&seed_file, &format!("{}\n", user.seed().expect("a seed")));
-    works(&open(&NatsSettings { credentials: NatsCredentials::NkeySeed(seed_file), ..server.settings() })).await;
+    works(
+        &opened(&NatsSettings {
+            nkey_seed: Some(seed_file),
+            ..server.settings()
+        })
+        .await,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_creds_file_logs_in() {
-    let (operator, account, user) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_user());
+    let (operator, account, user) = (
+        KeyPair::new_operator(),
+        KeyPair::new_account(),
+        KeyPair::new_user(),
+    );
     let system = KeyPair::new_account();
     let limits = json!({
         "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
         "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
     });
-    let operator_token = jwt(&operator, &operator, &json!({ "type": "operator", "version": 2 }));
-    let account_token = jwt(&operator, &account, &json!({ "type": "account", "version": 2, "limits": limits }));
-    let system_token = jwt(&operator, &system, &json!({ "type": "account", "version": 2 }));
-    let user_limits = json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1 });
+    let operator_token = jwt(
+        &operator,
+        &operator,
+        &json!({ "type": "operator", "version": 2 }),
+    );
+    let account_token = jwt(
+        &operator,
+        &account,
+        &json!({ "type": "account", "version": 2, "limits": limits }),
+    );
+    let system_token = jwt(
+        &operator,
+        &system,
+        &json!({ "type": "account", "version": 2 }),
+    );
+    let user_limits =
+        json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1 });
     let user_token = jwt(&account, &user, &user_limits);
 
     let (account, system) = (account.public_key(), system.public_key());
@@ -209,7 +326,14 @@ async fn a_creds_file_logs_in() {
              -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
         ),
     );
-    works(&open(&NatsSettings { credentials: NatsCredentials::Creds(creds), ..server.settings() })).await;
+    works(
+        &opened(&NatsSettings {
+            creds: Some(creds),
+            ..server.settings()
+        })
+        .await,
+    )
+    .await;
 }
 
 /// A token (JWT) in the form that NATS uses: JSON that is signed by its issuer.
@@ -240,21 +364,45 @@ async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
     let login = |user: &str, password: &str| {
         let password_file = server.folder().join(user);
         write(&password_file, password);
-        NatsCredentials::UserPassword(Login { user: user.to_owned(), password_file })
+        Access {
+            user: Some(user.to_owned()),
+            password_file: Some(password_file),
+            ..Access::default()
+        }
     };
     let (admins, own) = (login("admin", "a"), login("putexd", "p"));
-    let store = open(&NatsSettings { credentials: own, create_bucket: false, ..server.settings() });
+    let store = open(&NatsSettings {
+        access: own,
+        ..server.settings()
+    });
     up(&store).await;
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init")));
+    assert!(
+        matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init"))
+    );
     let since = Instant::now();
     let error = store.init().await.expect_err("not permitted");
-    assert!(matches!(&error, StoreError::Denied(why) if why.contains("STREAM.CREATE")), "{error}");
-    assert!(since.elapsed() < CALL_LIMIT / 2, "a violation is not waited out");
+    assert!(
+        matches!(&error, StoreError::Denied(why) if why.contains("STREAM.CREATE")),
+        "{error}"
+    );
+    assert!(
+        since.elapsed() < CALL_LIMIT / 2,
+        "a violation is not waited out"
+    );
 
-    let init = open(&NatsSettings { credentials: admins, create_bucket: false, ..server.settings() });
+    let init = open(&NatsSettings {
+        access: admins,
+        ..server.settings()
+    });
     up(&init).await;
-    assert!(matches!(init.init().await, Ok(Creation::Created(_))));
-    assert!(matches!(init.init().await, Ok(Creation::Existed(_))));
+    assert!(matches!(
+        init.init().await,
+        Ok(Creation { is_new: true, .. })
+    ));
+    assert!(matches!(
+        init.init().await,
+        Ok(Creation { is_new: false, .. })
+    ));
     works(&store).await;
 }
 
@@ -262,19 +410,57 @@ async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
 async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     let folder = TempDir::new().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
-    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
-    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
-    certificate(folder.path(), "client", "extendedKeyUsage=clientAuth", Some("ca"));
-    let tls = Tls { ca_file: Some(path("ca.pem")), client: Some((path("client.pem"), path("client.key"))) };
+    certificate(
+        folder.path(),
+        "ca",
+        "basicConstraints=critical,CA:TRUE",
+        None,
+    );
+    certificate(
+        folder.path(),
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("ca"),
+    );
+    certificate(
+        folder.path(),
+        "client",
+        "extendedKeyUsage=clientAuth",
+        Some("ca"),
+    );
+    let tls = Access {
+        ca_file: Some(path("ca.pem")),
+        certificate: Some(path("client.pem")),
+        key: Some(path("client.key")),
+        ..Access::default()
+    };
     let server = NatsServer::start_in(
         folder,
         "tls { cert_file: \"@/server.pem\", key_file: \"@/server.key\", ca_file: \"@/ca.pem\", verify: true }",
     );
-    let settings = NatsSettings { tls_required: true, tls, ..server.settings() };
-    works(&open(&NatsSettings { servers: vec![server.tls_url()], ..settings.clone() })).await;
+    let settings = NatsSettings {
+        tls_required: true,
+        access: tls,
+        ..server.settings()
+    };
+    works(
+        &opened(&NatsSettings {
+            servers: vec![server.tls_url()],
+            ..settings.clone()
+        })
+        .await,
+    )
+    .await;
 
-    let tls = Tls { ca_file: None, ..settings.tls.clone() };
-    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
+    let tls = Access {
+        ca_file: None,
+        ..settings.access.clone()
+    };
+    let (reason, _) = turned_away(&open(&NatsSettings {
+        access: tls,
+        ..settings
+    }))
+    .await;
     assert!(reason.contains("certificate"), "{reason}");
 }
 
@@ -287,8 +473,18 @@ async fn no_secret_is_seen_on_the_way() {
         nkey.public_key()
     );
     let folder = TempDir::new().expect("a temporary folder");
-    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
-    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    certificate(
+        folder.path(),
+        "ca",
+        "basicConstraints=critical,CA:TRUE",
+        None,
+    );
+    certificate(
+        folder.path(),
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("ca"),
+    );
     let open_server = NatsServer::start(&users);
     let server = NatsServer::start_in(
         folder,
@@ -300,15 +496,18 @@ async fn no_secret_is_seen_on_the_way() {
     std::fs::set_permissions(&seed_file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
     let secrets = [PASSWORD, seed.as_str()];
     let store = |capture: &Capture, keys: &str| {
-        let place = format!("servers = [\"nats://127.0.0.1:{}\"]\nbucket = \"locks\"", capture.port);
-        let text = format!("type = \"nats\"\n{place}\ncreate-bucket = true\nreplicas = 1\n{keys}");
+        let place = format!(
+            "servers = [\"nats://127.0.0.1:{}\"]\nbucket = \"locks\"",
+            capture.port
+        );
+        let text = format!("type = \"nats\"\n{place}\nreplicas = 1\n{keys}");
         remote(configured(server.folder(), &text), CALL_LIMIT)
     };
     let password = "user = \"putexd\"\npassword-file = \"@/password\"\n";
     for (login, shows) in [(password, true), ("nkey-seed = \"@/seed\"\n", false)] {
         // A store without TLS, which is permitted on the loopback device alone.
         let capture = Capture::before(open_server.port()).await;
-        works(&store(&capture, login)).await;
+        works(&made(store(&capture, login)).await).await;
         assert_eq!(!capture.seen(&secrets).is_empty(), shows, "{login}");
         // A server in between claims that there is no TLS.
         let capture = Capture::before(open_server.port()).await;
@@ -316,7 +515,7 @@ async fn no_secret_is_seen_on_the_way() {
         assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
 
         let capture = Capture::before(server.port()).await;
-        works(&store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        works(&made(store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await).await;
         assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
     }
 }
@@ -324,95 +523,181 @@ async fn no_secret_is_seen_on_the_way() {
 #[tokio::test]
 async fn an_authority_of_ones_own_replaces_the_public_ones() {
     const NAME: &str = "nats_specific::an_authority_of_ones_own_replaces_the_public_ones";
-    let Some(folder) = with_public_authority(NAME) else { return };
-    certificate(&folder, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let Some(folder) = with_public_authority(NAME) else {
+        return;
+    };
+    certificate(
+        &folder,
+        "server",
+        "subjectAltName=IP:127.0.0.1",
+        Some("public"),
+    );
     let of = folder.display();
-    let server = NatsServer::start(&format!("tls {{ cert_file: \"{of}/server.pem\", key_file: \"{of}/server.key\" }}"));
-    let settings = NatsSettings { tls_required: true, ..server.settings() };
-    works(&open(&settings)).await;
-    let tls = Tls { ca_file: Some(folder.join("own.pem")), client: None };
-    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
+    let server = NatsServer::start(&format!(
+        "tls {{ cert_file: \"{of}/server.pem\", key_file: \"{of}/server.key\" }}"
+    ));
+    let settings = NatsSettings {
+        tls_required: true,
+        ..server.settings()
+    };
+    works(&opened(&settings).await).await;
+    let tls = Access {
+        ca_file: Some(folder.join("own.pem")),
+        ..Access::default()
+    };
+    let (reason, _) = turned_away(&open(&NatsSettings {
+        access: tls,
+        ..settings
+    }))
+    .await;
     assert!(reason.contains("certificate"), "{reason}");
 }
 
 #[tokio::test]
 async fn tls_that_is_required_is_not_done_without() {
     let server = NatsServer::start("");
-    let (_, error) = turned_away(&open(&NatsSettings { tls_required: true, ..server.settings() })).await;
+    let (_, error) = turned_away(&open(&NatsSettings {
+        tls_required: true,
+        ..server.settings()
+    }))
+    .await;
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
 }
 
 #[tokio::test]
 async fn putex_0_2_0_and_this_read_each_other() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let js = server.admin().await;
     let other = js.get_key_value("locks").await.expect("the bucket");
 
-    other.put("database", "node-a".into()).await.expect("putex 0.2.0 takes the lock");
+    other
+        .put("database", "node-a".into())
+        .await
+        .expect("putex 0.2.0 takes the lock");
     let held = read(&store, &key()).await;
-    assert_eq!(held.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain("node-a")));
+    assert_eq!(
+        held.entry.as_ref().and_then(|entry| entry.value.clone()),
+        Some(plain("node-a"))
+    );
     won(&store, &key(), &attempt(&held, held_by("node-b"))).await;
-    assert_eq!(other.get("database").await.expect("an answer").expect("a value"), "node-b");
+    assert_eq!(
+        other
+            .get("database")
+            .await
+            .expect("an answer")
+            .expect("a value"),
+        "node-b"
+    );
 
     let now = read(&store, &key()).await;
-    other.update("database", "".into(), base(&now).0).await.expect("putex 0.2.0 releases");
+    other
+        .update("database", "".into(), base(&now).0)
+        .await
+        .expect("putex 0.2.0 releases");
     let released = read(&store, &key()).await;
-    assert_eq!(released.entry.and_then(|entry| entry.value), Some(plain("")));
+    assert_eq!(
+        released.entry.and_then(|entry| entry.value),
+        Some(plain(""))
+    );
 }
 
 #[tokio::test]
 async fn headers_are_as_documented_and_foreign_ones_are_ignored() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let js = server.admin().await;
     let now = read(&store, &key()).await;
-    let fields = [("paused-for", "30000"), ("lease", "3000")].map(|(name, text)| (name.to_owned(), text.to_owned()));
-    let value = Value { body: b"node-a".to_vec(), fields: fields.into() };
+    let fields = [("paused-for", "30000"), ("lease", "3000")]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let value = Value {
+        body: b"node-a".to_vec(),
+        fields: fields.into(),
+    };
     let revision = won(&store, &key(), &attempt(&now, value)).await;
     let bucket = js.get_stream("KV_locks").await.expect("the stream");
-    let message = bucket.get_raw_message(revision.0).await.expect("the message");
+    let message = bucket
+        .get_raw_message(revision.0)
+        .await
+        .expect("the message");
     assert_eq!(&message.payload[..], b"node-a");
-    for (name, text) in [("Putex-Lease", "3000"), ("Putex-Paused-For", "30000")] {
-        assert_eq!(message.headers.get(name).map(async_nats::HeaderValue::as_str), Some(text));
-    }
+    assert_eq!(
+        message
+            .headers
+            .get("Putex-Fields")
+            .map(async_nats::HeaderValue::as_str),
+        Some(r#"{"lease":"3000","paused-for":"30000"}"#)
+    );
 
     let mut headers = HeaderMap::new();
     headers.insert("Other-Header", "1");
-    headers.insert("putex-lease", "5000");
-    let publish = js.publish_with_headers("$KV.locks.database", headers, "node-c".into()).await;
+    headers.insert("Putex-Fields", r#"{"lease":"5000"}"#);
+    let publish = js
+        .publish_with_headers("$KV.locks.database", headers, "node-c".into())
+        .await;
     publish.expect("sent").await.expect("stored");
-    let entry = read(&store, &key()).await.entry.and_then(|entry| entry.value).expect("a value");
-    assert_eq!((entry.body, entry.fields), (b"node-c".to_vec(), [("lease".to_owned(), "5000".to_owned())].into()));
+    let entry = read(&store, &key())
+        .await
+        .entry
+        .and_then(|entry| entry.value)
+        .expect("a value");
+    assert_eq!(
+        (entry.body, entry.fields),
+        (
+            b"node-c".to_vec(),
+            [("lease".to_owned(), "5000".to_owned())].into()
+        )
+    );
 }
 
 fn plain(holder: &str) -> Value {
-    Value { body: holder.into(), ..Value::default() }
+    Value {
+        body: holder.into(),
+        ..Value::default()
+    }
 }
 
 #[tokio::test]
 async fn a_repeated_write_id_is_not_won_again() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let first = attempt(&read(&store, &key()).await, held_by("a"));
     won(&store, &key(), &first).await;
     // A server before 2.12 checks the write's id first, and a newer one the revision.
     let outcome = store.compare_and_set(&key(), &first).await;
-    assert!(matches!(outcome, WriteOutcome::Unknown(_) | WriteOutcome::Conflict), "{outcome:?}");
+    assert!(
+        matches!(outcome, WriteOutcome::Unknown(_) | WriteOutcome::Conflict),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_a_message_put_by_hand_replaced_is_not_known() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
-    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
-    let replaced = async |revision| store.read(&key(), Some(revision)).await.expect("a snapshot").entry;
-    assert_eq!(replaced(second).await.map(|entry| entry.revision), Some(first));
+    let store = opened(&server.settings()).await;
+    let first = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("a")),
+    )
+    .await;
+    let second = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("b")),
+    )
+    .await;
+    let replaced = async |revision| {
+        store
+            .read(&key(), Some(revision))
+            .await
+            .expect("a snapshot")
+            .entry
+    };
+    assert_eq!(
+        replaced(second).await.map(|entry| entry.revision),
+        Some(first)
+    );
 
     let js = server.admin().await;
     let stream = js.get_stream("KV_locks").await.expect("the bucket");
@@ -428,45 +713,75 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
     };
     // With the condition among the copied headers, the server compares as well, and refuses the copy.
     let ack = copy_of(|name| name != "Nats-Msg-Id").await;
-    ack.expect("it is sent").await.expect_err("the revision is not the latest any more");
+    ack.expect("it is sent")
+        .await
+        .expect_err("the revision is not the latest any more");
     let ack = copy_of(|name| name.starts_with("Putex-")).await;
-    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    let copy = Revision(
+        ack.expect("it is sent")
+            .await
+            .expect("it is taken")
+            .sequence,
+    );
     assert_eq!(
-        read(&store, &key()).await.entry.map(|entry| (entry.revision, entry.value)),
+        read(&store, &key())
+            .await
+            .entry
+            .map(|entry| (entry.revision, entry.value)),
         Some((copy, Some(held_by("b"))))
     );
     assert_eq!(replaced(copy).await, None);
     // A copy that names what the first message replaced is detected.
     let ack = copy_of(|name| name.starts_with("Putex")).await;
-    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    let copy = Revision(
+        ack.expect("it is sent")
+            .await
+            .expect("it is taken")
+            .sequence,
+    );
     assert_eq!(replaced(copy).await, None);
 
-    let third = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("c"))).await;
-    assert_eq!(replaced(third).await.map(|entry| entry.revision), Some(copy));
+    let third = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("c")),
+    )
+    .await;
+    assert_eq!(
+        replaced(third).await.map(|entry| entry.revision),
+        Some(copy)
+    );
 }
 
 #[tokio::test]
 async fn a_missing_bucket_is_not_created_unasked() {
     let server = NatsServer::start("");
-    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    let store = open(&NatsSettings {
+        ..server.settings()
+    });
     up(&store).await;
     let now = store.read(&key(), None).await;
-    assert!(matches!(&now, Err(StoreError::Missing(why)) if why.contains("putexctl init")), "{now:?}");
+    assert!(
+        matches!(&now, Err(StoreError::Missing(why)) if why.contains("putexctl init")),
+        "{now:?}"
+    );
     assert!(matches!(store.watch().await, Err(StoreError::Missing(_))));
-    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
-    assert!(matches!(store.init().await, Ok(Creation::Created(_))));
+    assert!(matches!(store.examine().await, Err(StoreError::Missing(_))));
+    assert!(matches!(
+        store.init().await,
+        Ok(Creation { is_new: true, .. })
+    ));
     works(&store).await;
 }
 
-/// An operator who looks at a store with `putexctl doctor` must not make one, whatever the configuration permits putexd
-/// to do.
+/// An operator who looks at a store with `putexctl doctor` must not make one.
 #[tokio::test]
 async fn doctor_makes_no_bucket() {
     let server = NatsServer::start("");
     let root = TempDir::new().expect("a temporary folder");
     std::fs::create_dir_all(root.path().join("etc/putex")).expect("a folder");
     let store = format!(
-        "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [{:?}]\nbucket = \"locks\"\nreplicas = 1\ncreate-bucket = true\n",
+        "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [{:?}]\nbucket = \"locks\"\nreplicas = 1\n",
         server.url()
     );
     write(&root.path().join("etc/putex/putexd.toml"), &store);
@@ -491,10 +806,15 @@ async fn doctor_makes_no_bucket() {
             .expect("unshare runs (Debian: util-linux)")
     };
     let said = doctor();
-    assert!(String::from_utf8_lossy(&said.stderr).contains("there is no bucket locks"), "{said:?}");
-    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    assert!(
+        String::from_utf8_lossy(&said.stderr).contains("there is no bucket locks"),
+        "{said:?}"
+    );
+    let store = open(&NatsSettings {
+        ..server.settings()
+    });
     up(&store).await;
-    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
+    assert!(matches!(store.examine().await, Err(StoreError::Missing(_))));
 }
 
 /// A server that is cut off from its cluster answers at once that it cannot answer. A client that is connected to it must
@@ -502,17 +822,25 @@ async fn doctor_makes_no_bucket() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_cut_off_is_left_for_one_that_answers() {
     let mut alone = NatsServer::start("");
-    usable(&open(&alone.settings()), &key()).await;
+    opened(&alone.settings()).await;
     let mut servers = NatsServer::cluster();
-    let maker = open(&NatsSettings { replicas: 3, ..settings(servers.iter().map(NatsServer::url).collect()) });
+    let maker = opened(&NatsSettings {
+        replicas: 3,
+        ..settings(servers.iter().map(NatsServer::url).collect())
+    })
+    .await;
     usable(&maker, &key()).await;
     let leader = leader_of(&maker).await;
     alone.die();
-    let store = open(&NatsSettings { create_bucket: false, ..settings(vec![servers[leader].url(), alone.url()]) });
+    let store = open(&NatsSettings {
+        ..settings(vec![servers[leader].url(), alone.url()])
+    });
     usable(&store, &key()).await;
     let before = read(&store, &key()).await.incarnation;
     alone.come_back();
-    (0..3).filter(|other| *other != leader).for_each(|other| servers[other].die());
+    (0..3)
+        .filter(|other| *other != leader)
+        .for_each(|other| servers[other].die());
     let other = async {
         loop {
             match store.read(&key(), None).await {
@@ -539,7 +867,9 @@ async fn make(js: &jetstream::Context, config: &stream::Config) {
 async fn a_bucket_that_could_lose_locks_is_refused() {
     let server = NatsServer::start("");
     let js = server.admin().await;
-    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    let store = open(&NatsSettings {
+        ..server.settings()
+    });
     up(&store).await;
     let fit = stream::Config {
         name: "KV_locks".to_owned(),
@@ -548,49 +878,58 @@ async fn a_bucket_that_could_lose_locks_is_refused() {
         ..stream::Config::default()
     };
     let unfit = [
-        ("expire", stream::Config { max_age: Duration::from_secs(60), ..fit.clone() }),
-        ("memory", stream::Config { storage: stream::StorageType::Memory, ..fit.clone() }),
-        ("retention", stream::Config { retention: stream::RetentionPolicy::Interest, ..fit.clone() }),
-        ("full", stream::Config { max_messages: 10, ..fit.clone() }),
-        ("listen", stream::Config { subjects: vec!["$KV.other.>".to_owned()], ..fit.clone() }),
+        stream::Config {
+            max_age: Duration::from_secs(60),
+            ..fit.clone()
+        },
+        stream::Config {
+            storage: stream::StorageType::Memory,
+            ..fit.clone()
+        },
+        stream::Config {
+            retention: stream::RetentionPolicy::Interest,
+            ..fit.clone()
+        },
+        stream::Config {
+            max_messages: 10,
+            ..fit.clone()
+        },
+        stream::Config {
+            subjects: vec!["$KV.other.>".to_owned()],
+            ..fit.clone()
+        },
     ];
-    for (word, config) in unfit {
+    for config in unfit {
         make(&js, &config).await;
         let now = store.read(&key(), None).await;
-        assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains(word)), "{word}: {now:?}");
-        js.delete_stream("KV_locks").await.expect("the stream is deleted");
+        assert!(
+            matches!(&now, Err(StoreError::Unfit(why)) if why.contains("for ever")),
+            "{now:?}"
+        );
+        js.delete_stream("KV_locks")
+            .await
+            .expect("the stream is deleted");
     }
     make(&js, &fit).await;
-    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
+    assert!(matches!(
+        store.init().await,
+        Ok(Creation { is_new: false, .. })
+    ));
     works(&store).await;
-    assert_eq!(store.facts().await.expect("facts").history, 1);
-    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
-    assert_eq!(store.read(&key(), Some(second)).await.expect("a snapshot").entry, None);
-}
-
-#[tokio::test]
-async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
-    let server = NatsServer::start("");
-    let js = server.admin().await;
-    let config = stream::Config {
-        name: "KV_locks".to_owned(),
-        subjects: vec!["$KV.locks.>".to_owned()],
-        ..stream::Config::default()
-    };
-    js.create_stream(config).await.expect("the stream is made");
-    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
-    up(&store).await;
-    let now = store.read(&key(), None).await;
-    assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains("putexctl init")), "{now:?}");
-    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
-    let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
-    assert!(is_seeded(revision), "{revision}");
-}
-
-/// Whether a revision comes from a store whose revisions begin at the time of creation in milliseconds, which is later
-/// than 2020.
-fn is_seeded(revision: Revision) -> bool {
-    revision.0 > 1_577_000_000_000
+    let second = won(
+        &store,
+        &key(),
+        &attempt(&read(&store, &key()).await, held_by("b")),
+    )
+    .await;
+    assert_eq!(
+        store
+            .read(&key(), Some(second))
+            .await
+            .expect("a snapshot")
+            .entry,
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -600,11 +939,15 @@ async fn many_hosts_create_the_bucket_at_once() {
     let mut tasks = Vec::new();
     for (number, store) in stores.iter().cloned().enumerate() {
         tasks.push(tokio::spawn(async move {
-            up(&store).await;
+            let store = made(store).await;
             let key = Key::new(&format!("key-{number}")).expect("a key");
             usable(&store, &key).await;
             let now = read(&store, &key).await;
-            (key.clone(), now.incarnation.clone(), won(&store, &key, &attempt(&now, held_by("a"))).await)
+            (
+                key.clone(),
+                now.incarnation.clone(),
+                won(&store, &key, &attempt(&now, held_by("a"))).await,
+            )
         }));
     }
     let mut written = Vec::new();
@@ -614,82 +957,81 @@ async fn many_hosts_create_the_bucket_at_once() {
     for (key, incarnation, revision) in written {
         let now = read(&stores[0], &key).await;
         assert_eq!((base(&now), &now.incarnation), (revision, &incarnation));
-        assert!(is_seeded(revision), "{revision}");
     }
 }
 
 #[tokio::test]
 async fn revisions_and_incarnation_survive_a_restart() {
     let mut server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let empty = read(&store, &key()).await;
     server.die();
     server.come_back();
     usable(&store, &key()).await;
     assert_eq!(read(&store, &key()).await, empty);
-    assert!(is_seeded(won(&store, &key(), &attempt(&empty, held_by("a"))).await));
+    won(&store, &key(), &attempt(&empty, held_by("a"))).await;
 }
 
 #[tokio::test]
 async fn a_watch_ends_when_its_bucket_is_deleted() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let mut hints = store.watch().await.expect("a watch");
-    server.admin().await.delete_stream("KV_locks").await.expect("the stream is deleted");
+    server
+        .admin()
+        .await
+        .delete_stream("KV_locks")
+        .await
+        .expect("the stream is deleted");
     assert_eq!(within(hints.next()).await, None);
 }
 
 #[tokio::test]
 async fn a_watch_ends_when_its_server_hangs_although_nobody_calls() {
     let server = NatsServer::start("");
-    let store = open(&server.settings());
-    up(&store).await;
+    let store = opened(&server.settings()).await;
     let mut hints = store.watch().await.expect("a watch");
     server.hang();
     assert_eq!(within(hints.next()).await, None);
-    within(store.link().wait_for(|link| *link != Link::Up)).await.expect("the store lives");
+    within(store.link().wait_for(|link| !link.is_up()))
+        .await
+        .expect("the store lives");
 }
 
 #[tokio::test]
 async fn a_bucket_that_cannot_be_made_is_missing_and_init_says_why() {
     let server = NatsServer::start("");
-    let store = open(&NatsSettings { replicas: 3, ..server.settings() });
+    let store = open(&NatsSettings {
+        replicas: 3,
+        ..server.settings()
+    });
     up(&store).await;
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
-    let error = store.init().await.expect_err("one server cannot keep three copies");
+    assert!(matches!(
+        store.read(&key(), None).await,
+        Err(StoreError::Missing(_))
+    ));
+    let error = store
+        .init()
+        .await
+        .expect_err("one server cannot keep three copies");
     assert!(
-        matches!(&error, StoreError::Misconfigured(why) if why.starts_with("set replicas = 1 in [store] of putexd.toml ")),
+        matches!(&error, StoreError::Unfit(why) if why.starts_with("set replicas = 1 in [store] of putexd.toml ")),
         "{error}"
     );
-}
-
-#[tokio::test]
-async fn the_facts_are_those_of_the_server() {
-    let server = NatsServer::start("server_name: alone");
-    let store = open(&server.settings());
-    up(&store).await;
-    let facts = store.facts().await.expect("facts");
-    // From 2.10 on, a server that is alone reports itself as the leader.
-    assert_eq!((facts.server.as_str(), facts.cluster), ("alone", None));
-    assert!(facts.leader.is_none_or(|leader| leader == "alone"));
-    assert_eq!((facts.replicas, facts.current, facts.history), (1, 1, 2));
-    assert!(!facts.warnings.iter().any(|warning| warning.contains("several writers")), "{:?}", facts.warnings);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     let mut servers = NatsServer::cluster();
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
-    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
-    up(&store).await;
+    let store = opened(&NatsSettings {
+        replicas: 3,
+        ..settings(urls)
+    })
+    .await;
     usable(&store, &key()).await;
-    let first = won_in_the_end(&store, "a").await;
-    assert!(!is_seeded(first), "replicas that were purged disagree on revisions: {first}");
+    won_in_the_end(&store, "a").await;
 
-    let facts = store.facts().await.expect("facts");
-    assert_eq!((facts.cluster.as_deref(), facts.replicas), (Some("test"), 3));
     let before = read(&store, &key()).await;
     // Each leader in turn dies and comes back, so that in the end a server leads that had come back, with the same
     // revisions.
@@ -701,12 +1043,20 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
         assert_eq!(read(&store, &key()).await, last);
         let revision = won_in_the_end(&store, body).await;
         assert!(revision > base(&last));
-        let replaced = store.read(&key(), Some(revision)).await.expect("a snapshot");
+        let replaced = store
+            .read(&key(), Some(revision))
+            .await
+            .expect("a snapshot");
         assert_eq!(replaced, last, "a planned hand-over hangs on it");
         last = read(&store, &key()).await;
         servers[index].come_back();
         let all_current = async {
-            while store.facts().await.map_or(0, |facts| facts.current) < 3 {
+            let lacks = |warning: &String| warning.starts_with("bring back a server");
+            while store
+                .examine()
+                .await
+                .map_or(true, |found| found.warnings.iter().any(lacks))
+            {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
@@ -720,6 +1070,7 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
                 Ok(now) if now.incarnation != before.incarnation => return now,
                 // While the cluster elects the leader that takes such orders, nobody answers, so it is asked again.
                 Ok(_) => drop(js.delete_stream("KV_locks").await),
+                Err(StoreError::Missing(_)) => drop(store.init().await),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
@@ -727,7 +1078,9 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     let now = within(anew).await;
     assert_eq!(now.entry, None);
     won_in_the_end(&store, "d").await;
-    let stale = store.compare_and_set(&key(), &attempt(&last, held_by("of the former life"))).await;
+    let stale = store
+        .compare_and_set(&key(), &attempt(&last, held_by("of the former life")))
+        .await;
     assert!(!matches!(stale, WriteOutcome::Won(_)), "{stale:?}");
 }
 
@@ -736,13 +1089,14 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
 async fn leader_of(store: &NatsStore) -> usize {
     let leader = async {
         loop {
-            if let Some(leader) = store.facts().await.ok().and_then(|facts| facts.leader) {
-                return leader;
+            let found = store.examine().await.unwrap_or_default();
+            if let Some((_, number)) = found.what.rsplit_once(", leader n") {
+                return number.parse().expect("the number of a server");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    within(leader).await.trim_start_matches('n').parse().expect("the number of a server")
+    within(leader).await
 }
 
 /// Reads and writes until a write wins, because nobody wins while a leader is elected.
@@ -750,7 +1104,9 @@ async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
     let winning = async {
         loop {
             if let Ok(now) = store.read(&key(), None).await {
-                let outcome = store.compare_and_set(&key(), &attempt(&now, held_by(body))).await;
+                let outcome = store
+                    .compare_and_set(&key(), &attempt(&now, held_by(body)))
+                    .await;
                 if let WriteOutcome::Won(revision) = outcome {
                     return revision;
                 }
@@ -771,7 +1127,13 @@ async fn a_cluster_of_three_never_lets_two_writers_win() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_newer_than_the_leader_lets_no_two_writers_win() {
     let servers = NatsServer::cluster();
-    never_two_winners(servers.iter().map(|server| looks_newer(server.port())).collect()).await;
+    never_two_winners(
+        servers
+            .iter()
+            .map(|server| looks_newer(server.port()))
+            .collect(),
+    )
+    .await;
 }
 
 /// A relay to a server of 2.9.10 that changes its greeting so that it claims to be 2.12.0. The greeting of another
@@ -782,8 +1144,13 @@ fn looks_newer(port: u16) -> String {
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(mut client) = client else { return };
-            let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-            let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else { continue };
+            let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else {
+                continue;
+            };
+            let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone())
+            else {
+                continue;
+            };
             std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
             std::thread::spawn(move || {
                 let mut bytes = vec![0; 65536];
@@ -806,8 +1173,11 @@ fn looks_newer(port: u16) -> String {
 async fn never_two_winners(urls: Vec<String>) {
     const WRITERS: usize = 16;
     const ROUNDS: u32 = 100;
-    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
-    up(&store).await;
+    let store = opened(&NatsSettings {
+        replicas: 3,
+        ..settings(urls)
+    })
+    .await;
     usable(&store, &key()).await;
     won_in_the_end(&store, "x").await;
     let mut decided = 0;
@@ -815,19 +1185,26 @@ async fn never_two_winners(urls: Vec<String>) {
         let now = read(&store, &key()).await;
         let tasks: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (store, attempt) = (store.clone(), attempt(&now, held_by(&format!("{number}"))));
+                let (store, attempt) =
+                    (store.clone(), attempt(&now, held_by(&format!("{number}"))));
                 tokio::spawn(async move { store.compare_and_set(&key(), &attempt).await })
             })
             .collect();
         let mut winners = 0;
         for task in tasks {
-            winners += u32::from(matches!(task.await.expect("the writer ends"), WriteOutcome::Won(_)));
+            winners += u32::from(matches!(
+                task.await.expect("the writer ends"),
+                WriteOutcome::Won(_)
+            ));
         }
         assert!(winners <= 1, "round {round}: {winners} writers won");
         decided += winners;
     }
     // A round without a winner does no harm, but most rounds must have one.
-    assert!(decided > ROUNDS / 2, "{decided} of {ROUNDS} rounds were won");
+    assert!(
+        decided > ROUNDS / 2,
+        "{decided} of {ROUNDS} rounds were won"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -835,8 +1212,11 @@ async fn a_round_trip_is_measured() {
     const ROUNDS: usize = 200;
     let servers = NatsServer::cluster();
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
-    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
-    up(&store).await;
+    let store = opened(&NatsSettings {
+        replicas: 3,
+        ..settings(urls)
+    })
+    .await;
     usable(&store, &key()).await;
     won_in_the_end(&store, "x").await;
     let mut spans = Vec::new();
@@ -848,7 +1228,10 @@ async fn a_round_trip_is_measured() {
         }
     }
     spans.sort();
-    println!("NATS, three servers: a compare-and-set takes {:?}, the median of {ROUNDS}", spans[ROUNDS / 2]);
+    println!(
+        "NATS, three servers: a compare-and-set takes {:?}, the median of {ROUNDS}",
+        spans[ROUNDS / 2]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -856,7 +1239,11 @@ async fn a_round_trip_is_measured() {
 async fn renewals() {
     let servers = NatsServer::cluster();
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
-    let settings = NatsSettings { replicas: 3, ..settings(urls) };
+    let settings = NatsSettings {
+        replicas: 3,
+        ..settings(urls)
+    };
+    opened(&settings).await;
     let stores = [(); 3].map(|()| Arc::new(open(&settings)) as Arc<dyn Store>);
     renewals_are_measured("NATS, three servers", stores).await;
 }
@@ -870,7 +1257,10 @@ const ROUNDS_OF_BOTH: usize = 5;
 /// A value as long as the record of a holder.
 fn record() -> Value {
     let field = |letter: u8| (format!("field-{}", char::from(letter)), "0".repeat(40));
-    Value { body: b"host-1".to_vec(), fields: (b'a'..b'k').map(field).collect() }
+    Value {
+        body: b"host-1".to_vec(),
+        fields: (b'a'..b'k').map(field).collect(),
+    }
 }
 
 /// Renews a key through the store until the given time, and counts the renewals.
@@ -880,7 +1270,9 @@ async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
     while Instant::now() < until {
         let is_new = now.entry.is_none();
         let revision = won(&*store, &key, &attempt(&now, record())).await;
-        now.entry.iter_mut().for_each(|entry| entry.revision = revision);
+        now.entry
+            .iter_mut()
+            .for_each(|entry| entry.revision = revision);
         if is_new {
             now = read(&*store, &key).await;
         }
@@ -893,7 +1285,10 @@ async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
 async fn renew_barely(context: jetstream::Context, key: String, until: Instant) -> u32 {
     let subject = format!("$KV.locks.{key}");
     let stream = context.get_stream("KV_locks").await.expect("the bucket");
-    let mut revision = stream.get_last_raw_message_by_subject(&subject).await.map_or(0, |message| message.sequence);
+    let mut revision = stream
+        .get_last_raw_message_by_subject(&subject)
+        .await
+        .map_or(0, |message| message.sequence);
     let mut count = 0;
     while Instant::now() < until {
         let mut headers = HeaderMap::new();
@@ -901,8 +1296,14 @@ async fn renew_barely(context: jetstream::Context, key: String, until: Instant) 
         for (name, text) in record().fields {
             headers.insert(name, text);
         }
-        let sent = context.publish_with_headers(subject.clone(), headers, "host-1".into()).await;
-        revision = sent.expect("it is sent").await.expect("nobody else writes it").sequence;
+        let sent = context
+            .publish_with_headers(subject.clone(), headers, "host-1".into())
+            .await;
+        revision = sent
+            .expect("it is sent")
+            .await
+            .expect("nobody else writes it")
+            .sequence;
         count += 1;
     }
     count
@@ -912,26 +1313,42 @@ async fn renew_barely(context: jetstream::Context, key: String, until: Instant) 
 /// share of the client's.
 async fn compare_with_a_bare_client(servers: &[NatsServer]) {
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
-    let store = Arc::new(open(&NatsSettings {
+    let settings = NatsSettings {
         replicas: u32::try_from(servers.len()).expect("few"),
         ..settings(urls.clone())
-    }));
-    up(&*store).await;
+    };
+    let store = Arc::new(opened(&settings).await);
     usable(&*store, &key()).await;
-    let bare = async_nats::jetstream::new(async_nats::connect(&urls).await.expect("the bare client connects"));
+    let bare = async_nats::jetstream::new(
+        async_nats::connect(&urls)
+            .await
+            .expect("the bare client connects"),
+    );
     let mut shares = Vec::new();
     for _ in 0..ROUNDS_OF_BOTH {
         let until = Instant::now() + ROUND;
         let key = |number: u32| Key::new(&format!("ours-{number}")).expect("a key");
-        let ours = sum((0..UNDER_WAY).map(|number| tokio::spawn(renew(Arc::clone(&store), key(number), until)))).await;
+        let ours = sum((0..UNDER_WAY)
+            .map(|number| tokio::spawn(renew(Arc::clone(&store), key(number), until))))
+        .await;
         let until = Instant::now() + ROUND;
-        let its = (0..UNDER_WAY).map(|number| tokio::spawn(renew_barely(bare.clone(), format!("its-{number}"), until)));
+        let its = (0..UNDER_WAY)
+            .map(|number| tokio::spawn(renew_barely(bare.clone(), format!("its-{number}"), until)));
         let its = sum(its).await;
         shares.push(f64::from(ours) / f64::from(its));
-        println!("{} servers: the store {} a second, the bare client {}", servers.len(), ours / 2, its / 2);
+        println!(
+            "{} servers: the store {} a second, the bare client {}",
+            servers.len(),
+            ours / 2,
+            its / 2
+        );
     }
     shares.sort_by(f64::total_cmp);
-    println!("{} servers: {:.0} % of a bare client, the median", servers.len(), shares[ROUNDS_OF_BOTH / 2] * 100.0);
+    println!(
+        "{} servers: {:.0} % of a bare client, the median",
+        servers.len(),
+        shares[ROUNDS_OF_BOTH / 2] * 100.0
+    );
 }
 
 async fn sum(tasks: impl Iterator<Item = tokio::task::JoinHandle<u32>>) -> u32 {

@@ -14,7 +14,11 @@ pub async fn start(program: &str, role: Role) -> io::Result<UnixStream> {
 }
 
 /// As [`start`], and tells the process id.
-pub async fn start_and_tell(program: &str, role: Role, tell: impl FnOnce(u32)) -> io::Result<UnixStream> {
+pub async fn start_and_tell(
+    program: &str,
+    role: Role,
+    tell: impl FnOnce(u32),
+) -> io::Result<UnixStream> {
     let (ours, theirs) = StdStream::pair()?;
     let mut child = Command::new(program).stdin(OwnedFd::from(theirs)).spawn()?;
     tell(child.id());

@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use putexd::store::Store;
 use putexd::store::StoreSettings;
 use putexd::store::files::Files;
 use putexd::store::postgres::PostgresSettings;
 use putexd::store::postgres::PostgresStore;
-use putexd::store::settings::Tls;
-use putexd::store::{Administer, Store};
+use putexd::store::settings::Access;
 use putexd::types::Key;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -48,13 +48,23 @@ impl PostgresServer {
     pub fn standby(&self, name: &str) -> Self {
         let folder = folder();
         let data = folder.path().join("data");
-        let source = format!("host=127.0.0.1 port={} user=postgres application_name={name}", self.port);
-        run(tool("pg_basebackup").arg("-D").arg(&data).args(["-R", "-c", "fast", "-d", &source]));
+        let source = format!(
+            "host=127.0.0.1 port={} user=postgres application_name={name}",
+            self.port
+        );
+        run(tool("pg_basebackup")
+            .arg("-D")
+            .arg(&data)
+            .args(["-R", "-c", "fast", "-d", &source]));
         Self::start_with(folder, "")
     }
 
     fn start_with(folder: Arc<TempDir>, extra: &str) -> Self {
-        let mut server = Self { port: free_port(), child: None, folder };
+        let mut server = Self {
+            port: free_port(),
+            child: None,
+            folder,
+        };
         let path = server.path().display().to_string();
         let text = format!(
             "port = {}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{path}'\nshared_buffers = 8MB\n\
@@ -78,8 +88,11 @@ impl PostgresServer {
 
     /// Sets who may log in, and how: lines of pg_hba.conf, in place of its usual ones.
     pub fn admit(&self, lines: &str) {
-        fs::write(self.data().join("pg_hba.conf"), format!("local all postgres trust\n{lines}\n"))
-            .expect("pg_hba.conf");
+        fs::write(
+            self.data().join("pg_hba.conf"),
+            format!("local all postgres trust\n{lines}\n"),
+        )
+        .expect("pg_hba.conf");
         self.reload();
     }
 
@@ -90,22 +103,35 @@ impl PostgresServer {
 
     /// Settings for this server alone.
     pub fn settings(&self) -> PostgresSettings {
-        settings(&format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port))
+        settings(&[self.port], "user=postgres dbname=postgres")
     }
 
     /// An administrator's session, over the Unix socket.
     pub async fn admin(&self) -> Client {
-        let config = format!("host={} port={} user=postgres dbname=postgres", self.path().display(), self.port);
-        let (client, connection) = tokio_postgres::connect(&config, NoTls).await.expect("the administrator connects");
+        let config = format!(
+            "host={} port={} user=postgres dbname=postgres",
+            self.path().display(),
+            self.port
+        );
+        let (client, connection) = tokio_postgres::connect(&config, NoTls)
+            .await
+            .expect("the administrator connects");
         tokio::spawn(connection);
         client
     }
 
     /// Runs SQL as an administrator, and returns the first column of the answer.
     pub async fn sql(&self, text: &str) -> Vec<String> {
-        let answer = self.admin().await.simple_query(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+        let answer = self
+            .admin()
+            .await
+            .simple_query(text)
+            .await
+            .unwrap_or_else(|error| panic!("{text}: {error:?}"));
         let rows = answer.iter().filter_map(|message| {
-            let SimpleQueryMessage::Row(row) = message else { return None };
+            let SimpleQueryMessage::Row(row) = message else {
+                return None;
+            };
             Some(row.get(0).unwrap_or_default().to_owned())
         });
         rows.collect()
@@ -113,7 +139,9 @@ impl PostgresServer {
 
     /// Kills all processes of the server with SIGKILL.
     pub fn die(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         let children = children(&child);
         child.kill().expect("the server is killed");
         child.wait().expect("the server is reaped");
@@ -127,10 +155,23 @@ impl PostgresServer {
     /// Starts the server again on the same port with the same data, and waits until it answers.
     pub fn come_back(&mut self) {
         let path = self.path().join("log");
-        let log = fs::File::options().create(true).append(true).open(&path).expect("the server's log");
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .expect("the server's log");
         let mut server = tool("postgres");
-        server.arg("-D").arg(self.data()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.child = Some(server.spawn().expect("postgres starts: install the Debian package postgresql"));
+        server
+            .arg("-D")
+            .arg(self.data())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.child = Some(
+            server
+                .spawn()
+                .expect("postgres starts: install the Debian package postgresql"),
+        );
         let mut ready = tool("pg_isready");
         ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         eventually(
@@ -179,19 +220,25 @@ impl Rig for PostgresRig {
         rig
     }
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
-        Arc::new(remote(StoreSettings::Postgres(self.0.settings()), call_limit))
-    }
-    fn administer(&self) -> Arc<dyn Administer> {
-        Arc::new(remote(StoreSettings::Postgres(self.0.settings()), super::CALL_LIMIT))
+        Arc::new(remote(
+            StoreSettings::Postgres(self.0.settings()),
+            call_limit,
+        ))
     }
     async fn delete(&self, key: &Key) {
-        self.0.sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'")).await;
+        self.0
+            .sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'"))
+            .await;
     }
     async fn put_too_large(&self, key: &Key) {
-        self.0.sql(&super::too_large::postgres("putex_locks", key.as_str())).await;
+        self.0
+            .sql(&super::too_large::postgres("putex_locks", key.as_str()))
+            .await;
     }
     async fn put_malformed(&self, key: &Key) -> bool {
-        self.0.sql(&super::malformed::postgres("putex_locks", key.as_str())).await;
+        self.0
+            .sql(&super::malformed::postgres("putex_locks", key.as_str()))
+            .await;
         true
     }
     async fn wipe(&self) {
@@ -221,19 +268,21 @@ impl PostgresRig {
 }
 
 /// Settings without a password for the usual table.
-pub fn settings(connection: &str) -> PostgresSettings {
+pub fn settings(ports: &[u16], connection: &str) -> PostgresSettings {
+    let server = |port| format!("postgres://127.0.0.1:{port}");
     PostgresSettings {
+        servers: ports.iter().map(server).collect(),
         connection: connection.to_owned(),
-        password_file: None,
         table: "putex_locks".to_owned(),
-        tls: Tls::default(),
+        access: Access::default(),
     }
 }
 
 /// A temporary folder that the server's user may write to.
 pub fn folder() -> Arc<TempDir> {
     let folder = TempDir::new().expect("a temporary folder");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("the folder's mode");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))
+        .expect("the folder's mode");
     give(folder.path());
     Arc::new(folder)
 }
@@ -252,8 +301,19 @@ fn template() -> Arc<TempDir> {
     let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
     template.upgrade().unwrap_or_else(|| {
         let made = folder();
-        let options = ["-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"];
-        run(tool("initdb").arg("-D").arg(made.path().join("data")).args(options));
+        let options = [
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ];
+        run(tool("initdb")
+            .arg("-D")
+            .arg(made.path().join("data"))
+            .args(options));
         *template = Arc::downgrade(&made);
         made
     })
@@ -264,14 +324,23 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// A program of PostgreSQL, run as the user `postgres` if we are root, because it refuses to be run by root.
 fn tool(name: &str) -> Command {
-    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL: install the Debian package postgresql");
-    let newest = versions.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()).max();
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .expect("PostgreSQL: install the Debian package postgresql");
+    let newest = versions
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .max();
     let version = newest.expect("a version of PostgreSQL: install the Debian package postgresql");
     let mut command = Command::new(format!("/usr/lib/postgresql/{version}/bin/{name}"));
     command.current_dir("/");
@@ -287,15 +356,25 @@ fn account() -> Option<(u32, u32)> {
         return None;
     }
     let users = fs::read_to_string("/etc/passwd").expect("the users of this machine");
-    let line = users.lines().find(|line| line.starts_with("postgres:")).expect("the user postgres");
-    let mut numbers = line.split(':').skip(2).map(|number| number.parse().expect("a number"));
+    let line = users
+        .lines()
+        .find(|line| line.starts_with("postgres:"))
+        .expect("the user postgres");
+    let mut numbers = line
+        .split(':')
+        .skip(2)
+        .map(|number| number.parse().expect("a number"));
     Some((numbers.next()?, numbers.next()?))
 }
 
 fn children(child: &Child) -> Vec<Pid> {
     let id = child.id();
-    let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("the server's processes");
-    listed.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
+        .expect("the server's processes");
+    listed
+        .split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }
 
 /// The letter of the process's state in /proc, or `None` if there is no such process.
@@ -311,5 +390,9 @@ fn is_gone(pid: Pid) -> bool {
 fn stop(pid: Pid) {
     // The process may have ended.
     let _ = kill_process(pid, Signal::STOP);
-    eventually("the server's process stops", || is_gone(pid) || state(pid) == Some('T'), String::new);
+    eventually(
+        "the server's process stops",
+        || is_gone(pid) || state(pid) == Some('T'),
+        String::new,
+    );
 }

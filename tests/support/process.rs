@@ -25,12 +25,27 @@ pub struct ServerProcess {
 
 impl ServerProcess {
     /// A server that is not running yet. Its output goes to the file `log`.
-    pub fn new(program: &'static str, package: &'static str, arguments: Vec<String>, log: PathBuf) -> Self {
-        Self { program, package, arguments, log, child: None }
+    pub fn new(
+        program: &'static str,
+        package: &'static str,
+        arguments: Vec<String>,
+        log: PathBuf,
+    ) -> Self {
+        Self {
+            program,
+            package,
+            arguments,
+            log,
+            child: None,
+        }
     }
 
     pub fn launch(&mut self) {
-        let log = fs::File::options().create(true).append(true).open(&self.log).expect("the server's log");
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("the server's log");
         let child = Command::new(self.program)
             .args(&self.arguments)
             .stdin(Stdio::null())
@@ -38,14 +53,19 @@ impl ServerProcess {
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("{} cannot be started ({error}): install the Debian package {}", self.program, self.package)
+                panic!(
+                    "{} cannot be started ({error}): install the Debian package {}",
+                    self.program, self.package
+                )
             });
         self.child = Some(child);
     }
 
     /// Waits until the server is ready. If that takes too long, it panics with the server's log.
     pub fn wait_until(&self, ready: impl FnMut() -> bool) {
-        eventually("the server answers", ready, || fs::read_to_string(&self.log).unwrap_or_default());
+        eventually("the server answers", ready, || {
+            fs::read_to_string(&self.log).unwrap_or_default()
+        });
     }
 
     /// Kills the server with SIGKILL.
@@ -87,7 +107,11 @@ impl Drop for ServerProcess {
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool, report: impl FnOnce() -> String) {
     let end = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}\n{}", report());
+        assert!(
+            Instant::now() < end,
+            "{what}: not within {PATIENCE:?}\n{}",
+            report()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }

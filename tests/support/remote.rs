@@ -10,5 +10,7 @@ use super::net_process::start;
 
 /// The store of these settings.
 pub fn remote(settings: StoreSettings, call_limit: Duration) -> RemoteStore {
-    RemoteStore::new(settings, call_limit, |_| start(env!("CARGO_BIN_EXE_putex-net"), Role::Store))
+    RemoteStore::new(settings, call_limit, |_| {
+        start(env!("CARGO_BIN_EXE_putex-net"), Role::Store)
+    })
 }

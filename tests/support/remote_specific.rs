@@ -14,18 +14,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::nats_server::NatsServer;
 use super::net_process::start_and_tell;
 use super::process::PATIENCE;
-use super::{attempt, held_by, key, read, up, usable, within, won};
+use super::{attempt, held_by, key, made, read, up, usable, within, won};
 
 /// The store of this server, and the processes that it has one after another.
 fn store(server: &NatsServer, call_limit: Duration) -> (RemoteStore, Receiver<Pid>) {
     let (tell, pids) = mpsc::channel();
-    let store = RemoteStore::new(StoreSettings::Nats(server.settings()), call_limit, move |_| {
-        let tell = tell.clone();
-        start_and_tell(env!("CARGO_BIN_EXE_putex-net"), Role::Store, move |pid| {
-            let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("a process id");
-            tell.send(pid).expect("the test waits");
-        })
-    });
+    let store = RemoteStore::new(
+        StoreSettings::Nats(server.settings()),
+        call_limit,
+        move |_| {
+            let tell = tell.clone();
+            start_and_tell(env!("CARGO_BIN_EXE_putex-net"), Role::Store, move |pid| {
+                let pid =
+                    Pid::from_raw(pid.try_into().expect("a process id")).expect("a process id");
+                tell.send(pid).expect("the test waits");
+            })
+        },
+    );
     (store, pids)
 }
 
@@ -44,14 +49,17 @@ async fn a_process_that_dies_or_stands_still_is_a_store_that_does_not_answer_for
     const R: Duration = Duration::from_secs(2);
     let server = NatsServer::start("");
     let (store, pids) = store(&server, R);
-    usable(&store, &key()).await;
+    let store = made(store).await;
     for (signal, limit) in [(Signal::KILL, R / 2), (Signal::STOP, R)] {
         let pid = pids.recv_timeout(PATIENCE).expect("it was started");
         kill_process(pid, signal).expect("it is there");
         let took = back(&store).await;
         println!("{signal:?}: {took:?}");
         // A machine with work of its own takes a while to start a process.
-        assert!(took < limit + Duration::from_secs(1), "{signal:?}: {took:?}");
+        assert!(
+            took < limit + Duration::from_secs(1),
+            "{signal:?}: {took:?}"
+        );
         up(&store).await;
         let _ = kill_process(pid, Signal::KILL);
     }
@@ -62,7 +70,7 @@ async fn a_write_that_was_given_up_is_not_sent_when_the_process_goes_on() {
     const LIMIT: Duration = Duration::from_millis(400);
     let server = NatsServer::start("");
     let (store, pids) = store(&server, LIMIT);
-    usable(&store, &key()).await;
+    let store = made(store).await;
     let before = read(&store, &key()).await;
     let pid = pids.recv_timeout(PATIENCE).expect("it was started");
     kill_process(pid, Signal::STOP).expect("it is there");
@@ -83,7 +91,9 @@ async fn a_write_that_was_given_up_is_not_sent_when_the_process_goes_on() {
     back(&store).await;
     assert_eq!(read(&store, &key()).await.entry, before.entry);
     won(&store, &key(), &attempt(&before, held_by("next"))).await;
-    within(store.link().wait_for(|link| *link == Link::Up)).await.expect("it is connected");
+    within(store.link().wait_for(Link::is_up))
+        .await
+        .expect("it is connected");
 }
 
 /// What a call and the process cost: the median of a read by way of the process, less that of a read without, and its memory.
@@ -94,7 +104,7 @@ async fn measure_a_call() {
     let limit = Duration::from_secs(2);
     let (remote, pids) = store(&server, limit);
     let direct = NatsStore::new(server.settings(), limit, Files::of_this_host());
-    usable(&remote, &key()).await;
+    let remote = made(remote).await;
     usable(&direct, &key()).await;
     let mut spans: [Vec<Duration>; 2] = Default::default();
     for _ in 0..200 {
@@ -112,6 +122,10 @@ async fn measure_a_call() {
     });
     println!("a read: {remote:?} by way of the process, {direct:?} without");
     let pid = pids.recv_timeout(PATIENCE).expect("it was started");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("it runs");
-    status.lines().filter(|line| line.starts_with("Rss")).for_each(|line| println!("{line}"));
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("it runs");
+    status
+        .lines()
+        .filter(|line| line.starts_with("Rss"))
+        .for_each(|line| println!("{line}"));
 }

@@ -12,9 +12,13 @@ use super::{CALL_LIMIT, attempt, held_by, key, read, up, usable, won};
 /// How often everything is tried.
 const ROUNDS: usize = 5;
 
-fn notes() -> [Key; 4] {
+fn notes() -> [Key; 3] {
     let node = NodeId::new("h1").expect("a node's name");
-    [Key::of_hosts(None), Key::of_host(None, &node, 0), Key::of_requests(None, &node), Key::of_history(&key())]
+    [
+        Key::of_hosts(None),
+        Key::of_host(None, &node, 0),
+        Key::of_history(&key()),
+    ]
 }
 
 async fn notes_are_refused_and_locks_go_on(store: &dyn Store) {
@@ -25,9 +29,17 @@ async fn notes_are_refused_and_locks_go_on(store: &dyn Store) {
             assert!(is_denied(&error.to_string()), "{note}: {error}");
         }
         // Whoever may not read it either tries to make it.
-        let found = found.unwrap_or(Snapshot { entry: None, ..lock });
-        let written = store.compare_and_set(&note, &attempt(&found, held_by("h1"))).await;
-        assert!(matches!(&written, WriteOutcome::Unknown(why) if is_denied(why)), "{note}: {written:?}");
+        let found = found.unwrap_or(Snapshot {
+            entry: None,
+            ..lock
+        });
+        let written = store
+            .compare_and_set(&note, &attempt(&found, held_by("h1")))
+            .await;
+        assert!(
+            matches!(&written, WriteOutcome::Unknown(why) if is_denied(&why.to_string())),
+            "{note}: {written:?}"
+        );
     })
     .await;
 }
@@ -43,18 +55,26 @@ async fn notes_fail_and_locks_go_on(store: &dyn Store, fails: impl AsyncFn(Key, 
             let lock = read(store, &key()).await;
             let began = Instant::now();
             fails(note, lock.clone()).await;
-            assert!(began.elapsed() < CALL_LIMIT / 2, "a refusal is not waited out: {:?}", began.elapsed());
+            assert!(
+                began.elapsed() < CALL_LIMIT / 2,
+                "a refusal is not waited out: {:?}",
+                began.elapsed()
+            );
             won(store, &key(), &attempt(&lock, held_by("h1"))).await;
         }
     }
-    assert!(!link.has_changed().expect("the store lives"), "the connection is the same: {:?}", *link.borrow());
+    assert!(
+        !link.has_changed().expect("the store lives"),
+        "the connection is the same: {:?}",
+        *link.borrow()
+    );
 }
 
 #[tokio::test]
 async fn nats_permissions_of_each_lock_keep_the_locks() {
+    use putexd::store::nats::NatsSettings;
     use putexd::store::nats::NatsStore;
-    use putexd::store::nats::{NatsCredentials, NatsSettings};
-    use putexd::store::settings::Login;
+    use putexd::store::settings::Access;
 
     let server = super::nats_server::NatsServer::start(
         "authorization { users: [
@@ -69,16 +89,21 @@ async fn nats_permissions_of_each_lock_keep_the_locks() {
     let password_file = server.folder().join("password");
     super::write(&password_file, "p");
     let open = |user: &str| {
-        let login = Login { user: user.to_owned(), password_file: password_file.clone() };
+        let login = Access {
+            user: Some(user.to_owned()),
+            password_file: Some(password_file.clone()),
+            ..Access::default()
+        };
         NatsStore::new(
-            NatsSettings { credentials: NatsCredentials::UserPassword(login), ..server.settings() },
+            NatsSettings {
+                access: login,
+                ..server.settings()
+            },
             CALL_LIMIT,
             Files::of_this_host(),
         )
     };
-    let admin = open("admin");
-    up(&admin).await;
-    usable(&admin, &key()).await;
+    super::made(open("admin")).await;
     let store = open("putexd");
     notes_are_refused_and_locks_go_on(&store).await;
 }
@@ -89,7 +114,7 @@ async fn an_etcd_role_for_each_lock_keeps_the_locks() {
     use etcd_client::Permission;
     use putexd::store::etcd::EtcdSettings;
     use putexd::store::etcd::EtcdStore;
-    use putexd::store::settings::Login;
+    use putexd::store::settings::Access;
 
     use super::etcd_rig::{EtcdServer, init};
 
@@ -99,25 +124,42 @@ async fn an_etcd_role_for_each_lock_keeps_the_locks() {
     admin.role_add("putexd").await.expect("a role");
     for name in ["incarnation", "locks/database", "tickets/database"] {
         let permission = Permission::read_write(format!("/putex/{name}"));
-        admin.role_grant_permission("putexd", permission).await.expect("a permission");
+        admin
+            .role_grant_permission("putexd", permission)
+            .await
+            .expect("a permission");
     }
     admin.role_add("root").await.expect("a role");
     for (user, password) in [("putexd", "p"), ("root", "r")] {
         admin.user_add(user, password, None).await.expect("a user");
-        admin.user_grant_role(user, user).await.expect("a role of the user");
+        admin
+            .user_grant_role(user, user)
+            .await
+            .expect("a role of the user");
     }
     admin.auth_enable().await.expect("users and roles are on");
     let password_file = server.folder().join("password");
     super::write(&password_file, "p");
-    let login = Some(Login { user: "putexd".to_owned(), password_file });
-    let store = EtcdStore::new(EtcdSettings { login, ..server.settings() }, CALL_LIMIT, Files::of_this_host());
+    let login = Access {
+        user: Some("putexd".to_owned()),
+        password_file: Some(password_file),
+        ..Access::default()
+    };
+    let store = EtcdStore::new(
+        EtcdSettings {
+            access: login,
+            ..server.settings()
+        },
+        CALL_LIMIT,
+        Files::of_this_host(),
+    );
     notes_are_refused_and_locks_go_on(&store).await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn a_policy_for_rows_of_postgres_keeps_the_locks() {
-    use putexd::store::Administer as _;
+    use putexd::store::Store as _;
     use putexd::store::postgres::PostgresStore;
 
     use super::postgres_rig::{PostgresServer, settings};
@@ -127,12 +169,20 @@ async fn a_policy_for_rows_of_postgres_keeps_the_locks() {
     up(&made).await;
     made.init().await.expect("the table is made");
     server.sql("CREATE ROLE putexd LOGIN").await;
-    server.sql("GRANT SELECT, INSERT, UPDATE ON putex_locks TO putexd").await;
-    server.sql("ALTER TABLE putex_locks ENABLE ROW LEVEL SECURITY").await;
-    let locks = "name NOT LIKE 'putex-h%' AND name NOT LIKE 'putex-request%'";
-    server.sql(&format!("CREATE POLICY locks ON putex_locks TO putexd USING ({locks}) WITH CHECK ({locks})")).await;
-    let own = format!("host=127.0.0.1 port={} user=putexd dbname=postgres", server.port);
-    let store = PostgresStore::new(settings(&own), CALL_LIMIT, Files::of_this_host());
+    server
+        .sql("GRANT SELECT, INSERT, UPDATE ON putex_locks TO putexd")
+        .await;
+    server
+        .sql("ALTER TABLE putex_locks ENABLE ROW LEVEL SECURITY")
+        .await;
+    let locks = "name NOT LIKE 'putex-h%'";
+    server
+        .sql(&format!(
+            "CREATE POLICY locks ON putex_locks TO putexd USING ({locks}) WITH CHECK ({locks})"
+        ))
+        .await;
+    let own = settings(&[server.port], "user=putexd dbname=postgres");
+    let store = PostgresStore::new(own, CALL_LIMIT, Files::of_this_host());
     notes_are_refused_and_locks_go_on(&store).await;
 }
 
@@ -141,14 +191,20 @@ async fn a_policy_for_rows_of_postgres_keeps_the_locks() {
 async fn a_folder_of_a_note_that_others_may_write_to_keeps_the_locks() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use putexd::store::Administer as _;
+    use putexd::store::Store as _;
     use putexd::store::directory::DirectorySettings;
     use putexd::store::directory::DirectoryStore;
 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store");
     std::fs::create_dir(&path).expect("a folder");
-    let store = DirectoryStore::new(DirectorySettings { path: path.clone(), owner: None }, CALL_LIMIT);
+    let store = DirectoryStore::at(
+        DirectorySettings {
+            path: path.clone(),
+            owner: None,
+        },
+        CALL_LIMIT,
+    );
     up(&store).await;
     store.init().await.expect("the store is made");
     for note in notes() {

@@ -35,7 +35,8 @@ impl Rng {
 
     /// A span from `from` to `to`, both included.
     pub fn span(&mut self, from: Duration, to: Duration) -> Duration {
-        let width = u64::try_from(to.saturating_sub(from).as_micros()).expect("spans of a test are short");
+        let width =
+            u64::try_from(to.saturating_sub(from).as_micros()).expect("spans of a test are short");
         from + Duration::from_micros(self.below(width + 1))
     }
 

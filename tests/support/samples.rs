@@ -24,9 +24,21 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 /// The names of the samples in a folder.
 fn names(folder: &Path) -> BTreeSet<String> {
-    let is_sample = |path: &PathBuf| path.extension().is_none_or(|extension| extension != UNDERSTOOD);
-    let name = |path: PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
-    entries(folder).into_iter().filter(is_sample).map(name).collect()
+    let is_sample = |path: &PathBuf| {
+        path.extension()
+            .is_none_or(|extension| extension != UNDERSTOOD)
+    };
+    let name = |path: PathBuf| {
+        path.file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned()
+    };
+    entries(folder)
+        .into_iter()
+        .filter(is_sample)
+        .map(name)
+        .collect()
 }
 
 /// Compares the samples of this version with what it writes now, and then as [`read_all`] does.
@@ -34,11 +46,18 @@ pub fn check(kind: &str, written: Vec<(&str, Vec<u8>)>, read: impl Fn(&str, &[u8
     let present = releases().join(env!("CARGO_PKG_VERSION")).join(kind);
     if std::env::var_os(RECORD).is_some() {
         fs::create_dir_all(&present).expect("a folder of samples");
-        for (name, content) in written.iter().filter(|(name, _)| !present.join(name).exists()) {
+        for (name, content) in written
+            .iter()
+            .filter(|(name, _)| !present.join(name).exists())
+        {
             fs::write(present.join(name), content).expect("a sample");
         }
     }
-    read_all(kind, &written.iter().map(|(name, _)| *name).collect::<Vec<_>>(), read);
+    read_all(
+        kind,
+        &written.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        read,
+    );
     for (name, content) in written {
         let sample = fs::read(present.join(name)).expect("a sample");
         assert!(
@@ -56,18 +75,34 @@ pub fn check(kind: &str, written: Vec<(&str, Vec<u8>)>, read: impl Fn(&str, &[u8
 pub fn read_all(kind: &str, expected: &[&str], read: impl Fn(&str, &[u8]) -> Json) {
     let present = releases().join(env!("CARGO_PKG_VERSION")).join(kind);
     let expected: BTreeSet<String> = expected.iter().map(|name| (*name).to_owned()).collect();
-    assert_eq!(names(&present), expected, "{}: \"tests/compat/record\" adds what is missing", present.display());
-    for release in entries(&releases()).into_iter().filter(|path| path.is_dir()) {
+    assert_eq!(
+        names(&present),
+        expected,
+        "{}: \"tests/compat/record\" adds what is missing",
+        present.display()
+    );
+    for release in entries(&releases())
+        .into_iter()
+        .filter(|path| path.is_dir())
+    {
         for name in names(&release.join(kind)) {
             let path = release.join(kind).join(&name);
             let now = read(&name, &fs::read(&path).expect("a sample"));
             let understood = path.with_file_name(format!("{name}.{UNDERSTOOD}"));
-            if std::env::var_os(RECORD).is_some() && path.starts_with(&present) && !understood.exists() {
+            if std::env::var_os(RECORD).is_some()
+                && path.starts_with(&present)
+                && !understood.exists()
+            {
                 fs::write(&understood, format!("{now:#}\n")).expect("what is understood");
             }
-            let then = fs::read(&understood).unwrap_or_else(|error| panic!("{}: {error}", understood.display()));
+            let then = fs::read(&understood)
+                .unwrap_or_else(|error| panic!("{}: {error}", understood.display()));
             let then: Json = serde_json::from_slice(&then).expect("JSON");
-            assert!(covers(&now, &then), "{} was read as\n{then:#}\nand is read as\n{now:#}", path.display());
+            assert!(
+                covers(&now, &then),
+                "{} was read as\n{then:#}\nand is read as\n{now:#}",
+                path.display()
+            );
         }
     }
 }
@@ -75,9 +110,9 @@ pub fn read_all(kind: &str, expected: &[&str], read: impl Fn(&str, &[u8]) -> Jso
 /// Whether `now` says all that `then` says.
 fn covers(now: &Json, then: &Json) -> bool {
     match (now, then) {
-        (Json::Object(now), Json::Object(then)) => {
-            then.iter().all(|(key, then)| now.get(key).is_some_and(|now| covers(now, then)))
-        }
+        (Json::Object(now), Json::Object(then)) => then
+            .iter()
+            .all(|(key, then)| now.get(key).is_some_and(|now| covers(now, then))),
         (Json::Array(now), Json::Array(then)) => {
             now.len() == then.len() && now.iter().zip(then).all(|(now, then)| covers(now, then))
         }

@@ -17,7 +17,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command::{lock, now, output, run, run_with_input, said, wait_for, wait_until};
-use crate::environment::{Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8};
+use crate::environment::{
+    Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8,
+};
 use crate::lockstore::Lockstore;
 use crate::server::{self, Server};
 use crate::share::{self, Share};
@@ -57,13 +59,22 @@ pub struct Setup {
 
 impl Setup {
     pub fn hosts(hosts: u8) -> Self {
-        Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None, bare: false }
+        Self {
+            hosts,
+            cgroups: Cgroups::Unified,
+            share: false,
+            small_disk: None,
+            bare: false,
+        }
     }
 
     /// Makes `folder` of each host a small disk of its own, which can be filled, and which outlives a power loss as the
     /// rest does.
     pub fn small_disk(self, folder: &'static str) -> Self {
-        Self { small_disk: Some(folder), ..self }
+        Self {
+            small_disk: Some(folder),
+            ..self
+        }
     }
 
     /// Hosts on which putexd is not installed.
@@ -140,7 +151,13 @@ impl Cluster {
             _place: place,
         };
         for index in 1..=setup.hosts {
-            cluster.hosts.push(Host::wire(environment, setup, &cluster.prefix, &cluster.dir, index));
+            cluster.hosts.push(Host::wire(
+                environment,
+                setup,
+                &cluster.prefix,
+                &cluster.dir,
+                index,
+            ));
         }
         cluster
     }
@@ -173,7 +190,9 @@ impl Cluster {
     /// As [`on_the_switch`](Self::on_the_switch), for work that waits.
     pub fn ask_on_the_switch<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> T {
         self.on_the_switch(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
             runtime.expect("a thread may have one").block_on(work())
         })
     }
@@ -181,14 +200,24 @@ impl Cluster {
     /// Starts the store's server beside the hosts, at [`server::ADDRESS`].
     pub fn server_beside(&self, store: Lockstore) -> Server {
         plug_in(&self.prefix, "out", server::ADDRESS);
-        Server::start(store, format!("{}out", self.prefix), server::ADDRESS, &self.dir.join("server"))
+        Server::start(
+            store,
+            format!("{}out", self.prefix),
+            server::ADDRESS,
+            &self.dir.join("server"),
+        )
     }
 
     /// Starts a PostgreSQL for the data of the units, beside the hosts and their locks.
     pub fn database_beside(&self) -> Server {
         plug_in(&self.prefix, "db", server::DATABASE_ADDRESS);
         let network = format!("{}db", self.prefix);
-        Server::start(Lockstore::Postgres, network, server::DATABASE_ADDRESS, &self.dir.join("database"))
+        Server::start(
+            Lockstore::Postgres,
+            network,
+            server::DATABASE_ADDRESS,
+            &self.dir.join("database"),
+        )
     }
 
     /// The folder that all hosts have as /srv/putex, if the setup shares one.
@@ -198,7 +227,10 @@ impl Cluster {
 
     /// Deletes all that is in the folder that the hosts share as /srv/putex.
     pub fn empty_share(&self) {
-        for entry in fs::read_dir(self.putex()).expect("the folder can be read").flatten() {
+        for entry in fs::read_dir(self.putex())
+            .expect("the folder can be read")
+            .flatten()
+        {
             fs::remove_dir_all(entry.path()).expect("the folder can be written to");
         }
     }
@@ -254,7 +286,9 @@ impl Cluster {
     /// printed as well.
     pub fn keep_journals(&self, folder: &Path) {
         fs::create_dir_all(folder).expect("the folder can be made");
-        let keep = |name: &str, text: &str| fs::write(folder.join(name), text).expect("the folder can be written to");
+        let keep = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).expect("the folder can be written to")
+        };
         keep("oracle.log", &self.oracle.text());
         for host in &self.hosts {
             keep(&format!("{}.journal", host.name), &host.journal(&[]));
@@ -265,14 +299,21 @@ impl Cluster {
     #[track_caller]
     pub fn assert_no_violation(&self) {
         let violations = self.oracle.violations();
-        assert!(violations.is_empty(), "two copies were alive at once: {violations:#?}");
+        assert!(
+            violations.is_empty(),
+            "two copies were alive at once: {violations:#?}"
+        );
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() && !self.kept.load(Ordering::Relaxed) {
-            eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
+            eprintln!(
+                "cluster {}: the oracle saw\n{}",
+                self.name,
+                self.oracle.text()
+            );
             let putex = output("find", &[utf8(&self.putex()), "-printf", "%P %Tr\n"]);
             eprintln!(
                 "cluster {}: the folder of the locks holds\n{}",
@@ -280,7 +321,12 @@ impl Drop for Cluster {
                 String::from_utf8_lossy(&putex.stdout)
             );
             for host in &self.hosts {
-                eprintln!("cluster {}: the journal of {}\n{}", self.name, host.name, host.journal(&[]));
+                eprintln!(
+                    "cluster {}: the journal of {}\n{}",
+                    self.name,
+                    host.name,
+                    host.journal(&[])
+                );
             }
         }
         for host in &self.hosts {
@@ -327,7 +373,13 @@ pub struct Host {
 }
 
 impl Host {
-    fn wire(environment: &Environment, setup: Setup, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
+    fn wire(
+        environment: &Environment,
+        setup: Setup,
+        prefix: &str,
+        cluster_dir: &Path,
+        index: u8,
+    ) -> Self {
         let name = format!("h{index}");
         let address = format!("10.77.0.{}", 10 + index);
         let dir = cluster_dir.join(&name);
@@ -336,22 +388,33 @@ impl Host {
             fs::create_dir_all(folder).expect("the cluster's folder can be written to");
         }
         // The machine id is made of the bytes of a name that is unique on this machine.
-        let unique = format!("{prefix}{name}").bytes().fold(0_u128, |sum, byte| (sum << 8) | u128::from(byte));
+        let unique = format!("{prefix}{name}")
+            .bytes()
+            .fold(0_u128, |sum, byte| (sum << 8) | u128::from(byte));
         let machine_id = format!("{unique:032x}");
-        fs::write(upper.join("etc/machine-id"), format!("{machine_id}\n")).expect("the host's disk can be written to");
-        fs::write(upper.join("etc/hostname"), format!("{name}\n")).expect("the host's disk can be written to");
-        let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
+        fs::write(upper.join("etc/machine-id"), format!("{machine_id}\n"))
+            .expect("the host's disk can be written to");
+        fs::write(upper.join("etc/hostname"), format!("{name}\n"))
+            .expect("the host's disk can be written to");
+        let names = (1..=9).fold(String::new(), |all, index| {
+            all + &format!("10.77.0.{} h{index}\n", 10 + index)
+        });
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
         // The network manager runs, as on any host, and leaves the address that the test gives.
         let eth0 = "[Match]\nName=eth0\n[Network]\nKeepConfiguration=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
-        fs::create_dir_all(upper.join("etc/systemd/network")).expect("the host's disk can be written to");
-        fs::write(upper.join("etc/systemd/network/eth0.network"), eth0).expect("the host's disk can be written to");
+        fs::create_dir_all(upper.join("etc/systemd/network"))
+            .expect("the host's disk can be written to");
+        fs::write(upper.join("etc/systemd/network/eth0.network"), eth0)
+            .expect("the host's disk can be written to");
         mount_overlay(environment, setup.bare, &upper, &work, &root);
         if let Some(folder) = setup.small_disk {
             let place = root.join(folder.trim_start_matches('/'));
             fs::create_dir_all(&place).expect("the host's disk can be written to");
-            run("mount", &["-t", "tmpfs", "-o", "size=256m", "tmpfs", utf8(&place)]);
+            run(
+                "mount",
+                &["-t", "tmpfs", "-o", "size=256m", "tmpfs", utf8(&place)],
+            );
         }
         plug_in(prefix, &name, &address);
         let share = || Share::new(cluster_dir.join("putex"), &dir, format!("{prefix}{name}"));
@@ -378,7 +441,10 @@ impl Host {
     /// Switches the host on, without waiting.
     pub fn power_on(&self) {
         // The network namespace outlives the host, but addresses that its services had added must not.
-        let orders = format!("address flush dev eth0\naddress add {}/24 dev eth0\n", self.address);
+        let orders = format!(
+            "address flush dev eth0\naddress add {}/24 dev eth0\n",
+            self.address
+        );
         run_with_input("ip", &["-netns", &self.network(), "-batch", "-"], &orders);
         self.plug();
         if let Some(share) = &self.share {
@@ -388,22 +454,37 @@ impl Host {
         let mut shell = Command::new("sh");
         // nspawn gives the host the cgroup that it is started in. Each boot gets a cgroup of its own, because processes
         // of different hosts must not share one, and because killing it must kill this host and nothing else.
-        shell.args(["-c", "for group; do mkdir -p $group; echo $$ >$group/cgroup.procs; done; exec $NSPAWN", "sh"]);
-        shell.args(Hierarchies::of_this_machine().all().map(|hierarchy| hierarchy.join(self.cgroup())));
+        shell.args([
+            "-c",
+            "for group; do mkdir -p $group; echo $$ >$group/cgroup.procs; done; exec $NSPAWN",
+            "sh",
+        ]);
+        shell.args(
+            Hierarchies::of_this_machine()
+                .all()
+                .map(|hierarchy| hierarchy.join(self.cgroup())),
+        );
         shell.env("NSPAWN", self.nspawn_command());
         match self.cgroups {
             Cgroups::Unified => shell.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1"),
             Cgroups::Hybrid => shell.env_remove("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"),
         };
-        let console = File::create(self.dir.join("console")).expect("the host's folder can be written to");
-        shell.stdin(Stdio::null()).stderr(console.try_clone().expect("a file can be shared")).stdout(console);
+        let console =
+            File::create(self.dir.join("console")).expect("the host's folder can be written to");
+        shell
+            .stdin(Stdio::null())
+            .stderr(console.try_clone().expect("a file can be shared"))
+            .stdout(console);
         let child = shell.spawn().expect("sh can be run");
         let before = lock(&self.nspawn).replace(child);
         assert!(before.is_none(), "{} is on already", self.name);
     }
 
     fn nspawn_command(&self) -> String {
-        let share = self.share.as_ref().map(|share| format!(" --bind={}:{}", utf8(share.place()), share::PLACE));
+        let share = self
+            .share
+            .as_ref()
+            .map(|share| format!(" --bind={}:{}", utf8(share.place()), share::PLACE));
         format!(
             "systemd-nspawn --quiet --settings=no --register=no --keep-unit --boot --console=pipe --machine={name} \
              --hostname={name} --uuid={uuid} --network-namespace-path=/run/netns/{prefix}{name} --resolv-conf=off \
@@ -421,14 +502,25 @@ impl Host {
     pub fn wait_booted(&self) {
         wait_for(BOOT_LIMIT, &format!("{} boots", self.name), || {
             let pid = self.find_pid1()?;
-            Path::new(&format!("/proc/{pid}/root/run/systemd/private")).exists().then_some(())
+            Path::new(&format!("/proc/{pid}/root/run/systemd/private"))
+                .exists()
+                .then_some(())
         });
         // While the bus is being started, systemctl may lose the connection on which it waits, and then prints nothing.
-        let state = wait_for(BOOT_LIMIT, &format!("{} says how it has booted", self.name), || {
-            let state = self.output(&["systemctl", "is-system-running", "--wait"]);
-            Some(String::from_utf8_lossy(&state.stdout).trim().to_owned()).filter(|state| !state.is_empty())
-        });
-        assert!(matches!(state.as_str(), "running" | "degraded"), "{} has booted to {state:?}", self.name);
+        let state = wait_for(
+            BOOT_LIMIT,
+            &format!("{} says how it has booted", self.name),
+            || {
+                let state = self.output(&["systemctl", "is-system-running", "--wait"]);
+                Some(String::from_utf8_lossy(&state.stdout).trim().to_owned())
+                    .filter(|state| !state.is_empty())
+            },
+        );
+        assert!(
+            matches!(state.as_str(), "running" | "degraded"),
+            "{} has booted to {state:?}",
+            self.name
+        );
     }
 
     /// The host's disk, seen from this machine.
@@ -441,11 +533,19 @@ impl Host {
     }
 
     fn cgroup(&self) -> String {
-        format!("{}{}-{}", self.prefix, self.name, self.boots.load(Ordering::Relaxed))
+        format!(
+            "{}{}-{}",
+            self.prefix,
+            self.name,
+            self.boots.load(Ordering::Relaxed)
+        )
     }
 
     fn unified_cgroup(&self) -> PathBuf {
-        Hierarchies::of_this_machine().unified.expect("a prerequisite").join(self.cgroup())
+        Hierarchies::of_this_machine()
+            .unified
+            .expect("a prerequisite")
+            .join(self.cgroup())
     }
 
     fn network(&self) -> String {
@@ -455,25 +555,43 @@ impl Host {
     /// The host's PID 1 as a process id of this machine.
     #[track_caller]
     pub fn pid1(&self) -> u32 {
-        self.find_pid1().unwrap_or_else(|| panic!("{} is not running", self.name))
+        self.find_pid1()
+            .unwrap_or_else(|| panic!("{} is not running", self.name))
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.find_pid1().is_some()
     }
 
     fn find_pid1(&self) -> Option<u32> {
         let nspawn = lock(&self.nspawn).as_ref()?.id();
         let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
-        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let names = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-            // The helper children of nspawn are not the PID 1 of a host.
-            names.split_whitespace().count() > 1 && names.ends_with("\t1") && status.starts_with("Name:\tsystemd\n")
-        })
+        children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .find(|pid| {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let names = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("NSpid:"))
+                    .unwrap_or_default();
+                // The helper children of nspawn are not the PID 1 of a host.
+                names.split_whitespace().count() > 1
+                    && names.ends_with("\t1")
+                    && status.starts_with("Name:\tsystemd\n")
+            })
     }
 
     /// The processes of a system service, as process ids of this machine, none if the host is off. Nothing on the host is
     /// asked.
     pub fn processes_of(&self, service: &str) -> Vec<u32> {
         let group = self.group_of(service);
-        group.map_or_else(Vec::new, |group| processes_below(&group).into_iter().map(i32::cast_unsigned).collect())
+        group.map_or_else(Vec::new, |group| {
+            processes_below(&group)
+                .into_iter()
+                .map(i32::cast_unsigned)
+                .collect()
+        })
     }
 
     /// The system services whose names begin with `begin` and that have a process. Nothing on the host is asked.
@@ -483,10 +601,20 @@ impl Host {
 
     /// As [`running_services`](Self::running_services), each with its first process, as a process id of this machine.
     pub fn first_processes(&self, begin: &str) -> BTreeMap<String, u32> {
-        let Some(slice) = self.group_of("") else { return BTreeMap::new() };
+        let Some(slice) = self.group_of("") else {
+            return BTreeMap::new();
+        };
         let groups = fs::read_dir(slice).into_iter().flatten().flatten();
-        let named = groups.filter_map(|group| Some((group.path(), group.file_name().into_string().ok()?)));
-        let first = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).ok()?.lines().next()?.parse().ok();
+        let named =
+            groups.filter_map(|group| Some((group.path(), group.file_name().into_string().ok()?)));
+        let first = |group: &Path| {
+            fs::read_to_string(group.join("cgroup.procs"))
+                .ok()?
+                .lines()
+                .next()?
+                .parse()
+                .ok()
+        };
         named
             .filter(|(_, name)| name.starts_with(begin))
             .filter_map(|(group, name)| Some((name, first(&group)?)))
@@ -496,8 +624,12 @@ impl Host {
     /// Whether a control group of the host, such as `system.slice/a.service`, or one below it has processes. Nothing on the
     /// host is asked.
     pub fn is_populated(&self, group: &str) -> bool {
-        let events = self.group_of("").and_then(|slice| Some(slice.parent()?.join(group).join("cgroup.events")));
-        events.is_some_and(|path| fs::read_to_string(path).is_ok_and(|events| events.contains("populated 1")))
+        let events = self
+            .group_of("")
+            .and_then(|slice| Some(slice.parent()?.join(group).join("cgroup.events")));
+        events.is_some_and(|path| {
+            fs::read_to_string(path).is_ok_and(|events| events.contains("populated 1"))
+        })
     }
 
     /// Kills all processes of a system service at once through its cgroup, as the guard does.
@@ -509,8 +641,12 @@ impl Host {
 
     fn group_of(&self, service: &str) -> Option<PathBuf> {
         let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.find_pid1()?)).ok()?;
-        let root = groups.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"))?;
-        let unified = Hierarchies::of_this_machine().unified.expect("a prerequisite");
+        let root = groups
+            .lines()
+            .find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"))?;
+        let unified = Hierarchies::of_this_machine()
+            .unified
+            .expect("a prerequisite");
         Some(unified.join(root).join("system.slice").join(service))
     }
 
@@ -518,8 +654,16 @@ impl Host {
     /// watches, because it would count its patience anew from a beat that it finds when it goes on.
     #[track_caller]
     pub fn those_who_stop_units(&self) -> Vec<u32> {
-        let units = ["putex-guard.service", "putex-guard-watch.service", "putexd.service"];
-        units.into_iter().flat_map(|unit| self.processes_of(unit)).chain([self.pid1()]).collect()
+        let units = [
+            "putex-guard.service",
+            "putex-guard-watch.service",
+            "putexd.service",
+        ];
+        units
+            .into_iter()
+            .flat_map(|unit| self.processes_of(unit))
+            .chain([self.pid1()])
+            .collect()
     }
 
     pub fn is_on(&self) -> bool {
@@ -529,14 +673,23 @@ impl Host {
     /// The processes of this name on the host, as process ids of this machine. Nothing on the host is asked, so it may
     /// stand still.
     pub fn processes(&self, name: &str) -> Vec<Pid> {
-        let named =
-            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
-        processes_below(&self.unified_cgroup()).into_iter().filter(named).filter_map(Pid::from_raw).collect()
+        let named = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|comm| comm.trim_end() == name)
+        };
+        processes_below(&self.unified_cgroup())
+            .into_iter()
+            .filter(named)
+            .filter_map(Pid::from_raw)
+            .collect()
     }
 
     /// Sends a signal to all of [`processes`](Self::processes), and returns whether there was one.
     pub fn signal_all(&self, name: &str, signal: Signal) -> bool {
-        let sent = self.processes(name).into_iter().filter(|process| kill_process(*process, signal).is_ok());
+        let sent = self
+            .processes(name)
+            .into_iter()
+            .filter(|process| kill_process(*process, signal).is_ok());
         sent.count() > 0
     }
 
@@ -549,7 +702,9 @@ impl Host {
     /// As [`output`](Self::output), with another limit, in whole seconds.
     #[track_caller]
     pub fn output_within(&self, limit: Duration, arguments: &[&str]) -> Output {
-        self.spawn(limit, arguments).wait_with_output().expect("the program can be waited for")
+        self.spawn(limit, arguments)
+            .wait_with_output()
+            .expect("the program can be waited for")
     }
 
     /// As [`output`](Self::output), without waiting for the end.
@@ -562,9 +717,24 @@ impl Host {
     fn spawn(&self, limit: Duration, arguments: &[&str]) -> Child {
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", &limit.as_secs().to_string()]);
-        command.args(["nsenter", "--target", &self.pid1().to_string(), "--all", "env", "-i"]);
-        command.args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args([
+            "nsenter",
+            "--target",
+            &self.pid1().to_string(),
+            "--all",
+            "env",
+            "-i",
+        ]);
+        command.args([
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+            "LANG=C.UTF-8",
+            "SYSTEMD_PAGER=",
+        ]);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.spawn().expect("timeout can be run")
     }
 
@@ -572,7 +742,13 @@ impl Host {
     #[track_caller]
     pub fn exec(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
-        assert!(output.status.success(), "on {}: {}: {}", self.name, arguments.join(" "), said(&output));
+        assert!(
+            output.status.success(),
+            "on {}: {}: {}",
+            self.name,
+            arguments.join(" "),
+            said(&output)
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -585,13 +761,16 @@ impl Host {
     /// One property of a unit, as `systemctl show` gives it.
     #[track_caller]
     pub fn property(&self, unit: &str, property: &str) -> String {
-        self.exec(&["systemctl", "show", "--value", "--property", property, unit]).trim().to_owned()
+        self.exec(&["systemctl", "show", "--value", "--property", property, unit])
+            .trim()
+            .to_owned()
     }
 
     /// Writes a file, also while the host is off. Missing folders are made.
     pub fn write_file(&self, path: &str, text: &str) {
         let path = self.reach(path);
-        fs::create_dir_all(path.parent().expect("a file lies in a folder")).expect("the host's disk can be written to");
+        fs::create_dir_all(path.parent().expect("a file lies in a folder"))
+            .expect("the host's disk can be written to");
         fs::write(path, text).expect("the host's disk can be written to");
     }
 
@@ -605,7 +784,12 @@ impl Host {
         let files = fs::read_dir(self.reach("/run/putex/guard/leases")).ok()?;
         let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
         paths.sort();
-        Some(paths.into_iter().filter_map(|path| fs::read_to_string(path).ok()).collect())
+        Some(
+            paths
+                .into_iter()
+                .filter_map(|path| fs::read_to_string(path).ok())
+                .collect(),
+        )
     }
 
     /// Removes a file, if it is there, also while the host is off.
@@ -619,13 +803,18 @@ impl Host {
     }
 
     fn reach(&self, path: &str) -> PathBuf {
-        let root = self.find_pid1().map_or_else(|| self.root(), |pid| PathBuf::from(format!("/proc/{pid}/root")));
+        let root = self.find_pid1().map_or_else(
+            || self.root(),
+            |pid| PathBuf::from(format!("/proc/{pid}/root")),
+        );
         root.join(path.trim_start_matches('/'))
     }
 
     /// Installs the oracle as this host's `database.service`. Each element of `environment` is `NAME=value`.
     pub fn install_database(&self, environment: &[&str]) {
-        let environment = environment.iter().fold(String::new(), |all, pair| all + "Environment=" + pair + "\n");
+        let environment = environment.iter().fold(String::new(), |all, pair| {
+            all + "Environment=" + pair + "\n"
+        });
         let unit = format!(
             "[Unit]\nDescription=A database that must run once\n\n\
              [Service]\nExecStart=/usr/local/bin/oracle\nTimeoutStopSec=10s\n{environment}\n\
@@ -651,15 +840,23 @@ impl Host {
 
     fn kill(&self) {
         let leader = self.find_pid1();
-        let Some(mut nspawn) = lock(&self.nspawn).take() else { return };
+        let Some(mut nspawn) = lock(&self.nspawn).take() else {
+            return;
+        };
         let group = self.unified_cgroup();
-        let processes: Vec<_> = processes_below(&group).into_iter().filter_map(pidfd).collect();
+        let processes: Vec<_> = processes_below(&group)
+            .into_iter()
+            .filter_map(pidfd)
+            .collect();
         fs::write(group.join("cgroup.kill"), "1").expect("the host's cgroup can be killed");
         self.unmount_share();
         for process in &processes {
             // A pidfd is readable as soon as the process is dead, without waiting until the zombie is collected.
             let mut watched = [PollFd::new(process, PollFlags::IN)];
-            let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: 50_000_000,
+            };
             while !matches!(poll(&mut watched, Some(&pause)), Ok(1..)) {
                 collect_strays();
             }
@@ -687,12 +884,20 @@ impl Host {
                 self.unmount_share();
                 collect_strays();
             }
-            lock(&self.nspawn).as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
+            lock(&self.nspawn)
+                .as_mut()
+                .expect("it was on")
+                .try_wait()
+                .expect("nspawn is a child of this process")
         });
         lock(&self.nspawn).take();
         self.unmount_share();
         // nspawn exits with 133 to ask a service manager to start the host again.
-        if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
+        if status.code() == Some(133) {
+            Off::ToReboot
+        } else {
+            Off::ForGood
+        }
     }
 
     /// Switches on a host that has gone off to reboot, as a real machine does by itself, without waiting. Returns
@@ -700,7 +905,12 @@ impl Host {
     pub fn reboot_if_off(&self) -> bool {
         collect_strays();
         let mut nspawn = lock(&self.nspawn);
-        let ended = |child: &mut Child| child.try_wait().expect("nspawn is a child of this process").is_some();
+        let ended = |child: &mut Child| {
+            child
+                .try_wait()
+                .expect("nspawn is a child of this process")
+                .is_some()
+        };
         if !nspawn.as_mut().is_some_and(ended) {
             return false;
         }
@@ -716,8 +926,15 @@ impl Host {
     #[track_caller]
     pub fn assert_harmless(&self) {
         let mounts = self.read_file("/proc/mounts").unwrap_or_default();
-        let read_only = || mounts.lines().any(|line| line.contains(" /proc/sysrq-trigger ") && line.contains(" ro,"));
-        let there = self.output(&["test", "-e", "/proc/sysrq-trigger"]).status.success();
+        let read_only = || {
+            mounts
+                .lines()
+                .any(|line| line.contains(" /proc/sysrq-trigger ") && line.contains(" ro,"))
+        };
+        let there = self
+            .output(&["test", "-e", "/proc/sysrq-trigger"])
+            .status
+            .success();
         assert!(!there || read_only(), "a host could panic this machine");
     }
 
@@ -743,14 +960,19 @@ impl Host {
 
     fn set_frozen(&self, frozen: bool) {
         let group = self.unified_cgroup();
-        let (order, state) = if frozen { ("1", "frozen 1") } else { ("0", "frozen 0") };
+        let (order, state) = if frozen {
+            ("1", "frozen 1")
+        } else {
+            ("0", "frozen 0")
+        };
         fs::write(group.join("cgroup.freeze"), order).expect("the host's cgroup can be frozen");
         // The kernel counts no process as frozen that waits for a share, which does nothing either, and is frozen when it is answered.
         if frozen && self.share.as_ref().is_some_and(Share::hangs) {
             return;
         }
         wait_until(Duration::from_secs(10), state, || {
-            fs::read_to_string(group.join("cgroup.events")).is_ok_and(|events| events.contains(state))
+            fs::read_to_string(group.join("cgroup.events"))
+                .is_ok_and(|events| events.contains(state))
         });
     }
 
@@ -761,11 +983,17 @@ impl Host {
              mount -o remount,size=$((used + 64))k {place} && cat /dev/zero >{place}/full"
         );
         let filled = said(&self.output(&["sh", "-c", &line]));
-        assert!(filled.contains("No space left on device"), "{place} of {} cannot be filled: {filled}", self.name);
+        assert!(
+            filled.contains("No space left on device"),
+            "{place} of {} cannot be filled: {filled}",
+            self.name
+        );
     }
 
     pub fn free_disk(&self, place: &str) {
-        self.sh(&format!("rm {place}/full; mount -o remount,size=256m {place}"));
+        self.sh(&format!(
+            "rm {place}/full; mount -o remount,size=256m {place}"
+        ));
     }
 
     /// Cuts the host off without taking its carrier away. The folder that it shares with the others hangs with any cut.
@@ -778,8 +1006,13 @@ impl Host {
             Cut::Mute => drop_out.to_owned(),
         };
         // One transaction, so that there is no moment with half of a cut.
-        let table = format!("add table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n");
-        run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], &table);
+        let table =
+            format!("add table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n");
+        run_with_input(
+            "ip",
+            &["netns", "exec", &self.network(), "nft", "-f", "-"],
+            &table,
+        );
         if let Some(share) = &self.share {
             share.hang();
         }
@@ -790,16 +1023,40 @@ impl Host {
             share.go_on();
         }
         let table = "add table inet cut\ndelete table inet cut\n";
-        run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], table);
+        run_with_input(
+            "ip",
+            &["netns", "exec", &self.network(), "nft", "-f", "-"],
+            table,
+        );
     }
 
     /// Takes the link down, so that the host sees that the carrier is gone.
     pub fn unplug(&self) {
-        run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "down"]);
+        run(
+            "ip",
+            &[
+                "-netns",
+                &format!("{}sw", self.prefix),
+                "link",
+                "set",
+                &self.name,
+                "down",
+            ],
+        );
     }
 
     pub fn plug(&self) {
-        run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "up"]);
+        run(
+            "ip",
+            &[
+                "-netns",
+                &format!("{}sw", self.prefix),
+                "link",
+                "set",
+                &self.name,
+                "up",
+            ],
+        );
     }
 
     /// The journal of all boots, of all units or of those in `units`. It can be read while the host is off or frozen.
@@ -809,7 +1066,12 @@ impl Host {
 
     /// The journal of all units from a time of the wall clock on, in seconds since 1970.
     pub fn journal_since(&self, seconds: u64) -> String {
-        self.journalctl(&["--output", "short-precise", "--since", &format!("@{seconds}")])
+        self.journalctl(&[
+            "--output",
+            "short-precise",
+            "--since",
+            &format!("@{seconds}"),
+        ])
     }
 
     fn journal_as(&self, format: &str, units: &[&str]) -> String {
@@ -843,7 +1105,11 @@ fn has_ended(pid: u32) -> bool {
 /// Collects processes of hosts that have ended and were left to this process, because the command that ran them there was killed
 /// at its time limit. The PID 1 of their host waits for that before it ends itself.
 fn collect_strays() {
-    for thread in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+    for thread in fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         for child in children.split_whitespace().filter(|child| is_stray(child)) {
             if let Some(pid) = child.parse().ok().and_then(Pid::from_raw) {
@@ -856,14 +1122,22 @@ fn collect_strays() {
 /// Whether a child of this process has ended and was one of a host, but not its PID 1. Others are waited for elsewhere.
 fn is_stray(child: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-    let names = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    status.contains("\nState:\tZ") && names.split_whitespace().count() > 1 && !names.ends_with("\t1")
+    let names = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .unwrap_or_default();
+    status.contains("\nState:\tZ")
+        && names.split_whitespace().count() > 1
+        && !names.ends_with("\t1")
 }
 
 /// Every process in a cgroup and in the cgroups below it.
 fn processes_below(group: &Path) -> Vec<i32> {
     let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    let mut pids: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
+    let mut pids: Vec<i32> = listed
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             pids.extend(processes_below(&entry.path()));
@@ -886,11 +1160,15 @@ fn plug_in(prefix: &str, name: &str, address: &str) {
 
 /// Runs `work` on a thread of its own in a network namespace. Sockets keep the namespace that they were made in.
 pub fn in_network<T: Send>(network: &str, work: impl FnOnce() -> T + Send) -> T {
-    let namespace = File::open(format!("/run/netns/{network}")).expect("the network exists as long as the cluster");
+    let namespace = File::open(format!("/run/netns/{network}"))
+        .expect("the network exists as long as the cluster");
     let done = thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(LinkNameSpaceType::Network))
-                .expect("root may enter a network");
+            move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&namespace),
+                Some(LinkNameSpaceType::Network),
+            )
+            .expect("root may enter a network");
             work()
         });
         thread.join()

@@ -27,7 +27,10 @@ impl Drop for EndsAtDrop<'_> {
 /// CLOCK_MONOTONIC, which the lines of the oracle use. It is the same for this process and all hosts.
 pub fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("nanoseconds are below a second"))
+    Duration::new(
+        now.tv_sec.unsigned_abs(),
+        u32::try_from(now.tv_nsec).expect("nanoseconds are below a second"),
+    )
 }
 
 /// How long ago `earlier` was, on the clock of [`now`].
@@ -80,7 +83,13 @@ pub fn output(program: impl AsRef<Path>, arguments: &[&str]) -> Output {
 pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     let program = program.as_ref();
     let output = output(program, arguments);
-    assert!(output.status.success(), "{} {}: {}", program.display(), arguments.join(" "), said(&output));
+    assert!(
+        output.status.success(),
+        "{} {}: {}",
+        program.display(),
+        arguments.join(" "),
+        said(&output)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -88,9 +97,15 @@ pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
 #[track_caller]
 pub fn kill(signal: Signal, processes: &[u32]) {
     for process in processes {
-        let pid = i32::try_from(*process).ok().and_then(Pid::from_raw).expect("a process has a positive number");
+        let pid = i32::try_from(*process)
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process has a positive number");
         let sent = kill_process(pid, signal);
-        assert!(matches!(sent, Ok(()) | Err(Errno::SRCH)), "{signal:?} to process {pid:?}: {sent:?}");
+        assert!(
+            matches!(sent, Ok(()) | Err(Errno::SRCH)),
+            "{signal:?} to process {pid:?}: {sent:?}"
+        );
     }
 }
 
@@ -112,8 +127,15 @@ pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {
         .expect("standard input is piped")
         .write_all(input.as_bytes())
         .expect("the program reads its orders");
-    let output = child.wait_with_output().expect("the program can be waited for");
-    assert!(output.status.success(), "{program} {} with\n{input}\n{}", arguments.join(" "), said(&output));
+    let output = child
+        .wait_with_output()
+        .expect("the program can be waited for");
+    assert!(
+        output.status.success(),
+        "{program} {} with\n{input}\n{}",
+        arguments.join(" "),
+        said(&output)
+    );
 }
 
 /// Locks what the hosts and servers keep. A test that failed while it held the lock still has to clean up.

@@ -48,7 +48,10 @@ const CORPUS: &[(&str, &[&str])] = &[
     ("knot", &["knot.service"]),
     // Where libvirtd.service is on Debian 13.
     ("libvirt-daemon", &[]),
-    ("libvirt-daemon-system", &["libvirtd.service", "virtlogd.service"]),
+    (
+        "libvirt-daemon-system",
+        &["libvirtd.service", "virtlogd.service"],
+    ),
     ("lighttpd", &["lighttpd.service"]),
     ("lxc", &["lxc.service", "lxc@db.service"]),
     ("mariadb-server", &["mariadb.service"]),
@@ -57,25 +60,40 @@ const CORPUS: &[(&str, &[&str])] = &[
     ("mosquitto", &["mosquitto.service"]),
     ("nats-server", &["nats-server.service"]),
     ("nfs-common", &["rpc-statd.service"]),
-    ("nfs-kernel-server", &["nfs-server.service", "nfs-kernel-server.service"]),
+    (
+        "nfs-kernel-server",
+        &["nfs-server.service", "nfs-kernel-server.service"],
+    ),
     ("nginx-common", &["nginx.service"]),
     ("nut-server", &["nut-server.service"]),
     ("openssh-server", &["ssh.service", "ssh.socket"]),
     ("openvpn", &["openvpn.service", "openvpn@server.service"]),
     ("podman", &["podman.service", "podman.socket"]),
     ("postfix", &["postfix.service", "postfix@-.service"]),
-    ("postgresql-common", &["postgresql.service", "postgresql@15-main.service"]),
+    (
+        "postgresql-common",
+        &["postgresql.service", "postgresql@15-main.service"],
+    ),
     ("pdns-recursor", &["pdns-recursor.service"]),
     ("proftpd-core", &["proftpd.service"]),
     ("prometheus", &["prometheus.service"]),
-    ("prometheus-alertmanager", &["prometheus-alertmanager.service"]),
-    ("prometheus-node-exporter", &["prometheus-node-exporter.service"]),
+    (
+        "prometheus-alertmanager",
+        &["prometheus-alertmanager.service"],
+    ),
+    (
+        "prometheus-node-exporter",
+        &["prometheus-node-exporter.service"],
+    ),
     ("prosody", &["prosody.service"]),
     ("pure-ftpd", &["pure-ftpd.service"]),
     ("qemu-guest-agent", &["qemu-guest-agent.service"]),
     ("rabbitmq-server", &["rabbitmq-server.service"]),
     ("redis-sentinel", &["redis-sentinel.service"]),
-    ("redis-server", &["redis-server.service", "redis-server@db.service"]),
+    (
+        "redis-server",
+        &["redis-server.service", "redis-server@db.service"],
+    ),
     ("rpcbind", &["rpcbind.service"]),
     ("rsync", &["rsync.service"]),
     ("rsyslog", &["rsyslog.service"]),
@@ -100,7 +118,12 @@ const CORPUS: &[(&str, &[&str])] = &[
 /// The files of all packages below one folder of this machine. Packages that the suite does not have are left out.
 fn files() -> PathBuf {
     made_of_packages("corpus", is_recorded(), |prepare, place, new| {
-        let inside = |line: &str| run("chroot", &[utf8(place), "sh", "-c", &format!("{prepare}; {line}")]);
+        let inside = |line: &str| {
+            run(
+                "chroot",
+                &[utf8(place), "sh", "-c", &format!("{prepare}; {line}")],
+            )
+        };
         let packages: Vec<&str> = CORPUS.iter().map(|(package, _)| *package).collect();
         inside(&format!(
             "cd /tmp; for package in {}; do apt-get download -qq $package || echo there is no $package; done; \
@@ -113,7 +136,11 @@ fn files() -> PathBuf {
             let from = place.join("tmp/files").join(folder);
             if from.is_dir() {
                 let to = new.join("usr").join(folder.trim_start_matches("usr/"));
-                let to = if folder.starts_with("etc") { new.join(folder) } else { to };
+                let to = if folder.starts_with("etc") {
+                    new.join(folder)
+                } else {
+                    to
+                };
                 fs::create_dir_all(&to).expect("the cache can be written to");
                 run("cp", &["-a", &format!("{}/.", utf8(&from)), utf8(&to)]);
             }
@@ -134,14 +161,22 @@ fn table(host: &Host) -> PathBuf {
 #[test]
 #[ignore = "it downloads some seventy packages: tests/run --test system -- --ignored the_units_of_packages"]
 fn the_units_of_packages_are_judged_as_the_table_says() {
-    let Some(cluster) = Cluster::boot("corpus", 1) else { return };
+    let Some(cluster) = Cluster::boot("corpus", 1) else {
+        return;
+    };
     let _locks = Locks::start(Lockstore::Directory, &cluster, false);
     let host = &cluster.hosts[0];
     let files = files();
     // What the tests mask so that it does not start is loaded here, and not started.
     host.sh("find /etc/systemd/system -lname /dev/null -delete");
-    run("cp", &["-a", &format!("{}/.", utf8(&files)), utf8(&host.root())]);
-    host.write_file("/etc/putex/putexd.toml", "[store]\ntype = \"directory\"\npath = \"/srv/putex\"\n");
+    run(
+        "cp",
+        &["-a", &format!("{}/.", utf8(&files)), utf8(&host.root())],
+    );
+    host.write_file(
+        "/etc/putex/putexd.toml",
+        "[store]\ntype = \"directory\"\npath = \"/srv/putex\"\n",
+    );
     host.exec(&["systemctl", "daemon-reload"]);
     let mut verdicts = BTreeMap::new();
     for unit in CORPUS.iter().flat_map(|(_, units)| *units) {
@@ -157,7 +192,11 @@ fn the_units_of_packages_are_judged_as_the_table_says() {
             let lines = remedies::found(&text, "db");
             let told = lines.join("\n").replace("/etc/putex.d/db.toml: ", "    ");
             if told.is_empty() || rounds.len() == remedies::ROUNDS || rounds.last() == Some(&told) {
-                break if told.contains(" error: ") { "refused" } else { "admitted" };
+                break if told.contains(" error: ") {
+                    "refused"
+                } else {
+                    "admitted"
+                };
             }
             for line in lines {
                 remedies::obey(host, "db", line, "");
@@ -167,14 +206,20 @@ fn the_units_of_packages_are_judged_as_the_table_says() {
         rounds.push(format!("    {end}"));
         verdicts.insert(*unit, rounds.join("\n  then\n"));
     }
-    let text = verdicts.iter().fold(String::new(), |mut all, (unit, verdict)| {
-        writeln!(all, "{unit}\n{verdict}").expect("writing to a string does not fail");
-        all
-    });
+    let text = verdicts
+        .iter()
+        .fold(String::new(), |mut all, (unit, verdict)| {
+            writeln!(all, "{unit}\n{verdict}").expect("writing to a string does not fail");
+            all
+        });
     let table = table(host);
     if is_recorded() {
         fs::write(&table, &text).expect("the table can be written");
     }
     let known = fs::read_to_string(&table).expect("PUTEX_RECORD=1 makes the table");
-    assert!(text == known, "another verdict than in {}:\n{text}", table.display());
+    assert!(
+        text == known,
+        "another verdict than in {}:\n{text}",
+        table.display()
+    );
 }

@@ -5,8 +5,8 @@ use rustix::process::Signal;
 use crate::cluster::{Cut, Host};
 use crate::command::{kill, now, run, said, wait_until};
 use crate::fixture::{
-    ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
-    wait_for_standby, wait_for_status,
+    ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal,
+    wait_for_line, wait_for_restart, wait_for_standby, wait_for_status,
 };
 use crate::lockstore::{Lockstore, on_each_store};
 
@@ -25,7 +25,9 @@ const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 
 fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("restart", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("restart", 2, store).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let adopted = |what: &str, work: &dyn Fn(&Host)| {
         let before = main_pid(host, DAEMON);
@@ -36,10 +38,14 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
         });
         assert_eq!(first.token, fixture.oracle.live()[0].token);
     };
-    adopted("systemctl restart putexd", &|host| drop(host.exec(&["systemctl", "restart", DAEMON])));
+    adopted("systemctl restart putexd", &|host| {
+        drop(host.exec(&["systemctl", "restart", DAEMON]))
+    });
     adopted("SIGKILL of putexd", &|host| signal(host, DAEMON, "KILL"));
     // A lease that was adopted once can be adopted again.
-    adopted("SIGKILL of putexd again", &|host| signal(host, DAEMON, "KILL"));
+    adopted("SIGKILL of putexd again", &|host| {
+        signal(host, DAEMON, "KILL")
+    });
     let grown = wait_for_line(host, &["the guard remembers this host's lease"]);
     println!("{grown}");
 }
@@ -49,33 +55,52 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
 #[test]
 fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_again() {
     let service = format!("{SERVICE}beside = [\"follower.service\"]\n");
-    let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats).service("db", service).run() else {
+    let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats)
+        .service("db", service)
+        .run()
+    else {
         return;
     };
     let host = fixture.host_of(&first);
     let lease = "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n";
     let slow = "[Service]\nExecStart=/usr/bin/sleep infinity\nExecStop=/usr/bin/sleep 120\nTimeoutStopSec=130\n";
-    host.write_file("/etc/systemd/system/follower.service", &format!("{lease}{slow}"));
+    host.write_file(
+        "/etc/systemd/system/follower.service",
+        &format!("{lease}{slow}"),
+    );
     host.exec(&["systemctl", "daemon-reload"]);
     host.exec(&["systemctl", "start", "follower.service"]);
     let since = now();
     host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a slow follower");
-    assert_eq!(host.property("follower.service", "ActiveState"), "deactivating");
+    assert_eq!(
+        host.property("follower.service", "ActiveState"),
+        "deactivating"
+    );
     let before = main_pid(host, DAEMON);
     signal(host, DAEMON, "KILL");
     wait_for_restart(host, DAEMON, &before, SOON);
-    assert_eq!(host.property("follower.service", "ActiveState"), "deactivating", "it was not waited for");
+    assert_eq!(
+        host.property("follower.service", "ActiveState"),
+        "deactivating",
+        "it was not waited for"
+    );
     fixture.assert_no_violation();
 }
 
 fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("systemd", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("systemd", 2, store).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let daemon = main_pid(host, DAEMON);
     for verb in ["daemon-reload", "daemon-reexec", "daemon-reload"] {
         fixture.uninterrupted(&first, WAIT, verb, || host.exec(&["systemctl", verb]));
-        assert_eq!(main_pid(host, DAEMON), daemon, "{verb} does not restart putexd");
+        assert_eq!(
+            main_pid(host, DAEMON),
+            daemon,
+            "{verb} does not restart putexd"
+        );
     }
     // PID 1 still runs jobs for putexd after it was re-executed.
     let asked = now();
@@ -84,15 +109,23 @@ fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
 }
 
 fn a_stopped_daemon_loses_its_lease_to_the_guard(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("sigstop", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("sigstop", 2, store).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of putexd");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    println!("SIGSTOP of putexd: the guard ended the unit {:?} after it", end.after(since));
+    println!(
+        "SIGSTOP of putexd: the guard ended the unit {:?} after it",
+        end.after(since)
+    );
     assert!(end.after(since) < WAIT, "the guard waits for no daemon");
-    assert_eq!(host.property("putex-lease@db.target", "ActiveState"), "inactive");
+    assert_eq!(
+        host.property("putex-lease@db.target", "ActiveState"),
+        "inactive"
+    );
     signal(host, DAEMON, "CONT");
     wait_for_standby(host);
     fixture.assert_alone(&second);
@@ -100,14 +133,22 @@ fn a_stopped_daemon_loses_its_lease_to_the_guard(store: Lockstore) {
 }
 
 fn without_the_guard_nothing_runs(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("guard", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("guard", 2, store).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "KILL");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    println!("SIGKILL of the guard: the unit was gone {:?} after it", end.after(since));
-    assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
+    println!(
+        "SIGKILL of the guard: the unit was gone {:?} after it",
+        end.after(since)
+    );
+    assert!(
+        end.after(since) < WAIT / 2,
+        "the unit must be stopped at once"
+    );
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard");
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_standby(host);
@@ -119,12 +160,22 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     let since = now();
     host.exec(&["kill", "-KILL", &guard, &daemon]);
     let end = fixture.oracle.wait_for_end(&second, SOON);
-    println!("SIGKILL of both: the unit was gone {:?} after it", end.after(since));
-    assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
+    println!(
+        "SIGKILL of both: the unit was gone {:?} after it",
+        end.after(since)
+    );
+    assert!(
+        end.after(since) < WAIT / 2,
+        "the unit must be stopped at once"
+    );
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_restart(host, DAEMON, &daemon, SOON);
     let third = fixture.wait_for_start(end.at, TAKE_OVER);
-    println!("SIGKILL of both: started on {} after {:?}", third.host, third.after(since));
+    println!(
+        "SIGKILL of both: started on {} after {:?}",
+        third.host,
+        third.after(since)
+    );
     assert!(third.at > end.at && third.token > second.token);
     fixture.assert_no_violation();
 
@@ -135,25 +186,43 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     let end = fixture.oracle.wait_for_end(&third, SOON);
     assert!(end.after(since) < WAIT, "the unit must be stopped at once");
     let fourth = fixture.wait_for_start(end.at, TAKE_OVER);
-    println!("systemctl kill of the guard: started on {} after {:?}", fourth.host, fourth.after(since));
-    wait_until(SOON, "one copy is alive", || fixture.oracle.live() == [fourth.clone()]);
-    assert_eq!(fixture.host_of(&fourth).property(UNIT, "ActiveState"), "active");
+    println!(
+        "systemctl kill of the guard: started on {} after {:?}",
+        fourth.host,
+        fourth.after(since)
+    );
+    wait_until(SOON, "one copy is alive", || {
+        fixture.oracle.live() == [fourth.clone()]
+    });
+    assert_eq!(
+        fixture.host_of(&fourth).property(UNIT, "ActiveState"),
+        "active"
+    );
     fixture.assert_no_violation();
 }
 
 fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("silent", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("silent", 2, store).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "STOP");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    println!("SIGSTOP of the guard: the unit was gone {:?} after it", end.after(since));
+    println!(
+        "SIGSTOP of the guard: the unit was gone {:?} after it",
+        end.after(since)
+    );
     assert!(end.after(since) < WAIT, "putexd stops it");
     // The guard is restarted before the lease is taken over, so that this host may be the one that takes it.
     wait_for_restart(host, GUARD, &guard, WAIT + SOON);
     let second = fixture.wait_for_start(end.at, TAKE_OVER);
-    println!("SIGSTOP of the guard: started on {} {:?} after it", second.host, second.after(since));
+    println!(
+        "SIGSTOP of the guard: started on {} {:?} after it",
+        second.host,
+        second.after(since)
+    );
     fixture.assert_alone(&second);
     for other in fixture.others(&second) {
         wait_for_standby(other);
@@ -164,7 +233,12 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     let since = now();
     signal(host, GUARD, "STOP");
     host.partition(Cut::Silent);
-    fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of the guard and a partition");
+    fixture.wait_for_takeover(
+        &second,
+        since,
+        TAKE_OVER,
+        "SIGSTOP of the guard and a partition",
+    );
     host.heal();
     fixture.assert_no_violation();
 }
@@ -173,14 +247,21 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
 #[test]
 fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time() {
     let plan = Plan::hosts("jobs", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
     host.exec(&["systemctl", "stop", "--no-block", DAEMON]);
     wait_for_line(host, &["db: releasing (was active)"]);
     let since = now();
     host.exec(&["kill", "-STOP", &guard, &daemon]);
-    fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of guard and putexd while putexd is being stopped");
+    fixture.wait_for_takeover(
+        &first,
+        since,
+        TAKE_OVER,
+        "SIGSTOP of guard and putexd while putexd is being stopped",
+    );
     wait_for_restart(host, GUARD, &guard, SOON);
     host.exec(&["kill", "-CONT", &daemon]);
     fixture.assert_no_violation();
@@ -190,7 +271,9 @@ fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time(
 /// ignores SIGTERM, so only SIGKILL ends it, which only the guard's successor sends.
 fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {
     let plan = Plan::hosts("both", 2, store).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let mut active = first;
     for others in [&[][..], &[WATCHER]] {
         let host = fixture.host_of(&active);
@@ -200,10 +283,18 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
         let mut stop = vec!["kill", "-STOP", &guard, &daemon];
         stop.extend(others.iter().map(String::as_str));
         host.exec(&stop);
-        let next = fixture.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
+        let next =
+            fixture.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
         let end = fixture.oracle.wait_for_end(&active, SOON);
-        println!("SIGSTOP of both and {} more: the unit was gone {:?} after it", others.len(), end.after(since));
-        assert!(end.after(since) < WAIT, "it has to be dead before the wait of the others is over");
+        println!(
+            "SIGSTOP of both and {} more: the unit was gone {:?} after it",
+            others.len(),
+            end.after(since)
+        );
+        assert!(
+            end.after(since) < WAIT,
+            "it has to be dead before the wait of the others is over"
+        );
         wait_for_restart(host, GUARD, &guard, SOON);
         signal(host, DAEMON, "CONT");
         wait_for_standby(host);
@@ -218,18 +309,28 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
 fn a_unit_that_ends_while_systemd_hangs_on_its_file_is_left_to_another_host() {
     const FILE: &str = "[Service]\nRestart=always\nRestartSec=0\nEnvironmentFile=-/var/lib/hangs\n";
     let plan = Plan::hosts("file", 2, Lockstore::Directory);
-    let Some((fixture, first)) = plan.file("/etc/systemd/system/database.service.d/file.conf", FILE).run() else {
+    let Some((fixture, first)) = plan
+        .file("/etc/systemd/system/database.service.d/file.conf", FILE)
+        .run()
+    else {
         return;
     };
     let host = fixture.host_of(&first);
     host.exec(&["mkfifo", "/var/lib/hangs"]);
     let since = now();
     kill(Signal::KILL, &host.processes_of(UNIT));
-    let second = fixture.wait_for_takeover(&first, since, ELECTED, "SIGKILL of the unit, and PID 1 hangs on its file");
+    let second = fixture.wait_for_takeover(
+        &first,
+        since,
+        ELECTED,
+        "SIGKILL of the unit, and PID 1 hangs on its file",
+    );
     let other = fixture.host_of(&second);
     let told = |what: &str| said(&other.output(&["putexctl", "status"])).contains(what);
     let alarm = format!("host {}: run \"cat /proc/1/stack\"", host.name);
-    wait_until(ELECTED, "the other host tells of it", || told(&alarm) && told("systemd does not answer"));
+    wait_until(ELECTED, "the other host tells of it", || {
+        told(&alarm) && told("systemd does not answer")
+    });
     host.exec(&["sh", "-c", "echo >/var/lib/hangs"]);
     wait_for_standby(host);
     wait_until(ELECTED, "the alarm ends", || !told(&alarm));
@@ -243,7 +344,10 @@ fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() 
     const SLOW: &str = "[Service]\nTimeoutStopSec=1h\n";
     let plan = Plan::hosts("ended", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let plan = plan.service("db", format!("{SERVICE}stop-limit = \"2s\"\n"));
-    let Some((fixture, first)) = plan.file("/etc/systemd/system/database.service.d/slow.conf", SLOW).run() else {
+    let Some((fixture, first)) = plan
+        .file("/etc/systemd/system/database.service.d/slow.conf", SLOW)
+        .run()
+    else {
         return;
     };
     // putexd leaves the lease to the guard after 12 s, and the guard stays.
@@ -252,7 +356,12 @@ fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() 
     host.sh("systemctl stop putexd.service || true");
     let refused = said(&host.output(&["systemctl", "stop", GUARD]));
     assert!(refused.contains("refuse"), "{refused}");
-    let second = fixture.wait_for_takeover(&first, since, ELECTED, "systemctl stop of putexd, then of the guard");
+    let second = fixture.wait_for_takeover(
+        &first,
+        since,
+        ELECTED,
+        "systemctl stop of putexd, then of the guard",
+    );
     host.exec(&["systemctl", "start", DAEMON]);
     wait_for_standby(host);
 
@@ -263,9 +372,15 @@ fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() 
     host.exec(&["systemctl", "stop", "--no-block", GUARD]);
     wait_for_line(host, &["putex-guard", "the guard is told to end"]);
     signal(host, DAEMON, "KILL");
-    let third =
-        fixture.wait_for_takeover(&second, since, TAKE_OVER, "systemctl stop of a masked guard, SIGKILL of putexd");
-    wait_until(SOON, "the guard ends", || host.property(GUARD, "ActiveState") == "inactive");
+    let third = fixture.wait_for_takeover(
+        &second,
+        since,
+        TAKE_OVER,
+        "systemctl stop of a masked guard, SIGKILL of putexd",
+    );
+    wait_until(SOON, "the guard ends", || {
+        host.property(GUARD, "ActiveState") == "inactive"
+    });
     host.exec(&["systemctl", "unmask", GUARD]);
     host.exec(&["systemctl", "start", GUARD]);
     wait_for_standby(host);
@@ -276,7 +391,12 @@ fn whatever_ends_guard_and_daemon_a_unit_that_does_not_stop_is_killed_in_time() 
     host.exec(&["systemctl", "mask", GUARD, DAEMON]);
     let since = now();
     host.exec(&["kill", "-KILL", &both[0], &both[1]]);
-    let fourth = fixture.wait_for_takeover(&third, since, TAKE_OVER, "SIGKILL of guard and putexd, both masked");
+    let fourth = fixture.wait_for_takeover(
+        &third,
+        since,
+        TAKE_OVER,
+        "SIGKILL of guard and putexd, both masked",
+    );
     fixture.assert_alone(&fourth);
     fixture.assert_no_violation();
 }
@@ -289,7 +409,10 @@ fn whatever_command_stops_all_of_putexd_a_unit_that_does_not_stop_is_killed_in_t
     let plan = Plan::hosts("all", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let plan = plan.service("db", format!("{SERVICE}stop-limit = \"2s\"\n"));
     let plan = plan.file("/etc/systemd/system/only.target", ONLY);
-    let Some((fixture, mut active)) = plan.file("/etc/systemd/system/database.service.d/slow.conf", SLOW).run() else {
+    let Some((fixture, mut active)) = plan
+        .file("/etc/systemd/system/database.service.d/slow.conf", SLOW)
+        .run()
+    else {
         return;
     };
     for (stop, is_killed) in [
@@ -306,9 +429,24 @@ fn whatever_command_stops_all_of_putexd_a_unit_that_does_not_stop_is_killed_in_t
         if is_killed {
             host.sh(&format!("sleep 1; kill -KILL {daemon} || true"));
         }
-        let next = fixture.wait_for_takeover(&active, since, ELECTED, &format!("{stop}, SIGKILL: {is_killed}"));
-        wait_until(ELECTED, "no job is left", || host.exec(&["systemctl", "list-jobs", "--no-legend"]).is_empty());
-        host.exec(&["systemctl", "start", "--no-block", "multi-user.target", GUARD, DAEMON]);
+        let next = fixture.wait_for_takeover(
+            &active,
+            since,
+            ELECTED,
+            &format!("{stop}, SIGKILL: {is_killed}"),
+        );
+        wait_until(ELECTED, "no job is left", || {
+            host.exec(&["systemctl", "list-jobs", "--no-legend"])
+                .is_empty()
+        });
+        host.exec(&[
+            "systemctl",
+            "start",
+            "--no-block",
+            "multi-user.target",
+            GUARD,
+            DAEMON,
+        ]);
         wait_for_standby(host);
         fixture.assert_alone(&next);
         active = next;
@@ -320,14 +458,25 @@ fn whatever_command_stops_all_of_putexd_a_unit_that_does_not_stop_is_killed_in_t
 /// knowledge, and `Restart=` has it start the unit again. The unit's own assertion of the grant prevents that.
 fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
-    let plan = Plan::hosts("pid1", 2, store).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
-    let Some((fixture, first)) = plan.run() else { return };
+    let plan = Plan::hosts("pid1", 2, store).file(
+        "/etc/systemd/system/database.service.d/restart.conf",
+        RESTART,
+    );
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
-    let signal_pid1 = |host: &Host, signal: &str| drop(run("kill", &[&format!("-{signal}"), &host.pid1().to_string()]));
+    let signal_pid1 = |host: &Host, signal: &str| {
+        drop(run(
+            "kill",
+            &[&format!("-{signal}"), &host.pid1().to_string()],
+        ))
+    };
     let since = now();
     signal_pid1(host, "STOP");
     host.partition(Cut::Silent);
-    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of PID 1 and a partition");
+    let second =
+        fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of PID 1 and a partition");
     signal_pid1(host, "CONT");
     host.heal();
     wait_for_standby(host);
@@ -338,7 +487,8 @@ fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
     signal_pid1(host, "STOP");
-    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and of putexd");
+    let third =
+        fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and of putexd");
     signal_pid1(host, "CONT");
     host.exec(&["kill", "-CONT", &daemon]);
     wait_for_standby(host);

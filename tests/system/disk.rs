@@ -27,12 +27,17 @@ impl Disk {
         fs::write(&image, "").expect("the shared folder takes it");
         run("truncate", &["--size=256M", utf8(&image)]);
         run("mkfs.ext4", &["-q", utf8(&image)]);
-        let mut disk = Self { devices: Vec::new() };
+        let mut disk = Self {
+            devices: Vec::new(),
+        };
         for host in &cluster.hosts {
             let attached = output("losetup", &["--find", "--show", utf8(&image)]);
             if !attached.status.success() {
                 let missing = format!("there is no disk for the hosts: {}", said(&attached));
-                assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
+                assert!(
+                    std::env::var("CI").as_deref() != Ok("true"),
+                    "{missing}, and CI=true allows no skipping"
+                );
                 eprintln!("not tested: {missing}");
                 return None;
             }
@@ -40,7 +45,15 @@ impl Disk {
             let number = fs::metadata(&device).expect("the device is there").rdev();
             disk.devices.push((host.name.clone(), device));
             let node = host.root().join(PLACE.trim_start_matches('/'));
-            run("mknod", &[utf8(&node), "b", &major(number).to_string(), &minor(number).to_string()]);
+            run(
+                "mknod",
+                &[
+                    utf8(&node),
+                    "b",
+                    &major(number).to_string(),
+                    &minor(number).to_string(),
+                ],
+            );
         }
         Some(disk)
     }
@@ -48,9 +61,17 @@ impl Disk {
     /// Whether the host's device is mounted, at any place and in any mount namespace: the kernel refuses an exclusive
     /// open then.
     pub fn is_in_use_by(&self, host: &Host) -> bool {
-        let (_, device) = self.devices.iter().find(|(name, _)| *name == host.name).expect("each host has one");
+        let (_, device) = self
+            .devices
+            .iter()
+            .find(|(name, _)| *name == host.name)
+            .expect("each host has one");
         let exclusive = OFlags::EXCL.bits().cast_signed();
-        match OpenOptions::new().read(true).custom_flags(exclusive).open(device) {
+        match OpenOptions::new()
+            .read(true)
+            .custom_flags(exclusive)
+            .open(device)
+        {
             Ok(_) => false,
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => true,
             Err(error) => panic!("{}: {error}", device.display()),

@@ -6,7 +6,9 @@ use rustix::process::Signal;
 
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby};
+use crate::fixture::{
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
+};
 use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
@@ -55,7 +57,13 @@ const DROP_IN: &str = "/etc/systemd/system/database.service.d/docker.conf";
 
 fn start_docker(host: &Host) {
     host.sh("chmod 755 /usr/local/bin/crun-plain");
-    host.exec(&["systemctl", "unmask", "docker.service", "docker.socket", "containerd.service"]);
+    host.exec(&[
+        "systemctl",
+        "unmask",
+        "docker.service",
+        "docker.socket",
+        "containerd.service",
+    ]);
     host.exec(&["systemctl", "start", "docker.service"]);
     host.sh(MAKE_IMAGE);
 }
@@ -71,7 +79,9 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
         .file("/usr/local/bin/crun-plain", CRUN_PLAIN)
         .file("/usr/local/bin/run-db", SCRIPT)
         .file(DROP_IN, HIDDEN);
-    let Some(fixture) = plan.prepare() else { return };
+    let Some(fixture) = plan.prepare() else {
+        return;
+    };
     for host in &fixture.hosts {
         host.sh("chmod 755 /usr/local/bin/run-db");
         start_docker(host);
@@ -82,7 +92,7 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
         host.write_file(DROP_IN, UNIT);
         host.exec(&["systemctl", "daemon-reload"]);
         host.exec(&["systemctl", "reload", DAEMON]);
-        wait_for_line(host, &["database.service has docker ask a daemon to run containers"]);
+        wait_for_line(host, &["database.service has docker begin work"]);
     }
     let since = now();
     for host in &fixture.hosts {
@@ -94,12 +104,19 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     }
     let first = fixture.wait_for_start(since, TAKE_OVER);
     wait_for_standby(fixture.other(&first));
-    holds_for(WAIT, "a container in its slice runs on", || fixture.oracle.live() == [first.clone()]);
+    holds_for(WAIT, "a container in its slice runs on", || {
+        fixture.oracle.live() == [first.clone()]
+    });
 
     let since = now();
-    fixture.host_of(&first).exec(&["putexctl", "step-down", "--no-wait", "db"]);
+    fixture
+        .host_of(&first)
+        .exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with docker");
-    assert!(fixture.stop_of(&first).is_some(), "docker stopped it in order");
+    assert!(
+        fixture.stop_of(&first).is_some(),
+        "docker stopped it in order"
+    );
 
     // The client is killed while its daemon hangs: without the guard the container would run on.
     let host = fixture.host_of(&second);
@@ -107,7 +124,8 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     host.signal_all("dockerd", Signal::STOP);
     host.signal_all("containerd", Signal::STOP);
     host.partition(Cut::Silent);
-    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a docker that hangs");
+    let third =
+        fixture.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a docker that hangs");
     host.signal_all("containerd", Signal::CONT);
     host.signal_all("dockerd", Signal::CONT);
     host.heal();
@@ -124,23 +142,39 @@ fn found_by_what_runs(fixture: &Fixture) {
     for _ in &fixture.hosts {
         let start = fixture.wait_for_start(since, TAKE_OVER);
         let host = fixture.host_of(&start);
-        let line = wait_for_line(host, &["work of the unit is outside of its control group: PID "]);
-        assert!(line.contains("(docker run ") && line.contains("has docker ask a daemon to run containers"), "{line}");
-        wait_for_line(host, &["run \"systemctl reset-failed database.service\"", "so did not end the work of PID "]);
-        holds_for(WAIT, "only the container that was left runs", || fixture.oracle.live() == [start.clone()]);
+        let line = wait_for_line(
+            host,
+            &["work of the unit is outside of its control group: PID "],
+        );
+        assert!(
+            line.contains("(docker run ") && line.contains("which begins work outside"),
+            "{line}"
+        );
+        wait_for_line(
+            host,
+            &[
+                "run \"systemctl reset-failed database.service\"",
+                "so did not end the work of PID ",
+            ],
+        );
+        holds_for(WAIT, "only the container that was left runs", || {
+            fixture.oracle.live() == [start.clone()]
+        });
         since = now();
         host.exec(&["docker", "rm", "--force", "db"]);
         host.exec(&["systemctl", "reset-failed", "database.service"]);
         fixture.oracle.wait_for_end(&start, SOON);
     }
     wait_until(TAKE_OVER, "no host contends", || {
-        fixture
-            .hosts
-            .iter()
-            .all(|host| host.exec(&["putexctl", "status", "--local", "db"]).contains("does not contend"))
+        fixture.hosts.iter().all(|host| {
+            host.exec(&["putexctl", "status", "db"])
+                .contains("does not contend")
+        })
     });
     let starts = fixture.oracle.starts();
-    holds_for(WAIT, "nobody runs it again", || fixture.oracle.starts() == starts);
+    holds_for(WAIT, "nobody runs it again", || {
+        fixture.oracle.starts() == starts
+    });
 }
 
 /// Checks that a container in the slice that docker starts by itself does not run on a host without the lease.
@@ -160,8 +194,10 @@ fn restart_policy(fixture: &Fixture, standby: &Host) {
         "plain",
         "/usr/local/bin/oracle",
     ]);
-    holds_for(WAIT, "no container starts in the slice of a host without the lease", || {
-        fixture.oracle.starts() == starts
-    });
+    holds_for(
+        WAIT,
+        "no container starts in the slice of a host without the lease",
+        || fixture.oracle.starts() == starts,
+    );
     standby.exec(&["docker", "rm", "--force", "again"]);
 }

@@ -22,7 +22,11 @@ const CLUSTERS_AT_ONCE: usize = 6;
 
 /// The tests' own programs on the hosts. One of them writes to a PostgreSQL, whose client is built with the store of
 /// that name.
-const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["liar", "oracle", "writer"] } else { &["liar", "oracle"] };
+const EXAMPLES: &[&str] = if cfg!(feature = "postgres") {
+    &["liar", "oracle", "writer"]
+} else {
+    &["liar", "oracle"]
+};
 
 /// Environment variable: a folder with the programs to install on the hosts, such as a release build, instead of those that
 /// were built with the tests.
@@ -58,7 +62,10 @@ pub fn environment() -> Option<&'static Environment> {
     match GROUND.get_or_init(make) {
         Ok(environment) => Some(environment),
         Err(missing) => {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
+            assert!(
+                std::env::var("CI").as_deref() != Ok("true"),
+                "{missing}, and CI=true allows no skipping"
+            );
             None
         }
     }
@@ -67,12 +74,16 @@ pub fn environment() -> Option<&'static Environment> {
 fn make() -> Result<Environment, String> {
     find_prerequisites().inspect_err(|missing| {
         // eprintln! would be captured by the test harness.
-        let _ = writeln!(std::io::stderr(), "\n*** ALL TESTS ON REAL HOSTS ARE SKIPPED: {missing} ***\n");
+        let _ = writeln!(
+            std::io::stderr(),
+            "\n*** ALL TESTS ON REAL HOSTS ARE SKIPPED: {missing} ***\n"
+        );
     })?;
     // The PID 1 of a killed host becomes a child of this process rather than of this machine's init, which may take its
     // time to collect it.
     let own = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(own)).expect("every process may adopt its descendants");
+    rustix::process::set_child_subreaper(Some(own))
+        .expect("every process may adopt its descendants");
     remove_leftovers();
 
     let pid = std::process::id();
@@ -84,21 +95,31 @@ fn make() -> Result<Environment, String> {
     flock(&owner, FlockOperation::LockExclusive).expect("nobody else owns this run");
     fs::rename(&unnamed, &dir).expect("an earlier run with this process id was removed");
 
-    let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
-    let under_test = std::env::var_os(PROGRAMS).map_or_else(|| light(bin_dir, &dir.join("light")), PathBuf::from);
-    let package = package::build("build-deb", &dir.join("package"), &under_test, env!("CARGO_PKG_VERSION"));
+    let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd"))
+        .parent()
+        .expect("a program lies in a folder");
+    let under_test = std::env::var_os(PROGRAMS)
+        .map_or_else(|| light(bin_dir, &dir.join("light")), PathBuf::from);
+    let package = package::build(
+        "build-deb",
+        &dir.join("package"),
+        &under_test,
+        env!("CARGO_PKG_VERSION"),
+    );
     let layer = install(&package, &dir);
     examples::build(bin_dir, EXAMPLES);
     let programs = dir.join("programs");
     let place = programs.join("usr/local/bin");
     fs::create_dir_all(&place).expect("the layer can be written to");
     for example in EXAMPLES {
-        fs::copy(bin_dir.join("examples").join(example), place.join(example)).expect("the example is built");
+        fs::copy(bin_dir.join("examples").join(example), place.join(example))
+            .expect("the example is built");
     }
     if let Some(server) = std::env::var_os(NATS_SERVER) {
         let place = programs.join("usr/sbin");
         fs::create_dir_all(&place).expect("the layer can be written to");
-        fs::copy(&server, place.join("nats-server")).unwrap_or_else(|error| panic!("{NATS_SERVER}: {error}"));
+        fs::copy(&server, place.join("nats-server"))
+            .unwrap_or_else(|error| panic!("{NATS_SERVER}: {error}"));
     }
 
     Ok(Environment {
@@ -118,7 +139,13 @@ fn make() -> Result<Environment, String> {
 fn light(bin_dir: &Path, folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).expect("the run's folder can be written to");
     thread::scope(|scope| {
-        for program in ["putexd", "putex-guard", "putex-net", "putexctl", "putex-generator"] {
+        for program in [
+            "putexd",
+            "putex-guard",
+            "putex-net",
+            "putexctl",
+            "putex-generator",
+        ] {
             let (from, to) = (bin_dir.join(program), folder.join(program));
             scope.spawn(move || run("strip", &["--strip-debug", "-o", utf8(&to), utf8(&from)]));
         }
@@ -131,7 +158,18 @@ fn install(package: &Path, dir: &Path) -> PathBuf {
     let (place, layer) = writable_root(&dir.join("layer"));
     fs::copy(package, place.join("putexd.deb")).expect("the layer can be written to");
     let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-    run("chroot", &[utf8(&place), "env", path, "dpkg", "--force-unsafe-io", "--install", "/putexd.deb"]);
+    run(
+        "chroot",
+        &[
+            utf8(&place),
+            "env",
+            path,
+            "dpkg",
+            "--force-unsafe-io",
+            "--install",
+            "/putexd.deb",
+        ],
+    );
     fs::remove_file(place.join("putexd.deb")).expect("the layer can be written to");
     run("umount", &[utf8(&place)]);
     layer
@@ -150,17 +188,26 @@ pub fn writable_root(folder: &Path) -> (PathBuf, PathBuf) {
 
 /// What was made of packages of the distribution, in a folder beside the Debian root, once for each suite. `make` gets a line of
 /// the shell to be run first, a root with a network to run commands in, and the new folder's path.
-pub fn made_of_packages(ending: &str, is_new: bool, make: impl FnOnce(&str, &Path, &Path)) -> PathBuf {
+pub fn made_of_packages(
+    ending: &str,
+    is_new: bool,
+    make: impl FnOnce(&str, &Path, &Path),
+) -> PathBuf {
     let environment = environment().expect("asked for before");
     let files = environment.root.with_extension(ending);
     if files.is_dir() && !is_new {
         return files;
     }
     let (place, _) = writable_root(&environment.dir.join(ending));
-    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf")).expect("the layer can be written to");
+    fs::copy("/etc/resolv.conf", place.join("etc/resolv.conf"))
+        .expect("the layer can be written to");
     let new = files.with_extension("new");
     let _ = fs::remove_dir_all(&new);
-    make("export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq", &place, &new);
+    make(
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; apt-get update -qq",
+        &place,
+        &new,
+    );
     run("umount", &[utf8(&place)]);
     let _ = fs::remove_dir_all(&files);
     fs::rename(&new, &files).expect("the cache can be written to");
@@ -169,7 +216,8 @@ pub fn made_of_packages(ending: &str, is_new: bool, make: impl FnOnce(&str, &Pat
 
 /// The program that runs as the NATS server beside the hosts.
 pub fn nats_server() -> PathBuf {
-    std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
+    std::env::var_os(NATS_SERVER)
+        .map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
 }
 
 fn debian_root() -> PathBuf {
@@ -183,14 +231,23 @@ fn find_prerequisites() -> Result<(), String> {
     }
     let root = debian_root();
     if !root.is_dir() {
-        return Err(format!("{} is missing; tests/system/prepare makes it", root.display()));
+        return Err(format!(
+            "{} is missing; tests/system/prepare makes it",
+            root.display()
+        ));
     }
-    for (program, option) in
-        [("systemd-nspawn", "--version"), ("ip", "-V"), ("nft", "-v"), ("nsenter", "-V"), ("bindfs", "-V")]
-    {
+    for (program, option) in [
+        ("systemd-nspawn", "--version"),
+        ("ip", "-V"),
+        ("nft", "-v"),
+        ("nsenter", "-V"),
+        ("bindfs", "-V"),
+    ] {
         let found = Command::new(program).arg(option).output();
         if !found.is_ok_and(|output| output.status.success()) {
-            return Err(format!("{program} is missing; tests/system/prepare installs it"));
+            return Err(format!(
+                "{program} is missing; tests/system/prepare installs it"
+            ));
         }
     }
     if Hierarchies::of_this_machine().unified.is_none() {
@@ -214,7 +271,8 @@ impl Hierarchies {
             mounts.lines().find_map(|line| {
                 let mut words = line.split(' ').skip(1);
                 let (place, kind, options) = (words.next()?, words.next()?, words.next()?);
-                (place.starts_with("/sys/fs/cgroup") && wanted(kind, options)).then(|| PathBuf::from(place))
+                (place.starts_with("/sys/fs/cgroup") && wanted(kind, options))
+                    .then(|| PathBuf::from(place))
             })
         };
         Self {
@@ -247,8 +305,12 @@ fn remove_leftovers() {
     let Ok(runs) = fs::read_dir(BASE) else { return };
     for run in runs.flatten() {
         let name = run.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("run-")) else { continue };
-        let Ok(owner) = File::create(run.path().join("owner")) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("run-")) else {
+            continue;
+        };
+        let Ok(owner) = File::create(run.path().join("owner")) else {
+            continue;
+        };
         if flock(&owner, FlockOperation::NonBlockingLockExclusive).is_ok() {
             clear(&run.path(), &format!("px{pid}c"));
         }
@@ -259,13 +321,21 @@ fn remove_leftovers() {
 pub fn clear(dir: &Path, prefix: &str) {
     for hierarchy in Hierarchies::of_this_machine().all() {
         for group in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
-            if group.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
+            if group
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(prefix))
+            {
                 remove_cgroup(&group.path());
             }
         }
     }
     for namespace in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
-        if let Some(name) = namespace.file_name().to_str().filter(|name| name.starts_with(prefix)) {
+        if let Some(name) = namespace
+            .file_name()
+            .to_str()
+            .filter(|name| name.starts_with(prefix))
+        {
             let pids = output("ip", &["netns", "pids", name]);
             for pid in String::from_utf8_lossy(&pids.stdout).split_whitespace() {
                 output("kill", &["-KILL", pid]);
@@ -288,7 +358,19 @@ fn remove_cgroup(group: &Path) {
     let _ = fs::write(group.join("cgroup.kill"), "1");
     let end = Instant::now() + Duration::from_secs(10);
     while group.exists() && Instant::now() < end {
-        output("find", &[utf8(group), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        output(
+            "find",
+            &[
+                utf8(group),
+                "-depth",
+                "-type",
+                "d",
+                "-exec",
+                "rmdir",
+                "{}",
+                "+",
+            ],
+        );
         if group.exists() {
             thread::sleep(Duration::from_millis(20));
         }
@@ -301,10 +383,20 @@ pub fn utf8(path: &Path) -> &str {
 }
 
 /// Mounts the Debian root, the layers and a host's own changes over each other at `place`; with `bare`, without putexd.
-pub fn mount_overlay(environment: &Environment, bare: bool, upper: &Path, work: &Path, place: &Path) {
+pub fn mount_overlay(
+    environment: &Environment,
+    bare: bool,
+    upper: &Path,
+    work: &Path,
+    place: &Path,
+) {
     let putexd = (!bare).then_some(&environment.layer);
-    let layers: Vec<&Path> =
-        [&environment.programs].into_iter().chain(putexd).chain([&environment.root]).map(PathBuf::as_path).collect();
+    let layers: Vec<&Path> = [&environment.programs]
+        .into_iter()
+        .chain(putexd)
+        .chain([&environment.root])
+        .map(PathBuf::as_path)
+        .collect();
     mount(&layers, upper, work, place);
 }
 
@@ -313,7 +405,17 @@ fn mount(layers: &[&Path], upper: &Path, work: &Path, place: &Path) {
     let layers: Vec<&str> = layers.iter().map(|layer| utf8(layer)).collect();
     let (upper, work) = (utf8(upper), utf8(work));
     // Without syncing (`volatile`): hosts lose their power here while this machine keeps its page cache.
-    let options = format!("lowerdir={},upperdir={upper},workdir={work},volatile", layers.join(":"));
-    let mounted = output("mount", &["-t", "overlay", "overlay", "-o", &options, utf8(place)]);
-    assert!(mounted.status.success(), "failed to mount the root of a host: {}", said(&mounted));
+    let options = format!(
+        "lowerdir={},upperdir={upper},workdir={work},volatile",
+        layers.join(":")
+    );
+    let mounted = output(
+        "mount",
+        &["-t", "overlay", "overlay", "-o", &options, utf8(place)],
+    );
+    assert!(
+        mounted.status.success(),
+        "failed to mount the root of a host: {}",
+        said(&mounted)
+    );
 }

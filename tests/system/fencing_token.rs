@@ -13,10 +13,18 @@ use crate::server::Server;
 use crate::watch::Event;
 
 mod nats {
-    crate::lockstore::on_store!(a_database_rejects_what_an_old_holder_writes, Nats, "postgres");
+    crate::lockstore::on_store!(
+        a_database_rejects_what_an_old_holder_writes,
+        Nats,
+        "postgres"
+    );
 }
 mod directory {
-    crate::lockstore::on_store!(a_database_rejects_what_an_old_holder_writes, Directory, "postgres");
+    crate::lockstore::on_store!(
+        a_database_rejects_what_an_old_holder_writes,
+        Directory,
+        "postgres"
+    );
 }
 
 /// Settings of the oracle: the database to write to. The address in it is [`crate::server::DATABASE_ADDRESS`].
@@ -39,7 +47,9 @@ BEGIN
 END $$;";
 
 fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else {
+        return;
+    };
     let database = fixture.database_beside();
     database.sql(SCHEMA);
     wait_accepted(&database, &first);
@@ -70,12 +80,26 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     }
     holders.push(next_holder(&fixture, &database, &holders, wiped));
 
-    let tokens: Vec<String> = holders.iter().map(|holder| token_of(holder).to_string()).collect();
-    assert!(holders.is_sorted_by(|one, next| one.token < next.token), "the token grows: {tokens:?}");
-    let accepted = database.sql("SELECT token FROM attempts WHERE accepted GROUP BY token ORDER BY min(number)");
-    assert_eq!(accepted.lines().collect::<Vec<_>>(), tokens, "each holder wrote, in their order");
-    let seen = "SELECT token, max(token) OVER (ORDER BY number) AS newest FROM attempts WHERE accepted";
-    let late = database.sql(&format!("SELECT count(*) FROM ({seen}) AS seen WHERE token < newest"));
+    let tokens: Vec<String> = holders
+        .iter()
+        .map(|holder| token_of(holder).to_string())
+        .collect();
+    assert!(
+        holders.is_sorted_by(|one, next| one.token < next.token),
+        "the token grows: {tokens:?}"
+    );
+    let accepted = database
+        .sql("SELECT token FROM attempts WHERE accepted GROUP BY token ORDER BY min(number)");
+    assert_eq!(
+        accepted.lines().collect::<Vec<_>>(),
+        tokens,
+        "each holder wrote, in their order"
+    );
+    let seen =
+        "SELECT token, max(token) OVER (ORDER BY number) AS newest FROM attempts WHERE accepted";
+    let late = database.sql(&format!(
+        "SELECT count(*) FROM ({seen}) AS seen WHERE token < newest"
+    ));
     assert_eq!(late, "0", "a smaller token was accepted after a larger one");
     println!(
         "{store:?}: {} holders, {} writes accepted, {} rejected",
@@ -87,15 +111,27 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
 
 /// Freezes the old holder's host until another one has written, and thaws it beside the new one. Returns the new
 /// holder.
-fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guarded: bool) -> Event {
+fn thaw_beside_successor(
+    fixture: &Fixture,
+    database: &Server,
+    old: &Event,
+    guarded: bool,
+) -> Event {
     let host = fixture.host_of(old);
-    let rejected = || count(database, &format!("token = {} AND NOT accepted", token_of(old)));
+    let rejected = || {
+        count(
+            database,
+            &format!("token = {} AND NOT accepted", token_of(old)),
+        )
+    };
     let since = now();
     if !guarded {
         kill(Signal::STOP, &host.those_who_stop_units());
     }
     host.freeze();
-    let new = fixture.oracle.wait_for_start_on(&[fixture.other(old)], since, TAKE_OVER);
+    let new = fixture
+        .oracle
+        .wait_for_start_on(&[fixture.other(old)], since, TAKE_OVER);
     wait_accepted(database, &new);
     host.thaw();
     if !guarded {
@@ -103,19 +139,37 @@ fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guar
         kill(Signal::CONT, &host.those_who_stop_units());
     }
     fixture.oracle.wait_for_end(old, SOON);
-    println!("{}, guarded = {guarded}: {} writes rejected after the thaw", old.host, rejected());
+    println!(
+        "{}, guarded = {guarded}: {} writes rejected after the thaw",
+        old.host,
+        rejected()
+    );
     wait_for_standby(host);
     fixture.assert_alone(&new);
-    assert_eq!(token(fixture.host_of(&new)), Ok(token_of(&new)), "the operator is told the same");
-    assert_eq!(token(host), Err(Some(1)), "and nothing where the lease is over");
+    assert_eq!(
+        token(fixture.host_of(&new)),
+        Ok(token_of(&new)),
+        "the operator is told the same"
+    );
+    assert_eq!(
+        token(host),
+        Err(Some(1)),
+        "and nothing where the lease is over"
+    );
     new
 }
 
 /// Waits for the copy that starts after the store was wiped, and for its first accepted write.
 fn next_holder(fixture: &Fixture, database: &Server, holders: &[Event], since: Duration) -> Event {
     let next = fixture.wait_for_start(since, TAKE_OVER * 2);
-    println!("store wiped: {} started {:?} after it", next.host, next.after(since));
-    fixture.oracle.wait_for_end(&holders[holders.len() - 1], SOON);
+    println!(
+        "store wiped: {} started {:?} after it",
+        next.host,
+        next.after(since)
+    );
+    fixture
+        .oracle
+        .wait_for_end(&holders[holders.len() - 1], SOON);
     wait_accepted(database, &next);
     next
 }
@@ -127,20 +181,37 @@ fn token_of(holder: &Event) -> u64 {
 /// What `putexctl token` prints, or its exit status when it prints nothing on standard output.
 fn token(host: &Host) -> Result<u64, Option<i32>> {
     // Any user may ask for the token, so an unprivileged one does.
-    let output =
-        host.output(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "putexctl", "token", "db"]);
+    let output = host.output(&[
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "putexctl",
+        "token",
+        "db",
+    ]);
     if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number and nothing else"));
+        return Ok(String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .expect("a number and nothing else"));
     }
     assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     Err(output.status.code())
 }
 
 fn count(database: &Server, condition: &str) -> u64 {
-    database.sql(&format!("SELECT count(*) FROM attempts WHERE {condition}")).parse().expect("a number")
+    database
+        .sql(&format!("SELECT count(*) FROM attempts WHERE {condition}"))
+        .parse()
+        .expect("a number")
 }
 
 fn wait_accepted(database: &Server, holder: &Event) {
     let condition = format!("token = {} AND accepted", token_of(holder));
-    wait_until(SOON, &format!("a write of {} is accepted", holder.id), || count(database, &condition) > 0);
+    wait_until(
+        SOON,
+        &format!("a write of {} is accepted", holder.id),
+        || count(database, &condition) > 0,
+    );
 }

@@ -67,12 +67,19 @@ impl Plan {
 
     /// Has all hosts share a folder, as /srv/putex, where the store is elsewhere.
     pub fn share(self) -> Self {
-        Self { setup: self.setup.share(true), ..self }
+        Self {
+            setup: self.setup.share(true),
+            ..self
+        }
     }
 
     /// Installs this version of the package on the hosts, as an administrator does it.
     pub fn package(self, version: &'static str) -> Self {
-        Self { setup: self.setup.bare(), package: Some(version), ..self }
+        Self {
+            setup: self.setup.bare(),
+            package: Some(version),
+            ..self
+        }
     }
 
     /// Adds a disk that all hosts reach.
@@ -82,26 +89,41 @@ impl Plan {
 
     /// Starts the hosts without a reachable store.
     pub fn without_store(self) -> Self {
-        Self { without_store: true, ..self }
+        Self {
+            without_store: true,
+            ..self
+        }
     }
 
     /// Runs a server on each host, which is lost with the host, if the servers of the store form clusters.
     pub fn servers_on_hosts(self) -> Self {
-        Self { servers_on_hosts: true, ..self }
+        Self {
+            servers_on_hosts: true,
+            ..self
+        }
     }
 
     pub fn cgroups(self, cgroups: Cgroups) -> Self {
-        Self { setup: self.setup.cgroups(cgroups), ..self }
+        Self {
+            setup: self.setup.cgroups(cgroups),
+            ..self
+        }
     }
 
     /// Makes `folder` of each host a small disk of its own.
     pub fn small_disk(self, folder: &'static str) -> Self {
-        Self { setup: self.setup.small_disk(folder), ..self }
+        Self {
+            setup: self.setup.small_disk(folder),
+            ..self
+        }
     }
 
     /// Sets the oracle's environment; each element is `NAME=value`.
     pub fn oracle(self, environment: &'static [&'static str]) -> Self {
-        Self { oracle: environment, ..self }
+        Self {
+            oracle: environment,
+            ..self
+        }
     }
 
     /// Adds a service file, in place of one of the same name.
@@ -124,7 +146,10 @@ impl Plan {
 
     /// Adds lines to putexd.toml, behind `[store]`.
     pub fn host_file(self, text: &'static str) -> Self {
-        Self { host_file: text, ..self }
+        Self {
+            host_file: text,
+            ..self
+        }
     }
 
     /// Boots the hosts, and starts putexd everywhere. `None` where this machine cannot run hosts.
@@ -140,7 +165,11 @@ impl Plan {
         if let Some(version) = self.package {
             package::install_everywhere(&cluster, version);
         }
-        let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
+        let disk = if self.disk {
+            Some(Disk::attach(&cluster)?)
+        } else {
+            None
+        };
         let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
         let store = locks.configuration(&cluster);
         for host in &cluster.hosts {
@@ -149,14 +178,25 @@ impl Plan {
             }
         }
         cluster.install_database(self.oracle);
-        let services: Vec<(&str, &str)> = self.services.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let services: Vec<(&str, &str)> = self
+            .services
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
         let more = self.host_file;
-        cluster.configure(|host| format!("node = \"{}\"\n{store}{more}", host.name), &services);
+        cluster.configure(
+            |host| format!("node = \"{}\"\n{store}{more}", host.name),
+            &services,
+        );
         locks.init(&cluster);
         if self.without_store {
             locks.lose(&cluster);
         }
-        Some(Fixture { locks, cluster, disk })
+        Some(Fixture {
+            locks,
+            cluster,
+            disk,
+        })
     }
 
     /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know that it does. Returns that
@@ -164,11 +204,19 @@ impl Plan {
     pub fn run(self) -> Option<(Fixture, Event)> {
         let began = now();
         let (name, store) = (self.name, self.store);
-        let limit = if self.servers_on_hosts { ELECTED } else { TAKE_OVER };
+        let limit = if self.servers_on_hosts {
+            ELECTED
+        } else {
+            TAKE_OVER
+        };
         let fixture = self.begin()?;
         let configured = now();
         let first = fixture.wait_for_start(began, limit);
-        println!("{name} on {store:?}: first start {:?} after putexd's, on {}", first.after(configured), first.host);
+        println!(
+            "{name} on {store:?}: first start {:?} after putexd's, on {}",
+            first.after(configured),
+            first.host
+        );
         for host in fixture.others(&first) {
             wait_for_standby(host);
         }
@@ -202,8 +250,15 @@ impl Drop for Fixture {
         }
         for host in &self.cluster.hosts {
             let journal = host.journal(&["putexd.service", "putex-guard.service"]);
-            let defect = journal.lines().find(|line| line.contains("panicked at") || line.contains("is a defect"));
-            assert!(defect.is_none(), "{}: {}", host.name, defect.unwrap_or_default());
+            let defect = journal
+                .lines()
+                .find(|line| line.contains("panicked at") || line.contains("is a defect"));
+            assert!(
+                defect.is_none(),
+                "{}: {}",
+                host.name,
+                defect.unwrap_or_default()
+            );
         }
     }
 }
@@ -215,11 +270,17 @@ impl Fixture {
     }
 
     pub fn host_of(&self, event: &Event) -> &Host {
-        self.hosts.iter().find(|host| host.name == event.host).expect("the oracle runs on a host")
+        self.hosts
+            .iter()
+            .find(|host| host.name == event.host)
+            .expect("the oracle runs on a host")
     }
 
     pub fn others(&self, event: &Event) -> Vec<&Host> {
-        self.hosts.iter().filter(|host| host.name != event.host).collect()
+        self.hosts
+            .iter()
+            .filter(|host| host.name != event.host)
+            .collect()
     }
 
     /// The other host, in a cluster of two.
@@ -239,8 +300,16 @@ impl Fixture {
     /// Waits for the unit to start on another host than that of `old`, and checks that `old` had ended before. Returns
     /// the new start, whose copy is the only one alive.
     #[track_caller]
-    pub fn wait_for_takeover(&self, old: &Event, since: Duration, limit: Duration, what: &str) -> Event {
-        let new = self.oracle.wait_for_start_on(&self.others(old), since, limit);
+    pub fn wait_for_takeover(
+        &self,
+        old: &Event,
+        since: Duration,
+        limit: Duration,
+        what: &str,
+    ) -> Event {
+        let new = self
+            .oracle
+            .wait_for_start_on(&self.others(old), since, limit);
         let end = self.oracle.wait_for_end(old, SOON);
         let dead_first = new.at.checked_sub(end.at);
         println!(
@@ -249,10 +318,22 @@ impl Fixture {
             new.after(since),
             old.host
         );
-        assert!(dead_first.is_some(), "{what}: {} started before {} had ended", new.host, old.host);
-        assert!(old.token < new.token, "{what}: the fencing token must grow: {:?}, {:?}", old.token, new.token);
+        assert!(
+            dead_first.is_some(),
+            "{what}: {} started before {} had ended",
+            new.host,
+            old.host
+        );
+        assert!(
+            old.token < new.token,
+            "{what}: the fencing token must grow: {:?}, {:?}",
+            old.token,
+            new.token
+        );
         // The watch writes an end down a moment after it happened.
-        wait_until(SOON, "one copy is alive", || self.oracle.live() == [new.clone()]);
+        wait_until(SOON, "one copy is alive", || {
+            self.oracle.live() == [new.clone()]
+        });
         self.assert_no_violation();
         new
     }
@@ -261,12 +342,14 @@ impl Fixture {
     /// host that comes back may cost an election, which a lease of three seconds does not outlast.
     #[track_caller]
     pub fn wait_for_one_active(&self, limit: Duration) -> Event {
-        let one = wait_for(limit, "one host is active", || match &self.oracle.live()[..] {
-            [one] => {
-                let status = self.host_of(one).property("putexd.service", "StatusText");
-                status.contains("db active").then(|| one.clone())
+        let one = wait_for(limit, "one host is active", || {
+            match &self.oracle.live()[..] {
+                [one] => {
+                    let status = self.host_of(one).property("putexd.service", "StatusText");
+                    status.contains("db active").then(|| one.clone())
+                }
+                _ => None,
             }
-            _ => None,
         });
         self.assert_no_violation();
         one
@@ -281,17 +364,32 @@ impl Fixture {
     /// What systemd shows about this run of the unit: main process, invocation id, state and number of restarts.
     pub fn invocation(&self, start: &Event) -> String {
         let host = self.host_of(start);
-        host.exec(&["systemctl", "show", "--property=MainPID,InvocationID,ActiveState,NRestarts", UNIT])
+        host.exec(&[
+            "systemctl",
+            "show",
+            "--property=MainPID,InvocationID,ActiveState,NRestarts",
+            UNIT,
+        ])
     }
 
     /// Runs `work`, and checks for `span` after it that the copy of `start` runs on, as the same run of the unit.
     #[track_caller]
-    pub fn uninterrupted<T>(&self, start: &Event, span: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    pub fn uninterrupted<T>(
+        &self,
+        start: &Event,
+        span: Duration,
+        what: &str,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let before = self.invocation(start);
         let starts = self.oracle.starts();
         let done = work();
         holds_for(span, what, || self.oracle.starts() == starts);
-        assert_eq!(self.invocation(start), before, "{what}: the unit was interrupted");
+        assert_eq!(
+            self.invocation(start),
+            before,
+            "{what}: the unit was interrupted"
+        );
         self.assert_alone(start);
         self.assert_no_violation();
         println!("{what}: not interrupted");
@@ -300,7 +398,11 @@ impl Fixture {
 
     /// When the copy of `start` was told to stop. `None` if it never was.
     pub fn stop_of(&self, start: &Event) -> Option<Duration> {
-        let stop = self.oracle.events().into_iter().find(|event| event.kind == Kind::Stop && event.id == start.id);
+        let stop = self
+            .oracle
+            .events()
+            .into_iter()
+            .find(|event| event.kind == Kind::Stop && event.id == start.id);
         stop.map(|stop| stop.at)
     }
 }
@@ -326,43 +428,69 @@ pub fn wait_for_status(host: &Host, wanted: impl Fn(&str) -> bool) {
     let end = now() + ELECTED;
     while !wanted(&last) {
         assert!(now() < end, "{}'s putexd says {last:?}", host.name);
-        last = wait_for(SOON, "systemd answers", || Some(host.property("putexd.service", "StatusText")));
+        last = wait_for(SOON, "systemd answers", || {
+            Some(host.property("putexd.service", "StatusText"))
+        });
     }
 }
 
-/// What `putexctl status` says on `host`, and how it ended. A putexd that has just been started is not on the bus yet, so that
+/// What `putexctl status` says on `host`, of the cluster and of each service. A putexd that has just been started is not on the bus yet, so that
 /// the command may fail at first.
 pub fn putexctl_status(host: &Host) -> String {
-    said(&host.output(&["putexctl", "status", "--local"]))
+    let all = "putexctl status; for file in /etc/putex.d/*.toml; do putexctl status \"$(basename \"$file\" .toml)\"; done";
+    said(&host.output(&["sh", "-c", all]))
+}
+
+/// What `node` itself says of the one service in `cluster`, which it has printed as JSON.
+pub fn here(cluster: &serde_json::Value, node: &str) -> serde_json::Value {
+    let hosts = cluster["services"][0]["hosts"].as_array();
+    let here = hosts.and_then(|hosts| hosts.iter().find(|host| host["host"] == node));
+    here.map(|host| host["state"].clone()).unwrap_or_default()
 }
 
 /// Waits until `putexctl status` on `host` says all of `words`, and returns what it says.
 #[track_caller]
 pub fn wait_for_words(limit: Duration, host: &Host, words: &[&str]) -> String {
-    wait_for(limit, &format!("putexctl status on {} says {words:?}", host.name), || {
-        let text = putexctl_status(host);
-        words.iter().all(|word| text.contains(word)).then_some(text)
-    })
+    wait_for(
+        limit,
+        &format!("putexctl status on {} says {words:?}", host.name),
+        || {
+            let text = putexctl_status(host);
+            words.iter().all(|word| text.contains(word)).then_some(text)
+        },
+    )
 }
 
 /// Waits for a line in the journal of `host` that contains all of `words`, and returns it.
 #[track_caller]
 pub fn wait_for_line(host: &Host, words: &[&str]) -> String {
-    wait_for(SOON, &format!("a line with {words:?} in the journal of {}", host.name), || {
-        let journal = host.journal(&[]);
-        journal.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
-    })
+    wait_for(
+        SOON,
+        &format!("a line with {words:?} in the journal of {}", host.name),
+        || {
+            let journal = host.journal(&[]);
+            journal
+                .lines()
+                .find(|line| words.iter().all(|word| line.contains(word)))
+                .map(str::to_owned)
+        },
+    )
 }
 
 /// The entries of putexd in the unit's own journal on `host`.
 pub fn entries(host: &Host) -> Vec<Value> {
-    entries_of(host, UNIT).into_iter().filter(|entry| entry.get("PUTEX_SERVICE").is_some()).collect()
+    entries_of(host, UNIT)
+        .into_iter()
+        .filter(|entry| entry.get("PUTEX_SERVICE").is_some())
+        .collect()
 }
 
 /// All entries in the journal of `unit` on `host`.
 pub fn entries_of(host: &Host, unit: &str) -> Vec<Value> {
     let text = host.exec(&["journalctl", "--no-pager", "--output=json", "--unit", unit]);
-    text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("journalctl writes JSON"))
+        .collect()
 }
 
 /// The main process of a unit, as systemd shows it.
@@ -380,7 +508,9 @@ pub fn signal(host: &Host, unit: &str, signal: &str) {
 /// Waits until a unit has another main process than `before`, and is active.
 #[track_caller]
 pub fn wait_for_restart(host: &Host, unit: &str, before: &str, limit: Duration) {
-    wait_until(limit, &format!("{unit} is started anew on {}", host.name), || {
-        main_pid(host, unit) != before && host.property(unit, "ActiveState") == "active"
-    });
+    wait_until(
+        limit,
+        &format!("{unit} is started anew on {}", host.name),
+        || main_pid(host, unit) != before && host.property(unit, "ActiveState") == "active",
+    );
 }

@@ -32,7 +32,11 @@ fn drop_ins(host: &Host) -> String {
 
 /// When PID 1 last loaded its unit files, as `systemctl show` prints it.
 fn loaded_at(host: &Host) -> String {
-    host.exec(&["systemctl", "show", "--property=UnitsLoadStartTimestampMonotonic"])
+    host.exec(&[
+        "systemctl",
+        "show",
+        "--property=UnitsLoadStartTimestampMonotonic",
+    ])
 }
 
 /// Checks that a start by hand fails, and that no copy lived even for a moment.
@@ -40,8 +44,15 @@ fn loaded_at(host: &Host) -> String {
 fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
     let starts = fixture.oracle.starts();
     let started = host.output(&["systemctl", "start", UNIT]);
-    assert!(!started.status.success(), "{what}: the unit was started without its lease");
-    assert_eq!(host.property(UNIT, "ExecMainPID"), "0", "{what}: nothing of it was run");
+    assert!(
+        !started.status.success(),
+        "{what}: the unit was started without its lease"
+    );
+    assert_eq!(
+        host.property(UNIT, "ExecMainPID"),
+        "0",
+        "{what}: nothing of it was run"
+    );
     assert_eq!(fixture.oracle.starts(), starts, "{what}");
     fixture.assert_alone(first);
     fixture.assert_no_violation();
@@ -49,17 +60,27 @@ fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
 
 #[test]
 fn a_unit_is_bound_without_what_the_generator_makes() {
-    let Some((fixture, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else {
+        return;
+    };
     let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
     // There is no inode left where the generator writes.
     let folder = "/run/systemd/generator";
     standby.exec(&["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", folder]);
     daemon_reload(standby);
-    assert!(!drop_ins(standby).contains(GENERATED), "systemd makes no drop-ins: {}", drop_ins(standby));
+    assert!(
+        !drop_ins(standby).contains(GENERATED),
+        "systemd makes no drop-ins: {}",
+        drop_ins(standby)
+    );
     assert_bound(&fixture, standby, &first, "the generator has no inodes");
     standby.exec(&["umount", folder]);
     daemon_reload(standby);
-    assert!(drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+    assert!(
+        drop_ins(standby).contains(GENERATED),
+        "{}",
+        drop_ins(standby)
+    );
     assert_bound(&fixture, standby, &first, "both are loaded");
 
     let identity = |host: &Host| host.exec(&["stat", "--format=%i %Y %a", KEPT]);
@@ -70,7 +91,11 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         reload(host);
         assert_eq!(identity(host), before, "what is there is left alone");
     }
-    assert_eq!(fixture.hosts.iter().map(loaded_at).collect::<Vec<_>>(), reloaded, "PID 1 is not reloaded for it");
+    assert_eq!(
+        fixture.hosts.iter().map(loaded_at).collect::<Vec<_>>(),
+        reloaded,
+        "PID 1 is not reloaded for it"
+    );
 
     // The service's file is removed or emptied, and PID 1 reloads before putexd knows of it.
     for content in [None, Some("")] {
@@ -79,12 +104,18 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
             standby.write_file(FILE, content);
         }
         daemon_reload(standby);
-        assert!(drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+        assert!(
+            drop_ins(standby).contains(GENERATED),
+            "{}",
+            drop_ins(standby)
+        );
         assert_bound(&fixture, standby, &first, "the service's file is gone");
 
         // After the reload putexd has read that no file names the unit any more.
         reload(standby);
-        wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+        wait_until(SOON, "nothing is kept of the unit", || {
+            standby.read_file(KEPT).is_none()
+        });
         daemon_reload(standby);
         assert_eq!(drop_ins(standby), "");
         standby.write_file(FILE, SERVICE);
@@ -98,8 +129,15 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     // read its files anew.
     standby.exec(&["rm", FILE]);
     standby.exec(&["systemctl", "revert", UNIT]);
-    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
-    assert_bound(&fixture, standby, &first, "reverted after the service's file was gone");
+    wait_until(SOON, "it is made again", || {
+        standby.read_file(KEPT).is_some()
+    });
+    assert_bound(
+        &fixture,
+        standby,
+        &first,
+        "reverted after the service's file was gone",
+    );
     wait_until(SOON, "PID 1 is not reloaded again and again", || {
         let before = loaded_at(standby);
         sleep(QUIET);
@@ -112,7 +150,9 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     // When putexd is reloaded before PID 1, the unit stays bound until the next daemon-reload, as putexd-operations(7) says.
     standby.exec(&["rm", FILE]);
     reload(standby);
-    wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+    wait_until(SOON, "nothing is kept of the unit", || {
+        standby.read_file(KEPT).is_none()
+    });
     assert_bound(&fixture, standby, &first, "before the daemon-reload");
     daemon_reload(standby);
     assert_eq!(drop_ins(standby), "");
@@ -122,7 +162,10 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
 
     // The service gets another name while putexd does not run. Its key stays.
     standby.exec(&["systemctl", "stop", "putexd.service"]);
-    assert!(standby.read_file(KEPT).is_some(), "a stopped putexd would not stop the unit");
+    assert!(
+        standby.read_file(KEPT).is_some(),
+        "a stopped putexd would not stop the unit"
+    );
     standby.exec(&["rm", FILE]);
     let advice = said(&standby.output(&["putexctl", "doctor"]));
     assert!(advice.contains(&format!("remove {KEPT}")), "{advice}");
@@ -130,11 +173,18 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     daemon_reload(standby);
     standby.exec(&["systemctl", "start", "putexd.service"]);
     wait_until(SOON, "the bond is that of the new service", || {
-        standby.read_file(KEPT).is_some_and(|text| text.contains("putex-lease@web.target"))
+        standby
+            .read_file(KEPT)
+            .is_some_and(|text| text.contains("putex-lease@web.target"))
     });
     let since = now();
     holder.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "take-over by a service of another name");
+    let second = fixture.wait_for_takeover(
+        &first,
+        since,
+        TAKE_OVER,
+        "take-over by a service of another name",
+    );
     assert_eq!(second.host, standby.name);
 }
 
@@ -147,7 +197,9 @@ fn reboot(host: &Host) {
 /// Generators run before anything is mounted that fstab names.
 #[test]
 fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
-    let Some((fixture, first)) = Plan::hosts("lateconf", 2, Lockstore::Directory).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("lateconf", 2, Lockstore::Directory).run() else {
+        return;
+    };
     let standby = fixture.other(&first);
     let starts = fixture.oracle.starts();
     standby.exec(&["systemctl", "enable", UNIT]);
@@ -161,9 +213,16 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     standby.boot();
     wait_for_standby(standby);
     assert_bound(&fixture, standby, &first, "after the boot");
-    assert_eq!(fixture.oracle.starts(), starts, "the boot has started no copy");
+    assert_eq!(
+        fixture.oracle.starts(),
+        starts,
+        "the boot has started no copy"
+    );
     let order = standby.property("putexd.service", "After");
-    assert!(order.contains("srv-conf.mount"), "putexd waits for it: {order}");
+    assert!(
+        order.contains("srv-conf.mount"),
+        "putexd waits for it: {order}"
+    );
 
     // The folder itself is a mount point, and at the boot there is nothing to mount.
     standby.sh(
@@ -175,12 +234,16 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     // What is empty because of it is no word of the administrator.
     reload(standby);
     let told = said(&standby.output(&["putexd", "--check"]));
-    assert!(told.contains("run \"mount /etc/putex.d\""), "{told}");
+    assert!(told.contains("; mount /etc/putex.d\""), "{told}");
     reboot(standby);
     standby.power_on();
     wait_for_words_of_journal(standby);
     assert_bound(&fixture, standby, &first, "the files are not there");
-    assert_eq!(fixture.oracle.starts(), starts, "the boot has started no copy");
+    assert_eq!(
+        fixture.oracle.starts(),
+        starts,
+        "the boot has started no copy"
+    );
     // putexd goes on by itself when it is.
     // systemd has made an empty folder in the place of the one that is gone, and mounted that.
     standby
@@ -191,9 +254,16 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     // A file that is really gone.
     standby.exec(&["rm", FILE]);
     daemon_reload(standby);
-    assert_bound(&fixture, standby, &first, "putexd has not read that the file is gone");
+    assert_bound(
+        &fixture,
+        standby,
+        &first,
+        "putexd has not read that the file is gone",
+    );
     reload(standby);
-    wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+    wait_until(SOON, "nothing is kept of the unit", || {
+        standby.read_file(KEPT).is_none()
+    });
     daemon_reload(standby);
     assert_eq!(drop_ins(standby), "", "an ordinary unit");
     fixture.assert_alone(&first);

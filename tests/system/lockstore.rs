@@ -1,12 +1,18 @@
 //! The kinds of lock store, and how each of them is lost and comes back.
 
+use std::time::Duration;
+
 use putexd::store::StoreSettings;
 
 use crate::cluster::{Cluster, Host};
+use crate::command::wait_until;
 use crate::environment::utf8;
 use crate::on_hosts::{OnHosts, etcd_leads};
 use crate::server::{ADDRESS, Server};
 use crate::share::PLACE;
+
+/// Until servers that were just started have elected a leader.
+const MADE: Duration = Duration::from_secs(60);
 
 /// The store that holds the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +95,9 @@ impl Locks {
             Lockstore::Directory => Place::Nowhere,
             Lockstore::Nats if on_hosts => Place::OnHosts(OnHosts::Nats),
             Lockstore::Etcd if on_hosts => Place::OnHosts(OnHosts::Etcd),
-            Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => Place::Beside(cluster.server_beside(store)),
+            Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => {
+                Place::Beside(cluster.server_beside(store))
+            }
         };
         if let Place::OnHosts(servers) = place {
             servers.start(cluster);
@@ -108,16 +116,20 @@ impl Locks {
                 let servers = urls("nats", Lockstore::NATS_PORT);
                 let replicas = servers.len();
                 format!(
-                    "[store]\ntype = \"nats\"\nservers = {servers:?}\nbucket = \"locks\"\nreplicas = {replicas}\n\
-                     create-bucket = true\n"
+                    "[store]\ntype = \"nats\"\nservers = {servers:?}\nbucket = \"locks\"\nreplicas = {replicas}\n"
                 )
             }
             Lockstore::Directory => format!("[store]\ntype = \"directory\"\npath = \"{PLACE}\"\n"),
             Lockstore::Etcd => {
-                format!("[store]\ntype = \"etcd\"\nendpoints = {:?}\n", urls("http", Lockstore::ETCD_PORT))
+                format!(
+                    "[store]\ntype = \"etcd\"\nendpoints = {:?}\n",
+                    urls("http", Lockstore::ETCD_PORT)
+                )
             }
             Lockstore::Postgres => {
-                format!("[store]\ntype = \"postgres\"\nconnection = \"host={ADDRESS} user=postgres dbname=postgres\"\n")
+                format!(
+                    "[store]\ntype = \"postgres\"\nservers = [\"postgres://{ADDRESS}\"]\nconnection = \"user=postgres dbname=postgres\"\n"
+                )
             }
         }
     }
@@ -127,18 +139,27 @@ impl Locks {
         let folder = tempfile::tempdir().expect("a folder");
         let etc = folder.path().join("etc/putex");
         std::fs::create_dir_all(&etc).expect("the folder can be written to");
-        let configuration = self.configuration(cluster).replace(PLACE, utf8(&cluster.putex()));
-        std::fs::write(etc.join("putexd.toml"), format!("node = \"reader\"\n{configuration}"))
-            .expect("the folder can be written to");
-        putexd::config::load(folder.path()).settings.expect("the hosts take it too").store
+        let configuration = self
+            .configuration(cluster)
+            .replace(PLACE, utf8(&cluster.putex()));
+        std::fs::write(
+            etc.join("putexd.toml"),
+            format!("node = \"reader\"\n{configuration}"),
+        )
+        .expect("the folder can be written to");
+        putexd::config::load(folder.path())
+            .settings
+            .expect("the hosts take it too")
+            .store
     }
 
-    /// Runs `putexctl init` once, on one host, as an administrator does. A NATS bucket is made by putexd instead, as
-    /// `create-bucket` says.
+    /// Runs `putexctl init` on a host that runs, as an administrator does, until the servers have a leader.
     pub fn init(&self, cluster: &Cluster) {
-        if self.store != Lockstore::Nats {
-            cluster.hosts[0].exec(&["putexctl", "init"]);
-        }
+        let host = cluster.hosts.iter().find(|host| host.is_running());
+        let host = host.expect("a host that runs");
+        wait_until(MADE, &format!("{:?} is made", self.store), || {
+            host.output(&["putexctl", "init"]).status.success()
+        });
     }
 
     /// Takes the store away from all hosts: its servers end, or the shared folder hangs.
@@ -176,8 +197,14 @@ impl Locks {
         }
     }
 
-    /// Brings the store back empty: all that was stored is lost.
+    /// All that was stored is lost, and an administrator makes the store anew.
     pub fn make_anew(&self, cluster: &Cluster) {
+        self.empty(cluster);
+        self.init(cluster);
+    }
+
+    /// Brings the store back empty: all that was stored is lost.
+    pub fn empty(&self, cluster: &Cluster) {
         match &self.place {
             Place::Beside(server) => {
                 server.wipe();
@@ -192,7 +219,6 @@ impl Locks {
                 self.regain(cluster);
             }
         }
-        self.init(cluster);
     }
 
     /// From now on everybody may publish these subjects of NATS, and no others.

@@ -15,6 +15,8 @@ mod campaign;
 mod check_users;
 mod cluster;
 mod command;
+#[path = "../support/confinement.rs"]
+mod confinement;
 mod corpus;
 mod daemon_faults;
 mod day;

@@ -31,11 +31,15 @@ impl OnHosts {
                 Self::Nats => {
                     let route = |host: &Host| format!("\"nats://{}:6222\"", host.address);
                     let routes: Vec<String> = cluster.hosts.iter().map(route).collect();
-                    host.write_file("/etc/nats.conf", &nats_configuration(&host.name, DATA, &routes));
+                    host.write_file(
+                        "/etc/nats.conf",
+                        &nats_configuration(&host.name, DATA, &routes),
+                    );
                     "/usr/sbin/nats-server -c /etc/nats.conf".to_owned()
                 }
                 Self::Etcd => {
-                    let member = |host: &Host| format!("{}=http://{}:2380", host.name, host.address);
+                    let member =
+                        |host: &Host| format!("{}=http://{}:2380", host.name, host.address);
                     let members: Vec<String> = cluster.hosts.iter().map(member).collect();
                     let etcd = etcd_command(&host.name, DATA, &host.address, &members);
                     format!("/usr/bin/{etcd}")
@@ -85,7 +89,11 @@ impl OnHosts {
             Self::Nats => ("nats", Lockstore::NATS_PORT),
             Self::Etcd => ("http", Lockstore::ETCD_PORT),
         };
-        cluster.hosts.iter().map(|host| format!("{scheme}://{}:{port}", host.address)).collect()
+        cluster
+            .hosts
+            .iter()
+            .map(|host| format!("{scheme}://{}:{port}", host.address))
+            .collect()
     }
 
     /// Waits for a leader that all running hosts agree on, and that runs itself: for seconds after a leader's end the
@@ -94,10 +102,15 @@ impl OnHosts {
     pub fn wait_for_leader(self, cluster: &Cluster) -> &Host {
         let running: Vec<&Host> = cluster.hosts.iter().filter(|host| host.is_on()).collect();
         wait_for(ELECTION_LIMIT, "the servers have a leader", || {
-            let seen: Option<Vec<Leader>> = running.iter().map(|host| self.leader_seen_by(cluster, host)).collect();
+            let seen: Option<Vec<Leader>> = running
+                .iter()
+                .map(|host| self.leader_seen_by(cluster, host))
+                .collect();
             let seen = seen?;
             let leader = seen.iter().position(|leader| leader.itself)?;
-            seen.iter().all(|leader| leader.name == seen[0].name).then(|| running[leader])
+            seen.iter()
+                .all(|leader| leader.name == seen[0].name)
+                .then(|| running[leader])
         })
     }
 
@@ -117,12 +130,18 @@ impl OnHosts {
             Self::Nats => {
                 let state = cluster.on_the_switch(|| get_json(&host.address, 8222, "/jsz"))?;
                 let name = state.pointer("/meta_cluster/leader")?.as_str()?.to_owned();
-                Some(Leader { itself: name == host.name, name })
+                Some(Leader {
+                    itself: name == host.name,
+                    name,
+                })
             }
             Self::Etcd => {
                 let status = etcd_asked(cluster, host, "status", &json!({}))?;
                 let name = status.get("leader")?.as_str()?.to_owned();
-                Some(Leader { itself: status.pointer("/header/member_id")?.as_str()? == name, name })
+                Some(Leader {
+                    itself: status.pointer("/header/member_id")?.as_str()? == name,
+                    name,
+                })
             }
         }
     }
@@ -134,9 +153,12 @@ pub fn etcd_leads(cluster: &Cluster, host: &Host) {
     if leader.name != host.name {
         let status = etcd_asked(cluster, host, "status", &json!({})).expect("the server answers");
         let order = json!({ "targetID": status["header"]["member_id"] });
-        etcd_asked(cluster, leader, "transfer-leadership", &order).expect("the leader takes the order");
+        etcd_asked(cluster, leader, "transfer-leadership", &order)
+            .expect("the leader takes the order");
     }
-    wait_until(ELECTION_LIMIT, "the host's server leads", || OnHosts::Etcd.wait_for_leader(cluster).name == host.name);
+    wait_until(ELECTION_LIMIT, "the host's server leads", || {
+        OnHosts::Etcd.wait_for_leader(cluster).name == host.name
+    });
 }
 
 /// The leader that a server follows.

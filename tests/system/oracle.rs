@@ -45,7 +45,9 @@ fn main() -> io::Result<ExitCode> {
         let _locks = Oracle::begin()?;
         return Err(Command::new(program).args(rest).exec());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         match words[..] {
             [] => run().await,
@@ -66,12 +68,19 @@ async fn run() -> io::Result<ExitCode> {
     if is_set("ORACLE_LEAVE_CHILD") {
         leave_child()?;
     }
-    if let Some(port) = std::env::var("ORACLE_LISTEN").ok().and_then(|text| text.parse().ok()) {
+    if let Some(port) = std::env::var("ORACLE_LISTEN")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
         tokio::spawn(answer_for_ever(port, oracle.id.clone()));
     }
     #[cfg(feature = "postgres")]
     if let Ok(database) = std::env::var("ORACLE_DATABASE") {
-        tokio::spawn(write_for_ever(database, oracle.host.clone(), oracle.token.clone()));
+        tokio::spawn(write_for_ever(
+            database,
+            oracle.host.clone(),
+            oracle.token.clone(),
+        ));
     }
     loop {
         terminate.recv().await;
@@ -83,7 +92,10 @@ async fn run() -> io::Result<ExitCode> {
     if Path::new(LEAVES).exists() {
         leave_child()?;
     }
-    let delay_ms = std::env::var("ORACLE_STOP_DELAY_MS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let delay_ms = std::env::var("ORACLE_STOP_DELAY_MS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     oracle.log("STOP")?;
     Ok(ExitCode::SUCCESS)
@@ -100,7 +112,9 @@ async fn answer_for_ever(port: u16, id: String) -> io::Result<()> {
 }
 
 fn leave_child() -> io::Result<()> {
-    Command::new(std::env::current_exe()?).arg("child").spawn()?;
+    Command::new(std::env::current_exe()?)
+        .arg("child")
+        .spawn()?;
     Ok(())
 }
 
@@ -117,7 +131,11 @@ async fn write_for_ever(database: String, host: String, token: String) {
 
 /// Writes over one connection, and returns when that fails.
 #[cfg(feature = "postgres")]
-async fn write(database: &str, host: &str, token: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn write(
+    database: &str,
+    host: &str,
+    token: &str,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let token: i64 = token.parse()?;
     let (client, connection) = tokio_postgres::connect(database, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
@@ -138,7 +156,11 @@ async fn check() -> io::Result<ExitCode> {
     while Path::new("/run/oracle-hangs").exists() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    Ok(if Path::new("/run/oracle-unhealthy").exists() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if Path::new("/run/oracle-unhealthy").exists() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn is_set(name: &str) -> bool {
@@ -157,10 +179,15 @@ struct Oracle {
 
 impl Oracle {
     fn begin() -> io::Result<Self> {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned();
+        let host = fs::read_to_string("/proc/sys/kernel/hostname")?
+            .trim()
+            .to_owned();
         let token = std::env::var("PUTEX_FENCING_TOKEN").unwrap_or_else(|_| "-".to_owned());
         let id = format!("{host}-{}-{}", std::process::id(), monotonic_ns());
-        let log = OpenOptions::new().create(true).append(true).open(format!("{SHARED}/oracle.log"))?;
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(format!("{SHARED}/oracle.log"))?;
 
         // The file is locked before it gets its name, so that the test never finds it unlocked while this process
         // lives.
@@ -172,7 +199,14 @@ impl Oracle {
 
         let only = inherited(&format!("{SHARED}/oracle.lock"))?;
         let alone = flock(&only, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let oracle = Self { host, token, id, log, only, _live: live };
+        let oracle = Self {
+            host,
+            token,
+            id,
+            log,
+            only,
+            _live: live,
+        };
         if !alone {
             oracle.log("VIOLATION")?;
             let only = oracle.only.try_clone()?;
@@ -184,14 +218,24 @@ impl Oracle {
 
     /// Appends a line with one write, so that lines of different hosts never mix.
     fn log(&self, kind: &str) -> io::Result<()> {
-        let line = format!("{kind} {} {} {} {}\n", self.host, monotonic_ns(), self.token, self.id);
+        let line = format!(
+            "{kind} {} {} {} {}\n",
+            self.host,
+            monotonic_ns(),
+            self.token,
+            self.id
+        );
         (&self.log).write_all(line.as_bytes())
     }
 }
 
 /// Opens a file whose lock is shared with child processes, and ends with the last of them.
 fn inherited(path: &str) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)?;
     rustix::io::fcntl_setfd(&file, FdFlags::empty())?;
     Ok(file)
 }

@@ -18,7 +18,7 @@ use crate::command::{EndsAtDrop, kill, lock, now, run, said, since, wait_until};
 use crate::docker;
 use crate::elsewhere;
 use crate::environment::{made_of_packages, utf8};
-use crate::fixture::{Fixture, Plan};
+use crate::fixture::{Fixture, Plan, putexctl_status};
 use crate::lockstore::Lockstore;
 use crate::remedies;
 
@@ -145,10 +145,22 @@ const WITHOUT_NFSD: &[(&str, &str)] = &[
         "[Service]\nExecStartPre=\nExecStart=\nExecStart=/usr/bin/touch /run/nfsd\nExecStop=\nExecStop=/usr/bin/rm /run/nfsd\n\
          ExecStopPost=\n",
     ),
-    ("nfs-mountd.service", "[Service]\nType=exec\nExecStart=\nExecStart=/usr/local/bin/of-nfs infinity\n"),
-    ("nfs-idmapd.service", "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n"),
-    ("nfsdcld.service", "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n"),
-    ("nfs-blkmap.service", "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n"),
+    (
+        "nfs-mountd.service",
+        "[Service]\nType=exec\nExecStart=\nExecStart=/usr/local/bin/of-nfs infinity\n",
+    ),
+    (
+        "nfs-idmapd.service",
+        "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n",
+    ),
+    (
+        "nfsdcld.service",
+        "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n",
+    ),
+    (
+        "nfs-blkmap.service",
+        "[Service]\nType=exec\nExecStart=\nExecStart=/usr/bin/sleep infinity\n",
+    ),
 ];
 
 /// A container of Podman's, by Quadlet.
@@ -173,25 +185,37 @@ fn downloads() -> PathBuf {
             packages.join(" ")
         );
         run("chroot", &[utf8(place), "sh", "-c", &line]);
-        run("cp", &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(new)]);
+        run(
+            "cp",
+            &["-a", utf8(&place.join("var/cache/apt/archives")), utf8(new)],
+        );
     })
 }
 
 #[test]
 #[ignore = "it downloads some eighty packages: tests/run --test system -- --ignored packages_of_the_distribution"]
 fn packages_of_the_distribution_run_as_services_on_one_host() {
-    let daemon_json = docker::DAEMON_JSON.replacen('{', "{\n\"cgroup-parent\": \"docker.slice\",", 1);
+    let daemon_json =
+        docker::DAEMON_JSON.replacen('{', "{\n\"cgroup-parent\": \"docker.slice\",", 1);
     let mut plan = Plan::hosts("packages", 2, Lockstore::Directory)
         .file("/etc/docker/daemon.json", &daemon_json)
         .file("/usr/local/bin/crun-plain", docker::CRUN_PLAIN)
-        .file("/etc/containers/containers.conf", elsewhere::CONTAINERS_CONF)
+        .file(
+            "/etc/containers/containers.conf",
+            elsewhere::CONTAINERS_CONF,
+        )
         .file("/etc/containers/storage.conf", elsewhere::STORAGE_CONF);
     for (unit, text) in WITHOUT_NFSD {
         plan = plan.file(&format!("/etc/systemd/system/{unit}.d/test.conf"), text);
     }
-    let Some(fixture) = plan.prepare() else { return };
+    let Some(fixture) = plan.prepare() else {
+        return;
+    };
     let files = downloads();
-    run("cp", &["-a", utf8(&files), utf8(&fixture.shared().join("packages"))]);
+    run(
+        "cp",
+        &["-a", utf8(&files), utf8(&fixture.shared().join("packages"))],
+    );
     thread::scope(|scope| {
         for host in &fixture.hosts {
             host.assert_harmless();
@@ -199,8 +223,14 @@ fn packages_of_the_distribution_run_as_services_on_one_host() {
         }
     });
     let version = fixture.hosts[0].sh("ls /usr/lib/postgresql");
-    let units = PACKAGES.iter().map(|packaged| packaged.unit.replace("VERSION", version.trim())).collect();
-    let all = All { fixture: &fixture, units };
+    let units = PACKAGES
+        .iter()
+        .map(|packaged| packaged.unit.replace("VERSION", version.trim()))
+        .collect();
+    let all = All {
+        fixture: &fixture,
+        units,
+    };
     for host in &fixture.hosts {
         all.configure(host);
     }
@@ -217,14 +247,24 @@ fn packages_of_the_distribution_run_as_services_on_one_host() {
 fn install(host: &Host) {
     host.remove_file("/etc/putex.d/db.toml");
     let programs = "for name in docker podman nfs; do cp /bin/sleep /usr/local/bin/of-$name; done";
-    host.sh(&format!("chmod 755 /usr/local/bin/crun-plain; {programs}; {UNMASK}"));
+    host.sh(&format!(
+        "chmod 755 /usr/local/bin/crun-plain; {programs}; {UNMASK}"
+    ));
     install_packages(host);
     for packaged in PACKAGES {
         host.sh(packaged.prepare);
     }
     host.sh(docker::MAKE_IMAGE);
     host.sh("docker run -d --restart=always --network=host --volume=/usr:/usr plain /usr/local/bin/of-docker infinity");
-    if host.output(&["test", "-e", "/usr/lib/systemd/system-generators/podman-system-generator"]).status.success() {
+    if host
+        .output(&[
+            "test",
+            "-e",
+            "/usr/lib/systemd/system-generators/podman-system-generator",
+        ])
+        .status
+        .success()
+    {
         host.write_file("/etc/containers/systemd/pod.container", QUADLET);
         host.exec(&["systemctl", "daemon-reload"]);
     } else {
@@ -235,12 +275,19 @@ fn install(host: &Host) {
 
 fn install_packages(host: &Host) {
     let installed = host.output_within(INSTALLED, &["sh", "-c", INSTALL]);
-    assert!(installed.status.success(), "{}: {}", host.name, said(&installed));
+    assert!(
+        installed.status.success(),
+        "{}: {}",
+        host.name,
+        said(&installed)
+    );
 }
 
 /// Looks at the control groups of both hosts until it is over, and keeps what runs on both at once.
 fn watch(hosts: &[Host], over: &AtomicBool, two: &Mutex<BTreeSet<String>>) {
-    let [one, other] = hosts else { panic!("there are two hosts") };
+    let [one, other] = hosts else {
+        panic!("there are two hosts")
+    };
     while !over.load(Ordering::Relaxed) {
         for packaged in PACKAGES {
             let is_on = |host: &Host| packaged.groups.iter().any(|group| host.is_populated(group));
@@ -265,14 +312,26 @@ struct All<'a> {
 
 impl All<'_> {
     fn services(&self) -> impl Iterator<Item = (&str, &str)> {
-        let name = |packaged: &Packaged| packaged.package.split('.').next().unwrap_or(packaged.package);
-        PACKAGES.iter().map(name).zip(self.units.iter().map(String::as_str))
+        let name = |packaged: &Packaged| {
+            packaged
+                .package
+                .split('.')
+                .next()
+                .unwrap_or(packaged.package)
+        };
+        PACKAGES
+            .iter()
+            .map(name)
+            .zip(self.units.iter().map(String::as_str))
     }
 
     /// Writes the services' files, and does what is said of them.
     fn configure(&self, host: &Host) {
         for (service, unit) in self.services() {
-            host.write_file(&format!("/etc/putex.d/{service}.toml"), &format!("unit = \"{unit}\"\n{TIMINGS}"));
+            host.write_file(
+                &format!("/etc/putex.d/{service}.toml"),
+                &format!("unit = \"{unit}\"\n{TIMINGS}"),
+            );
         }
         self.obey(host);
         let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
@@ -298,7 +357,8 @@ impl All<'_> {
     fn assert_nothing_said(&self, host: &Host, what: &str) {
         let told = said(&host.output(&["putexd", "--check"]));
         assert!(
-            self.services().all(|(service, _)| remedies::found(&told, service).is_empty()),
+            self.services()
+                .all(|(service, _)| remedies::found(&told, service).is_empty()),
             "{what}: {}: {told}",
             host.name
         );
@@ -309,7 +369,12 @@ impl All<'_> {
         let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
         let told = host.output(&[&["systemctl", "is-active"], &units[..]].concat());
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        units.into_iter().zip(told.lines()).filter(|(_, state)| *state == "active").map(|(unit, _)| unit).collect()
+        units
+            .into_iter()
+            .zip(told.lines())
+            .filter(|(_, state)| *state == "active")
+            .map(|(unit, _)| unit)
+            .collect()
     }
 
     /// Waits until all run on `host`, and checks that nothing of them is on the other.
@@ -317,8 +382,12 @@ impl All<'_> {
     fn wait_for_all_on(&self, host: &Host, what: &str) {
         let other = self.other(host);
         let began = now();
-        let has_processes =
-            || PACKAGES.iter().flat_map(|packaged| packaged.groups).all(|group| host.is_populated(group));
+        let has_processes = || {
+            PACKAGES
+                .iter()
+                .flat_map(|packaged| packaged.groups)
+                .all(|group| host.is_populated(group))
+        };
         wait_until(ALL, &format!("{what}: all run on {}", host.name), || {
             self.active(host).len() == self.units.len() && has_processes()
         });
@@ -330,22 +399,41 @@ impl All<'_> {
 
     #[track_caller]
     fn assert_nothing_on(&self, host: &Host, what: &str) {
-        assert_eq!(self.active(host), [""; 0], "{what}: active on {}", host.name);
+        assert_eq!(
+            self.active(host),
+            [""; 0],
+            "{what}: active on {}",
+            host.name
+        );
         for packaged in PACKAGES {
             for name in packaged.processes {
-                assert!(host.processes(name).is_empty(), "{what}: {name} on {}", host.name);
+                assert!(
+                    host.processes(name).is_empty(),
+                    "{what}: {name} on {}",
+                    host.name
+                );
             }
         }
     }
 
     fn other(&self, host: &Host) -> &Host {
-        self.fixture.hosts.iter().find(|other| other.name != host.name).expect("there are two hosts")
+        self.fixture
+            .hosts
+            .iter()
+            .find(|other| other.name != host.name)
+            .expect("there are two hosts")
     }
 
     /// The number of each unit's run on a host.
     fn runs(&self, host: &Host) -> String {
         let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
-        host.exec(&[&["systemctl", "show", "--value", "--property=InvocationID"], &units[..]].concat())
+        host.exec(
+            &[
+                &["systemctl", "show", "--value", "--property=InvocationID"],
+                &units[..],
+            ]
+            .concat(),
+        )
     }
 
     /// Waits until a host is a standby of all services.
@@ -358,14 +446,16 @@ impl All<'_> {
                 println!("{} reboots", host.name);
                 host.wait_booted();
             }
-            let status = || said(&host.output(&["putexctl", "status", "--local"]));
+            let status = || putexctl_status(host);
             host.is_on() && status().matches("standby").count() >= self.units.len()
         });
         println!("{} is a standby of all after {:?}", host.name, since(began));
     }
 
     fn go_through(&self) {
-        let [one, other] = &self.fixture.hosts[..] else { panic!("there are two hosts") };
+        let [one, other] = &self.fixture.hosts[..] else {
+            panic!("there are two hosts")
+        };
         self.fixture.start_putexd();
         wait_until(ALL, "each runs somewhere", || {
             self.active(one).len() + self.active(other).len() == self.units.len()
@@ -378,7 +468,9 @@ impl All<'_> {
         for (service, _) in self.services() {
             // The other host may not have followed this lock for long enough to take it at once.
             wait_until(ALL, &format!("{service} is handed over"), || {
-                one.output(&["putexctl", "step-down", "--no-wait", service]).status.success()
+                one.output(&["putexctl", "step-down", "--no-wait", service])
+                    .status
+                    .success()
             });
         }
         self.wait_for_all_on(other, "step-down");
@@ -414,12 +506,18 @@ impl All<'_> {
             standby.output(&["systemctl", "enable", unit]);
         }
         standby.sh("echo auto | tee /etc/postgresql/*/main/start.conf");
-        standby.sh("sed -i s/^#WantedBy/WantedBy/ /etc/containers/systemd/*.container 2>/dev/null || true");
+        standby.sh(
+            "sed -i s/^#WantedBy/WantedBy/ /etc/containers/systemd/*.container 2>/dev/null || true",
+        );
         standby.power_off_hard();
         standby.boot();
         self.wait_for_standby(standby);
         self.assert_nothing_on(standby, "a boot with all enabled");
-        assert_eq!(self.runs(holder), before, "a boot of the standby interrupted the holder");
+        assert_eq!(
+            self.runs(holder),
+            before,
+            "a boot of the standby interrupted the holder"
+        );
         self.obey(standby);
     }
 
@@ -428,7 +526,11 @@ impl All<'_> {
         let before = self.runs(holder);
         install_packages(standby);
         self.assert_nothing_on(standby, "the upgrade of the standby");
-        assert_eq!(self.runs(holder), before, "the upgrade of the standby interrupted the holder");
+        assert_eq!(
+            self.runs(holder),
+            before,
+            "the upgrade of the standby interrupted the holder"
+        );
         install_packages(holder);
         wait_until(ALL, "each runs on one host", || {
             self.active(holder).len() + self.active(standby).len() == self.units.len()

@@ -36,7 +36,12 @@ const EXEC_STOP: (&str, &str) = (
 
 /// Freezes the active host, waits for the other one to start, wakes the first, and measures from then to the end of its
 /// copy. Returns the new copy and that time.
-pub fn overlap(fixture: &Fixture, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
+pub fn overlap(
+    fixture: &Fixture,
+    old: &Event,
+    sleep: &dyn Fn(&Host),
+    wake: &dyn Fn(&Host),
+) -> (Event, Duration) {
     overlap_after(fixture, old, Duration::ZERO, sleep, wake)
 }
 
@@ -51,10 +56,20 @@ fn overlap_after(
     let host = fixture.host_of(old);
     let asleep = now();
     sleep(host);
-    let new = fixture.oracle.wait_for_start_on(&[fixture.other(old)], asleep, TAKE_OVER);
+    let new = fixture
+        .oracle
+        .wait_for_start_on(&[fixture.other(old)], asleep, TAKE_OVER);
     thread::sleep(least.saturating_sub(since(asleep)));
-    assert!(fixture.oracle.live().contains(old), "the sleeping copy is there");
-    assert!(old.token < new.token, "the fencing token must grow: {:?}, {:?}", old.token, new.token);
+    assert!(
+        fixture.oracle.live().contains(old),
+        "the sleeping copy is there"
+    );
+    assert!(
+        old.token < new.token,
+        "the fencing token must grow: {:?}, {:?}",
+        old.token,
+        new.token
+    );
     let awake = now();
     wake(host);
     let end = fixture.oracle.wait_for_end(old, SOON);
@@ -85,16 +100,29 @@ fn assert_only_sleepers_met(fixture: &Fixture, beside: &[Event]) {
 #[test]
 fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
     let plan = Plan::hosts("ahead", 2, Lockstore::Directory);
-    let Some(fixture) = plan.prepare() else { return };
+    let Some(fixture) = plan.prepare() else {
+        return;
+    };
     fixture.hosts[1].write_file("/usr/bin/chrt", "#!/bin/sh\necho refused >&2\nexit 1\n");
     fixture.start_putexd();
     let one = fixture.wait_for_one_active(TAKE_OVER);
     wait_for_standby(fixture.other(&one));
     let policies = |host: &Host, unit: &str| {
-        let threads = host.exec(&["ps", "-L", "-o", "cls=,rtprio=", "--pid", &main_pid(host, unit)]);
-        threads.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
+        let threads = host.exec(&[
+            "ps",
+            "-L",
+            "-o",
+            "cls=,rtprio=",
+            "--pid",
+            &main_pid(host, unit),
+        ]);
+        threads
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<BTreeSet<_>>()
     };
-    let of = |host| [GUARD, WATCHER].map(|unit| policies(host, unit).into_iter().collect::<Vec<_>>());
+    let of =
+        |host| [GUARD, WATCHER].map(|unit| policies(host, unit).into_iter().collect::<Vec<_>>());
     // The kernel of this machine may refuse that priority to all hosts.
     if output("chrt", &["--fifo", "1", "true"]).status.success() {
         assert_eq!(of(&fixture.hosts[0]), [["FF 1"], ["FF 2"]]);
@@ -109,7 +137,9 @@ fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
 #[test]
 fn a_host_that_thaws_kills_its_unit_at_once() {
     let plan = Plan::hosts("pause", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, mut active)) = plan.file(EXEC_STOP.0, EXEC_STOP.1).run() else { return };
+    let Some((fixture, mut active)) = plan.file(EXEC_STOP.0, EXEC_STOP.1).run() else {
+        return;
+    };
     let (mut spans, mut beside) = (Vec::new(), Vec::new());
     for round in 1..=5 {
         let host = fixture.host_of(&active);
@@ -120,14 +150,20 @@ fn a_host_that_thaws_kills_its_unit_at_once() {
         wait_for_standby(host);
         assert_eq!(main_pid(host, GUARD), guard, "the guard was healthy");
         let ran = fs::read_to_string(fixture.shared().join("exec-stop")).unwrap_or_default();
-        assert_eq!(ran, "", "thaw {round}: the unit's own ExecStop= ran on these hosts");
+        assert_eq!(
+            ran, "",
+            "thaw {round}: the unit's own ExecStop= ran on these hosts"
+        );
         fixture.assert_alone(&next);
         spans.push(span);
         beside.push(next.clone());
         active = next;
     }
     let (best, worst) = summary("thaw of a host", spans);
-    assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
+    assert!(
+        best <= AT_ONCE && worst <= BUSY,
+        "the deadline had passed long before"
+    );
     assert_only_sleepers_met(&fixture, &beside);
 }
 
@@ -136,7 +172,9 @@ fn a_host_that_thaws_kills_its_unit_at_once() {
 #[test]
 fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, mut active)) = plan.run() else { return };
+    let Some((fixture, mut active)) = plan.run() else {
+        return;
+    };
     let sleep = |host: &Host| {
         kill(Signal::STOP, &host.those_who_stop_units());
     };
@@ -160,8 +198,14 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
         summary(what, spans.collect())
     };
     let (best, worst) = rounds("SIGCONT of the guard", &itself);
-    assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
+    assert!(
+        best <= AT_ONCE && worst <= BUSY,
+        "the deadline had passed long before"
+    );
     let (_, worst) = rounds("SIGCONT of PID 1", &successor);
-    assert!(worst <= SOON, "systemd has to miss the guard and start another");
+    assert!(
+        worst <= SOON,
+        "systemd has to miss the guard and start another"
+    );
     assert_only_sleepers_met(&fixture, &beside);
 }

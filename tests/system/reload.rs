@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_for, wait_until};
 use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby,
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line,
+    wait_for_standby,
 };
 use crate::lockstore::{Lockstore, on_each_store};
 
@@ -18,7 +19,8 @@ on_each_store! {
 const WEB: &str = "[Unit]\nDescription=A web server that must run once\n\n\
                    [Service]\nExecStart=/usr/bin/flock --nonblock --no-fork /srv/shared/web.lock sleep infinity\n";
 const WEB_UNIT: &str = "/etc/systemd/system/web.service";
-const WEB_SERVICE: &str = "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+const WEB_SERVICE: &str =
+    "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
 fn runs_web(host: &Host) -> bool {
     host.is_on() && host.property("web.service", "ActiveState") == "active"
@@ -37,8 +39,12 @@ fn reload(host: &Host) {
 }
 
 fn two_services_do_not_disturb_each_other(store: Lockstore) {
-    let plan = Plan::hosts("two", 2, store).file(WEB_UNIT, WEB).service("web", WEB_SERVICE);
-    let Some((fixture, first)) = plan.run() else { return };
+    let plan = Plan::hosts("two", 2, store)
+        .file(WEB_UNIT, WEB)
+        .service("web", WEB_SERVICE);
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let web = wait_for_web(&fixture, TAKE_OVER);
     fixture.uninterrupted(&first, WAIT, "the other service's unit killed", || {
         web.exec(&["systemctl", "kill", "--signal=KILL", "web.service"]);
@@ -57,11 +63,16 @@ fn two_services_do_not_disturb_each_other(store: Lockstore) {
     let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss with two services");
     assert_eq!(wait_for_web(&fixture, TAKE_OVER).name, third.host);
     let invocations = |unit| host.property(unit, "Result");
-    assert_eq!((invocations("web.service"), invocations("database.service")), ("success".into(), "success".into()));
+    assert_eq!(
+        (invocations("web.service"), invocations("database.service")),
+        ("success".into(), "success".into())
+    );
 }
 
 fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("reload", 2, store).file(WEB_UNIT, WEB).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("reload", 2, store).file(WEB_UNIT, WEB).run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let daemon = main_pid(host, "putexd.service");
     let write = |name: &str, text: &str| {
@@ -71,7 +82,12 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     };
     let reload_all = || fixture.hosts.iter().for_each(reload);
 
-    fixture.uninterrupted(&first, Duration::from_secs(2), "nothing has changed", reload_all);
+    fixture.uninterrupted(
+        &first,
+        Duration::from_secs(2),
+        "nothing has changed",
+        reload_all,
+    );
     wait_for_line(host, &["the configuration is reloaded", "nothing changed"]);
 
     // A new file: its unit is gated and started, and the other unit runs on.
@@ -100,7 +116,11 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
         }
     });
     wait_for_line(host, &["/etc/putex.d/db.toml:2:18"]);
-    assert_eq!(web.property("web.service", "InvocationID"), invocation, "the other service was never touched");
+    assert_eq!(
+        web.property("web.service", "InvocationID"),
+        invocation,
+        "the other service was never touched"
+    );
     write("db", SERVICE);
     fixture.uninterrupted(&first, WAIT, "mended", reload_all);
 
@@ -110,20 +130,37 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
             host.exec(&["rm", "/etc/putex.d/web.toml"]);
         }
         reload_all();
-        wait_until(SOON, "nobody runs the web server", || !fixture.hosts.iter().any(runs_web));
+        wait_until(SOON, "nobody runs the web server", || {
+            !fixture.hosts.iter().any(runs_web)
+        });
     });
     wait_for_line(host, &["the configuration is reloaded", "web removed"]);
-    holds_for(WAIT, "a service without a file is not started", || !fixture.hosts.iter().any(runs_web));
-    assert_eq!(main_pid(host, "putexd.service"), daemon, "one daemon did all of this");
+    holds_for(WAIT, "a service without a file is not started", || {
+        !fixture.hosts.iter().any(runs_web)
+    });
+    assert_eq!(
+        main_pid(host, "putexd.service"),
+        daemon,
+        "one daemon did all of this"
+    );
 
     // Another unit under the same name is another service: the old unit is stopped first.
     let since = now();
-    write("db", &WEB_SERVICE.replace("web.service", "web.service\"\nkey = \"elsewhere"));
+    write(
+        "db",
+        &WEB_SERVICE.replace("web.service", "web.service\"\nkey = \"elsewhere"),
+    );
     reload_all();
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    println!("another unit: the old one was gone {:?} after the files were written", end.after(since));
+    println!(
+        "another unit: the old one was gone {:?} after the files were written",
+        end.after(since)
+    );
     // The new unit was run under another key before, so an operator has to confirm the change.
-    wait_for_line(host, &["db: the unit is not run under this lock", "key \"web\""]);
+    wait_for_line(
+        host,
+        &["db: web.service is run under the key \"web\" in this store"],
+    );
     host.exec(&["putexctl", "adopt", "db"]);
     wait_for_web(&fixture, TAKE_OVER);
     fixture.assert_no_violation();

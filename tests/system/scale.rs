@@ -58,9 +58,12 @@ impl Figures {
     fn tell(&self, name: &str, unit: &str, value: f64) {
         println!("{:>5} {name}: {value:.3} {unit}", self.services);
         let Some(path) = &self.file else { return };
-        let figure =
-            json!({"store": self.store, "services": self.services, "name": name, "unit": unit, "value": value});
-        let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the figures can be written");
+        let figure = json!({"store": self.store, "services": self.services, "name": name, "unit": unit, "value": value});
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .expect("the figures can be written");
         writeln!(file, "{figure}").expect("the figures can be written");
     }
 
@@ -78,7 +81,11 @@ struct Many {
 impl Many {
     /// The number of services that run on each host, by the name of the host.
     fn running(&self) -> BTreeMap<String, usize> {
-        self.cluster.hosts.iter().map(|host| (host.name.clone(), host.running_services("many-").len())).collect()
+        self.cluster
+            .hosts
+            .iter()
+            .map(|host| (host.name.clone(), host.running_services("many-").len()))
+            .collect()
     }
 
     fn all_run(&self) -> bool {
@@ -90,7 +97,11 @@ impl Many {
         let mut told = Duration::ZERO;
         while !self.all_run() {
             let waited = since(begun);
-            assert!(waited < LIMIT, "{what}: not all run after {waited:.1?}: {:?}", self.running());
+            assert!(
+                waited < LIMIT,
+                "{what}: not all run after {waited:.1?}: {:?}",
+                self.running()
+            );
             if waited >= told + Duration::from_secs(10) {
                 told = waited;
                 println!("{what}: after {waited:.1?} {:?}", self.running());
@@ -106,7 +117,12 @@ impl Many {
         for host in &self.cluster.hosts {
             for service in host.running_services("many-") {
                 let before = seen.insert(service.clone(), host.name.clone());
-                assert!(before.is_none(), "{service} runs on {} and {}", host.name, before.unwrap_or_default());
+                assert!(
+                    before.is_none(),
+                    "{service} runs on {} and {}",
+                    host.name,
+                    before.unwrap_or_default()
+                );
             }
         }
     }
@@ -114,22 +130,37 @@ impl Many {
     /// The host that runs most services.
     fn busiest(&self) -> &Host {
         let running = self.running();
-        self.cluster.hosts.iter().max_by_key(|host| running[&host.name]).expect("a host")
+        self.cluster
+            .hosts
+            .iter()
+            .max_by_key(|host| running[&host.name])
+            .expect("a host")
     }
 
     /// The host that runs fewest services.
     fn idlest(&self) -> &Host {
         let running = self.running();
-        self.cluster.hosts.iter().min_by_key(|host| running[&host.name]).expect("a host")
+        self.cluster
+            .hosts
+            .iter()
+            .min_by_key(|host| running[&host.name])
+            .expect("a host")
     }
 
     /// Brings every service to one host by stopping the other hosts' putexd for a while.
     fn gather(&self, host: &Host) {
-        let others = || self.cluster.hosts.iter().filter(|other| other.name != host.name);
+        let others = || {
+            self.cluster
+                .hosts
+                .iter()
+                .filter(|other| other.name != host.name)
+        };
         for other in others() {
             Self::stop_putexd(other);
         }
-        wait_until(LIMIT, "one host runs all", || host.running_services("many-").len() == self.services);
+        wait_until(LIMIT, "one host runs all", || {
+            host.running_services("many-").len() == self.services
+        });
         for other in others() {
             other.exec(&["systemctl", "start", "putexd.service"]);
         }
@@ -139,7 +170,12 @@ impl Many {
 
     fn stop_putexd(host: &Host) {
         let stopped = host.output_within(LIMIT, &["systemctl", "stop", "putexd.service"]);
-        assert!(stopped.status.success(), "{}: {}", host.name, said(&stopped));
+        assert!(
+            stopped.status.success(),
+            "{}: {}",
+            host.name,
+            said(&stopped)
+        );
     }
 
     /// Measures what PID 1 needs by itself to start and stop the units, and what it uses while they run and nothing
@@ -150,8 +186,10 @@ impl Many {
         let units: Vec<String> = names.iter().map(|name| format!("{name}.service")).collect();
         let all = |verb: &str| {
             let begun = now();
-            let arguments: Vec<&str> =
-                ["systemctl", verb].into_iter().chain(units.iter().map(String::as_str)).collect();
+            let arguments: Vec<&str> = ["systemctl", verb]
+                .into_iter()
+                .chain(units.iter().map(String::as_str))
+                .collect();
             let done = host.output_within(LIMIT, &arguments);
             assert!(done.status.success(), "{verb}: {}", said(&done));
             since(begun)
@@ -159,7 +197,11 @@ impl Many {
         self.figures.took("PID 1 alone: start", all("start"));
         let before = usage(host, "systemd");
         std::thread::sleep(BARE_REST);
-        self.figures.tell("PID 1 alone: rest", "% of a core", share(before, usage(host, "systemd"), BARE_REST));
+        self.figures.tell(
+            "PID 1 alone: rest",
+            "% of a core",
+            share(before, usage(host, "systemd"), BARE_REST),
+        );
         self.figures.took("PID 1 alone: stop", all("stop"));
     }
 
@@ -172,31 +214,50 @@ impl Many {
             let told = host.output(&["putexctl", "history", "--json"]).stdout;
             let all: Vec<Value> = serde_json::from_slice(&told).unwrap_or_default();
             let goes_on = |past: &&Value| {
-                past["runs"].as_array().and_then(|all| all.last()).is_some_and(|last| last["goes_on"] == true)
+                past["runs"]
+                    .as_array()
+                    .and_then(|all| all.last())
+                    .is_some_and(|last| last["goes_on"] == true)
             };
             let told = all.iter().filter(goes_on).count();
             if told == self.services {
                 return;
             }
-            assert!(now() < end, "{told} of {} histories tell of the present run", self.services);
+            assert!(
+                now() < end,
+                "{told} of {} histories tell of the present run",
+                self.services
+            );
         }
     }
 
     /// Records what each program uses while nothing happens.
     fn rest(&self) {
         self.wait_for_histories();
-        let used = |host: &Host| -> Vec<Usage> { PROGRAMS.iter().map(|(name, _)| usage(host, name)).collect() };
+        let used = |host: &Host| -> Vec<Usage> {
+            PROGRAMS.iter().map(|(name, _)| usage(host, name)).collect()
+        };
         let before: Vec<_> = self.cluster.hosts.iter().map(used).collect();
         std::thread::sleep(REST);
         let after: Vec<_> = self.cluster.hosts.iter().map(used).collect();
         for (role, wanted) in [("holder", self.busiest()), ("standby", self.idlest())] {
-            let at = self.cluster.hosts.iter().position(|host| host.name == wanted.name).expect("one of them");
-            let runs = f64::from(u32::try_from(wanted.running_services("many-").len()).expect("few"));
-            self.figures.tell(&format!("rest, {role}: runs"), "services", runs);
-            for (program, (before, after)) in PROGRAMS.iter().zip(before[at].iter().zip(&after[at])) {
+            let at = self
+                .cluster
+                .hosts
+                .iter()
+                .position(|host| host.name == wanted.name)
+                .expect("one of them");
+            let runs =
+                f64::from(u32::try_from(wanted.running_services("many-").len()).expect("few"));
+            self.figures
+                .tell(&format!("rest, {role}: runs"), "services", runs);
+            for (program, (before, after)) in PROGRAMS.iter().zip(before[at].iter().zip(&after[at]))
+            {
                 let name = format!("rest, {role}: {}", program.1);
-                self.figures.tell(&name, "% of a core", share(*before, *after, REST));
-                self.figures.tell(&format!("{name}, memory"), "MiB", after.mebibytes);
+                self.figures
+                    .tell(&name, "% of a core", share(*before, *after, REST));
+                self.figures
+                    .tell(&format!("{name}, memory"), "MiB", after.mebibytes);
             }
         }
     }
@@ -214,9 +275,17 @@ impl Many {
             since(begun)
         };
         // Each time includes the time to enter the host, which `true` alone shows.
-        self.figures.took("a command that does nothing", median((0..TIMES).map(|_| timed(&["true"])).collect()));
-        self.figures.took("status", median((0..TIMES).map(|_| timed(&["putexctl", "status"])).collect()));
-        let Some((name, text)) = texts.first() else { return };
+        self.figures.took(
+            "a command that does nothing",
+            median((0..TIMES).map(|_| timed(&["true"])).collect()),
+        );
+        self.figures.took(
+            "status",
+            median((0..TIMES).map(|_| timed(&["putexctl", "status"])).collect()),
+        );
+        let Some((name, text)) = texts.first() else {
+            return;
+        };
         let spans = (0..TIMES).map(|run| {
             host.write_file(
                 &format!("/etc/putex.d/{name}.toml"),
@@ -224,14 +293,20 @@ impl Many {
             );
             timed(&["systemctl", "reload", "putexd.service"])
         });
-        self.figures.took("reload of one changed file", median(spans.collect()));
+        self.figures
+            .took("reload of one changed file", median(spans.collect()));
     }
 
     /// Measures the time from the start of putexd until it has told systemd that it is ready.
     fn measure_ready(&self) {
-        let micros =
-            |property| self.cluster.hosts[0].property("putexd.service", property).parse::<u64>().expect("a number");
-        let ready = micros("ActiveEnterTimestampMonotonic").saturating_sub(micros("ExecMainStartTimestampMonotonic"));
+        let micros = |property| {
+            self.cluster.hosts[0]
+                .property("putexd.service", property)
+                .parse::<u64>()
+                .expect("a number")
+        };
+        let ready = micros("ActiveEnterTimestampMonotonic")
+            .saturating_sub(micros("ExecMainStartTimestampMonotonic"));
         self.figures.took("ready", Duration::from_micros(ready));
     }
 
@@ -245,7 +320,11 @@ impl Many {
         host.heal();
         std::thread::sleep(REST);
         let after = u32::try_from(lines().saturating_sub(before)).expect("few");
-        self.figures.tell("journal of a host without a store for 30 s", "lines", f64::from(after));
+        self.figures.tell(
+            "journal of a host without a store for 30 s",
+            "lines",
+            f64::from(after),
+        );
         self.assert_alone();
     }
 }
@@ -268,21 +347,32 @@ fn usage(host: &Host, program: &str) -> Usage {
         let pid = pid.as_raw_nonzero().get();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kibibytes = |name: &str| {
-            let mut found = status.lines().filter_map(|line| line.strip_prefix(name)?.trim().split(' ').next());
-            found.next().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default()
+            let mut found = status
+                .lines()
+                .filter_map(|line| line.strip_prefix(name)?.trim().split(' ').next());
+            found
+                .next()
+                .and_then(|text| text.parse::<f64>().ok())
+                .unwrap_or_default()
         };
         nanos += threads_of(pid).unwrap_or_default();
         own += kibibytes("RssAnon:") + kibibytes("RssShmem:");
         shared = shared.max(kibibytes("RssFile:"));
     }
-    Usage { nanos, mebibytes: (own + shared) / 1024.0 }
+    Usage {
+        nanos,
+        mebibytes: (own + shared) / 1024.0,
+    }
 }
 
 /// The nanoseconds that all threads of a process have run.
 fn threads_of(pid: i32) -> Option<f64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let ran = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
-    Some(ran.filter_map(|text| text.split(' ').next()?.parse::<f64>().ok()).sum())
+    Some(
+        ran.filter_map(|text| text.split(' ').next()?.parse::<f64>().ok())
+            .sum(),
+    )
 }
 
 fn store() -> Lockstore {
@@ -300,7 +390,12 @@ fn store() -> Lockstore {
 fn measure_scale() {
     let services = std::env::var(SERVICES).map_or(30, |text| text.parse().expect("a number"));
     let store = store();
-    let Some(cluster) = Setup::hosts(3).share(store == Lockstore::Directory).boot("scale") else { return };
+    let Some(cluster) = Setup::hosts(3)
+        .share(store == Lockstore::Directory)
+        .boot("scale")
+    else {
+        return;
+    };
     let figures = Figures {
         store: format!("{store:?}").to_lowercase(),
         services,
@@ -319,10 +414,21 @@ fn measure_scale() {
         .iter()
         .map(|name| format!("unit = \"{name}.service\"\nrenew-interval = \"3s\"\nfailures = 3\nconfirmations = 2\n"))
         .collect();
-    let files: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
-    let many = Many { cluster, services, figures };
+    let files: Vec<(&str, &str)> = names
+        .iter()
+        .map(String::as_str)
+        .zip(texts.iter().map(String::as_str))
+        .collect();
+    let many = Many {
+        cluster,
+        services,
+        figures,
+    };
     many.measure_pid_1(&names);
-    many.cluster.configure(|host| format!("node = \"{}\"\n{configuration}", host.name), &files);
+    many.cluster.configure(
+        |host| format!("node = \"{}\"\n{configuration}", host.name),
+        &files,
+    );
     locks.init(&many.cluster);
 
     let begun = now();
@@ -338,7 +444,8 @@ fn measure_scale() {
     let host = many.busiest();
     let begun = now();
     Many::stop_putexd(host);
-    many.figures.took("release: the stop of putexd", since(begun));
+    many.figures
+        .took("release: the stop of putexd", since(begun));
     many.wait_for_all("release", begun);
     host.exec(&["systemctl", "start", "putexd.service"]);
     std::thread::sleep(REST);
@@ -346,10 +453,16 @@ fn measure_scale() {
 
     let host = many.busiest();
     let begun = host.power_off_hard();
-    wait_until(LIMIT, "the host is off", || host.running_services("many-").is_empty());
+    wait_until(LIMIT, "the host is off", || {
+        host.running_services("many-").is_empty()
+    });
     many.wait_for_all("power loss", begun);
     let most = many.running().into_values().max().unwrap_or_default();
-    many.figures.tell("power loss: most on one host", "services", f64::from(u32::try_from(most).expect("few")));
+    many.figures.tell(
+        "power loss: most on one host",
+        "services",
+        f64::from(u32::try_from(most).expect("few")),
+    );
     many.assert_alone();
     drop(locks);
 }

@@ -39,7 +39,13 @@ impl Server {
     /// answers.
     pub fn start(store: Lockstore, network: String, address: &'static str, dir: &Path) -> Self {
         fs::create_dir_all(dir).expect("the cluster's folder can be written to");
-        let server = Self { store, network, address, dir: dir.to_owned(), process: Mutex::new(None) };
+        let server = Self {
+            store,
+            network,
+            address,
+            dir: dir.to_owned(),
+            process: Mutex::new(None),
+        };
         if store == Lockstore::Nats {
             let text = nats_configuration("outside", utf8(&server.data()), &[]);
             fs::write(dir.join("nats.conf"), text).expect("the cluster's folder can be written to");
@@ -53,7 +59,10 @@ impl Server {
         if self.store == Lockstore::Postgres && !self.data().exists() {
             self.make_database();
         }
-        let log = fs::File::options().create(true).append(true).open(self.dir.join("log"));
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("log"));
         let log = log.expect("the cluster's folder can be written to");
         let process = Command::new("ip")
             .args(["netns", "exec", &self.network])
@@ -65,8 +74,9 @@ impl Server {
         let before = lock(&self.process).replace(process.expect("ip can be run"));
         assert!(before.is_none(), "the server runs already");
         wait_until(START_LIMIT, "the server beside the hosts answers", || {
-            let ended =
-                lock(&self.process).as_mut().is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
+            let ended = lock(&self.process)
+                .as_mut()
+                .is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
             let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             assert!(!ended, "the server beside the hosts has ended: {}", log());
             self.answers()
@@ -77,9 +87,13 @@ impl Server {
     pub fn kill(&self) {
         if let Some(mut process) = lock(&self.process).take() {
             self.signal("-KILL");
-            process.wait().expect("the server is a child of this process");
+            process
+                .wait()
+                .expect("the server is a child of this process");
             // PostgreSQL does not start again beside a process of its former run.
-            wait_until(START_LIMIT, "the server's processes are gone", || self.processes().is_empty());
+            wait_until(START_LIMIT, "the server's processes are gone", || {
+                self.processes().is_empty()
+            });
         }
     }
 
@@ -96,19 +110,41 @@ impl Server {
     #[track_caller]
     pub fn sql(&self, statements: &str) -> String {
         let psql = postgres_program("psql");
-        let asked =
-            ["netns", "exec", &self.network, utf8(&psql), "-h", self.address, "-U", "postgres", "-d", "postgres"];
-        let quiet = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command"];
-        run("ip", &[&asked[..], &quiet[..], &[statements]].concat()).trim().to_owned()
+        let asked = [
+            "netns",
+            "exec",
+            &self.network,
+            utf8(&psql),
+            "-h",
+            self.address,
+            "-U",
+            "postgres",
+            "-d",
+            "postgres",
+        ];
+        let quiet = [
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set=ON_ERROR_STOP=1",
+            "--command",
+        ];
+        run("ip", &[&asked[..], &quiet[..], &[statements]].concat())
+            .trim()
+            .to_owned()
     }
 
     /// Starts the NATS server again with permissions for these subjects alone.
     pub fn permit(&self, subjects: &[&str]) {
         self.kill();
         let path = self.dir.join("nats.conf");
-        let users = format!("authorization {{ users: [ {{ user: all, permissions: {{ publish: {subjects:?} }} }} ] }}");
+        let users = format!(
+            "authorization {{ users: [ {{ user: all, permissions: {{ publish: {subjects:?} }} }} ] }}"
+        );
         let text = nats_configuration("outside", utf8(&self.data()), &[]);
-        fs::write(path, format!("{text}{users}\nno_auth_user: all\n")).expect("the cluster's folder can be written to");
+        fs::write(path, format!("{text}{users}\nno_auth_user: all\n"))
+            .expect("the cluster's folder can be written to");
         self.up();
     }
 
@@ -124,7 +160,11 @@ impl Server {
 
     fn command(&self) -> Vec<OsString> {
         let words = match self.store {
-            Lockstore::Nats => format!("{} -c {}", utf8(&nats_server()), utf8(&self.dir.join("nats.conf"))),
+            Lockstore::Nats => format!(
+                "{} -c {}",
+                utf8(&nats_server()),
+                utf8(&self.dir.join("nats.conf"))
+            ),
             Lockstore::Etcd => {
                 let member = format!("outside=http://{}:2380", self.address);
                 etcd_command("outside", utf8(&self.data()), self.address, &[member])
@@ -141,12 +181,24 @@ impl Server {
 
     fn answers(&self) -> bool {
         match self.store {
-            Lockstore::Nats => in_network(&self.network, || get_json(self.address, 8222, "/healthz")).is_some(),
-            Lockstore::Etcd => in_network(&self.network, || get_json(self.address, Lockstore::ETCD_PORT, "/health"))
-                .is_some_and(|health| health["health"] == "true"),
+            Lockstore::Nats => {
+                in_network(&self.network, || get_json(self.address, 8222, "/healthz")).is_some()
+            }
+            Lockstore::Etcd => in_network(&self.network, || {
+                get_json(self.address, Lockstore::ETCD_PORT, "/health")
+            })
+            .is_some_and(|health| health["health"] == "true"),
             Lockstore::Postgres => {
                 let is_ready = postgres_program("pg_isready");
-                let asked = ["netns", "exec", &self.network, utf8(&is_ready), "-q", "-h", self.address];
+                let asked = [
+                    "netns",
+                    "exec",
+                    &self.network,
+                    utf8(&is_ready),
+                    "-q",
+                    "-h",
+                    self.address,
+                ];
                 output("ip", &asked).status.success()
             }
             Lockstore::Directory => unreachable!("a shared folder has no server"),
@@ -157,13 +209,20 @@ impl Server {
     fn make_database(&self) {
         run("chown", &["postgres:", utf8(&self.dir)]);
         let initdb = postgres_program("initdb");
-        let asked =
-            ["--reuid=postgres", "--regid=postgres", "--clear-groups", utf8(&initdb), "--no-sync", "--auth=trust"];
+        let asked = [
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--clear-groups",
+            utf8(&initdb),
+            "--no-sync",
+            "--auth=trust",
+        ];
         let data = self.data();
         let made = output("setpriv", &[&asked[..], &["-D", utf8(&data)]].concat());
         assert!(made.status.success(), "initdb: {}", said(&made));
         let everyone = "host all all 10.77.0.0/24 trust\n";
-        fs::write(data.join("pg_hba.conf"), everyone).expect("the cluster's folder can be written to");
+        fs::write(data.join("pg_hba.conf"), everyone)
+            .expect("the cluster's folder can be written to");
     }
 
     /// Sends a signal to all of the server's processes at once: PostgreSQL has one for each connection.
@@ -189,8 +248,14 @@ impl Drop for Server {
 
 /// A program of PostgreSQL. Debian has a folder of programs for each version, of which the newest is taken.
 fn postgres_program(name: &str) -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest = versions.map(|version| version.path().join("bin").join(name)).filter(|program| program.exists()).max();
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let newest = versions
+        .map(|version| version.path().join("bin").join(name))
+        .filter(|program| program.exists())
+        .max();
     newest.expect("tests/system/prepare installs PostgreSQL")
 }
 
@@ -202,18 +267,33 @@ pub fn get_json(address: &str, port: u16, path: &str) -> Option<Value> {
 /// As [`get_json`], for a POST request.
 pub fn post_json(address: &str, port: u16, path: &str, body: &Value) -> Option<Value> {
     let body = body.to_string();
-    ask(address, port, &format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    ask(
+        address,
+        port,
+        &format!(
+            "POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ),
+    )
 }
 
 /// The request is HTTP/1.0, so that the answer comes in one piece and the server closes the connection.
 fn ask(address: &str, port: u16, request: &str) -> Option<Value> {
     let limit = Duration::from_secs(1);
-    let address = SocketAddr::new(address.parse().expect("addresses of the tests are addresses"), port);
+    let address = SocketAddr::new(
+        address
+            .parse()
+            .expect("addresses of the tests are addresses"),
+        port,
+    );
     let mut stream = TcpStream::connect_timeout(&address, limit).ok()?;
     stream.set_read_timeout(Some(limit)).ok()?;
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
+    head.lines()
+        .next()?
+        .contains(" 200 ")
+        .then(|| serde_json::from_str(body).ok())?
 }

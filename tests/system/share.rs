@@ -52,7 +52,12 @@ impl Share {
         // host sees it.
         let server = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.network))
-            .args(["bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0,ac_attr_timeout=0"])
+            .args([
+                "bindfs",
+                "-f",
+                "-o",
+                "attr_timeout=0,entry_timeout=0,negative_timeout=0,ac_attr_timeout=0",
+            ])
             .args([&self.folder, &self.place])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file can be shared"))
@@ -61,17 +66,29 @@ impl Share {
         let before = lock(&self.server).replace(server.expect("nsenter can be run"));
         assert!(before.is_none(), "it is mounted already");
         self.hangs.store(false, Ordering::Relaxed);
-        wait_until(Duration::from_secs(10), "the shared folder is mounted", || {
-            output("mountpoint", &["--quiet", utf8(&self.place)]).status.success()
-        });
+        wait_until(
+            Duration::from_secs(10),
+            "the shared folder is mounted",
+            || {
+                output("mountpoint", &["--quiet", utf8(&self.place)])
+                    .status
+                    .success()
+            },
+        );
     }
 
     /// Unmounts the view after a power loss of the host. Calls of its processes that still wait fail, so that these
     /// processes can end.
     pub fn unmount(&self) {
-        let Some(mut server) = lock(&self.server).take() else { return };
-        server.kill().expect("the file system's server is a child of this process");
-        server.wait().expect("the file system's server is a child of this process");
+        let Some(mut server) = lock(&self.server).take() else {
+            return;
+        };
+        server
+            .kill()
+            .expect("the file system's server is a child of this process");
+        server
+            .wait()
+            .expect("the file system's server is a child of this process");
         output("umount", &["--lazy", utf8(&self.place)]);
     }
 

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use putexd::systemd::{RunAs, check_confinement};
+use putexd::systemd::RunAs;
 use rustix::process::Signal;
 
 use crate::cluster::{Cgroups, Cut, Setup};
 use crate::command::{holds_for, kill, now, said, wait_until};
-use crate::fixture::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
+use crate::confinement;
+use crate::fixture::{
+    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
+};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::watch::Kind;
 
@@ -32,57 +35,111 @@ fn with_check(timeout: &str) -> String {
 }
 
 fn a_failed_check_hands_over(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("check", 2, store).service("db", with_check("1s")).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("check", 2, store)
+        .service("db", with_check("1s"))
+        .run()
+    else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.write_file(UNHEALTHY, "");
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "failed check");
     assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
-    wait_for_line(host, &["db: releasing (was active)", "the active check fails"]);
+    wait_for_line(
+        host,
+        &["db: releasing (was active)", "the active check fails"],
+    );
     let shown = "journalctl -u putex-check-db-active.service";
-    wait_for_line(host, &["the health check has failed", &format!("\"{shown}\"")]);
-    assert!(host.sh(shown).contains("Health check of db as active"), "{}", host.sh(shown));
+    wait_for_line(
+        host,
+        &["the health check has failed", &format!("\"{shown}\"")],
+    );
+    assert!(
+        host.sh(shown).contains("Health check of db as active"),
+        "{}",
+        host.sh(shown)
+    );
 
     // The host fails its standby check too: it does not contend, even when there is no other host.
     let next = fixture.host_of(&second);
     next.exec(&["systemctl", "stop", "putexd.service"]);
     fixture.oracle.wait_for_end(&second, SOON);
-    holds_for(WAIT * 2, "a host that fails its standby check does not contend", || fixture.oracle.live().is_empty());
+    holds_for(
+        WAIT * 2,
+        "a host that fails its standby check does not contend",
+        || fixture.oracle.live().is_empty(),
+    );
     let well = now();
     host.exec(&["rm", UNHEALTHY]);
     let third = fixture.wait_for_start(well, TAKE_OVER);
-    println!("check passes again: {} started {:?} after it", third.host, third.after(well));
+    println!(
+        "check passes again: {} started {:?} after it",
+        third.host,
+        third.after(well)
+    );
     assert_eq!(third.host, first.host);
     fixture.assert_no_violation();
 }
 
 fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("hang", 2, store).service("db", with_check("700ms")).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("hang", 2, store)
+        .service("db", with_check("700ms"))
+        .run()
+    else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.write_file(HANGS, "");
     fixture.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
-    wait_for_line(host, &["db: releasing (was active)", "no answer within 700ms"]);
+    wait_for_line(
+        host,
+        &["db: releasing (was active)", "no answer within 700ms"],
+    );
     // At most two run: one check of the standby, and one of the active role that was under way when the role changed.
     // Neither outlives its limit.
-    let checks = || host.output(&["pgrep", "--full", "--count", "oracle check"]).stdout;
-    holds_for(Duration::from_secs(2), "hanging checks do not pile up", || {
-        String::from_utf8_lossy(&checks()).trim().parse().is_ok_and(|count: u32| count <= 2)
-    });
+    let checks = || {
+        host.output(&["pgrep", "--full", "--count", "oracle check"])
+            .stdout
+    };
+    holds_for(
+        Duration::from_secs(2),
+        "hanging checks do not pile up",
+        || {
+            String::from_utf8_lossy(&checks())
+                .trim()
+                .parse()
+                .is_ok_and(|count: u32| count <= 2)
+        },
+    );
     fixture.assert_no_violation();
 }
 
 /// A check must not make systemd look at a file system that has nothing to do with the check.
 #[test]
 fn a_share_that_hangs_fails_no_check() {
-    let Some(cluster) = Setup::hosts(1).share(true).boot("hung") else { return };
+    let Some(cluster) = Setup::hosts(1).share(true).boot("hung") else {
+        return;
+    };
     let host = &cluster.hosts[0];
     host.exec(&["mount", "--bind", "/srv/putex", "/home"]);
     host.share().hang();
     for user in [RunAs::Numbered(61184), RunAs::Named("root".to_owned())] {
-        let confinement = check_confinement(&user);
-        let mut command = vec!["timeout", "20", "systemd-run", "--quiet", "--wait", "--collect"];
-        command.extend(confinement.lines().flat_map(|line| ["--property", line]));
+        let confinement = confinement::lines(&user);
+        let mut command = vec![
+            "timeout",
+            "20",
+            "systemd-run",
+            "--quiet",
+            "--wait",
+            "--collect",
+        ];
+        command.extend(
+            confinement
+                .iter()
+                .flat_map(|line| ["--property", line.as_str()]),
+        );
         let program = user.command(&["/bin/true".to_owned()]);
         command.extend(program.iter().map(String::as_str));
         let output = host.output(&command);
@@ -92,28 +149,59 @@ fn a_share_that_hangs_fails_no_check() {
 }
 
 fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
-    let plan = Plan::hosts("deaf", 2, store).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let plan =
+        Plan::hosts("deaf", 2, store).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.partition(Cut::Silent);
-    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "lapse of a unit that ignores SIGTERM");
-    let ignored = fixture.oracle.events().into_iter().find(|event| event.id == first.id && event.kind == Kind::Ignore);
+    let second = fixture.wait_for_takeover(
+        &first,
+        since,
+        TAKE_OVER,
+        "lapse of a unit that ignores SIGTERM",
+    );
+    let ignored = fixture
+        .oracle
+        .events()
+        .into_iter()
+        .find(|event| event.id == first.id && event.kind == Kind::Ignore);
     let ignored = ignored.expect("it was asked to stop before it was killed");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    println!("lapse: SIGTERM to the end of the last process: {:?}", end.after(ignored.at));
-    assert!(end.after(ignored.at) < Duration::from_secs(1), "S = C·R is one second");
+    println!(
+        "lapse: SIGTERM to the end of the last process: {:?}",
+        end.after(ignored.at)
+    );
+    assert!(
+        end.after(ignored.at) < Duration::from_secs(1),
+        "S = C·R is one second"
+    );
     host.heal();
     wait_for_standby(host);
 
     // A planned stop leaves the unit the time of its own TimeoutStopSec=, and the lease is renewed meanwhile.
     let since = now();
-    fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    fixture
+        .host_of(&second)
+        .exec(&["systemctl", "stop", "putexd.service"]);
     let limit = Duration::from_secs(40);
-    fixture.wait_for_takeover(&second, since, limit, "planned stop of a unit that ignores SIGTERM");
+    fixture.wait_for_takeover(
+        &second,
+        since,
+        limit,
+        "planned stop of a unit that ignores SIGTERM",
+    );
     let end = fixture.oracle.wait_for_end(&second, SOON);
-    println!("planned stop: the last process was gone after {:?}", end.after(since));
-    assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
+    println!(
+        "planned stop: the last process was gone after {:?}",
+        end.after(since)
+    );
+    assert!(
+        end.after(since) > Duration::from_secs(9),
+        "TimeoutStopSec=10s is the unit's to use"
+    );
 }
 
 /// At the end of stop-limit an orderly stop is ended by SIGKILL where the host would go down otherwise, and the host stays
@@ -123,15 +211,27 @@ fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
     let service = format!("{SERVICE}stop-limit = \"4s\"\non-stop-failure = \"reboot-force\"\n");
     let deaf = "/etc/systemd/system/database.service.d/deaf.conf";
     let plan = Plan::hosts("late", 2, Lockstore::Directory).service("db", service);
-    let plan = plan.file(deaf, "[Service]\nTimeoutStopSec=infinity\n").oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let plan = plan
+        .file(deaf, "[Service]\nTimeoutStopSec=infinity\n")
+        .oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
-    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
+    let second =
+        fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    assert!(end.after(since) >= Duration::from_secs(4), "the time until stop-limit is its own: {:?}", end.after(since));
-    wait_for_line(host, &["has taken longer than stop-limit = 4.0s; SIGKILL is sent"]);
+    assert!(
+        end.after(since) >= Duration::from_secs(4),
+        "the time until stop-limit is its own: {:?}",
+        end.after(since)
+    );
+    wait_for_line(
+        host,
+        &["has taken longer than stop-limit = 4.0s; SIGKILL is sent"],
+    );
     wait_for_standby(host);
     assert!(host.is_on());
     fixture.assert_alone(&second);
@@ -144,34 +244,55 @@ fn a_pid_1_that_stands_still_at_the_end_of_an_orderly_stop_takes_no_host_down() 
     let service = format!("{SERVICE}stop-limit = \"4s\"\non-stop-failure = \"reboot-force\"\n");
     let deaf = "/etc/systemd/system/database.service.d/deaf.conf";
     let plan = Plan::hosts("still", 2, Lockstore::Directory).service("db", service);
-    let plan = plan.file(deaf, "[Service]\nTimeoutStopSec=infinity\n").oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let plan = plan
+        .file(deaf, "[Service]\nTimeoutStopSec=infinity\n")
+        .oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
-    wait_until(SOON, "the stop has begun", || host.property(UNIT, "ActiveState") == "deactivating");
+    wait_until(SOON, "the stop has begun", || {
+        host.property(UNIT, "ActiveState") == "deactivating"
+    });
     kill(Signal::STOP, &[host.pid1()]);
     holds_for(Duration::from_secs(10), "the host stays", || host.is_on());
     kill(Signal::CONT, &[host.pid1()]);
-    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop, PID 1 stands still");
+    let second =
+        fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop, PID 1 stands still");
     let end = fixture.oracle.wait_for_end(&first, SOON);
-    assert!(end.after(since) < Duration::from_secs(7), "it got SIGKILL at stop-limit: {:?}", end.after(since));
+    assert!(
+        end.after(since) < Duration::from_secs(7),
+        "it got SIGKILL at stop-limit: {:?}",
+        end.after(since)
+    );
     wait_for_standby(host);
     fixture.assert_alone(&second);
     fixture.assert_no_violation();
 }
 
 fn a_slow_stop_is_waited_for(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("slow", 2, store).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else {
+    let Some((fixture, first)) = Plan::hosts("slow", 2, store)
+        .oracle(&["ORACLE_STOP_DELAY_MS=6000"])
+        .run()
+    else {
         return;
     };
     let since = now();
     let host = fixture.host_of(&first);
     host.exec(&["systemctl", "stop", "--no-block", "putexd.service"]);
-    wait_until(SOON, "the unit stops", || host.property(UNIT, "ActiveState") == "deactivating");
+    wait_until(SOON, "the unit stops", || {
+        host.property(UNIT, "ActiveState") == "deactivating"
+    });
     // A start that is requested now waits for the end of the stop, and then finds the gate closed.
     host.exec(&["systemctl", "start", "--no-block", UNIT]);
-    fixture.wait_for_takeover(&first, since, TAKE_OVER, "planned stop that outlasts the lease");
+    fixture.wait_for_takeover(
+        &first,
+        since,
+        TAKE_OVER,
+        "planned stop that outlasts the lease",
+    );
     let stopped = fixture.stop_of(&first).expect("it was stopped in order");
     assert!(
         stopped.saturating_sub(since) >= Duration::from_secs(6),
@@ -185,16 +306,31 @@ fn a_unit_that_leaves_processes_behind_is_refused(store: Lockstore) {
     let plan = Plan::hosts("refused", 2, store).file(leak, "[Service]\nKillMode=process\n");
     let Some(fixture) = plan.begin() else { return };
     for host in &fixture.hosts {
-        wait_for_line(host, &[UNIT, "KillMode=process, which leaves processes behind: run ", "KillMode=mixed"]);
+        wait_for_line(
+            host,
+            &[
+                UNIT,
+                "KillMode=process, which leaves processes behind: run ",
+                "KillMode=mixed",
+            ],
+        );
     }
-    holds_for(WAIT * 2, "a unit whose stop cannot be proven is not started", || fixture.oracle.starts().is_empty());
+    holds_for(
+        WAIT * 2,
+        "a unit whose stop cannot be proven is not started",
+        || fixture.oracle.starts().is_empty(),
+    );
     let mended = now();
     for host in &fixture.hosts {
         host.exec(&["rm", leak]);
         host.exec(&["systemctl", "daemon-reload"]);
     }
     let first = fixture.wait_for_start(mended, TAKE_OVER);
-    println!("mended: {} started {:?} after it", first.host, first.after(mended));
+    println!(
+        "mended: {} started {:?} after it",
+        first.host,
+        first.after(mended)
+    );
     fixture.assert_no_violation();
 }
 
@@ -206,7 +342,9 @@ fn hosts_with_control_groups_of_old(store: Lockstore) {
     let plan = Plan::hosts("cgroups", 2, store)
         .cgroups(Cgroups::Hybrid)
         .oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
-    let Some((fixture, first)) = plan.run() else { return };
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
     let host = fixture.host_of(&first);
     let since = now();
     host.partition(Cut::Silent);
@@ -214,27 +352,41 @@ fn hosts_with_control_groups_of_old(store: Lockstore) {
     host.heal();
     wait_for_standby(host);
     let since = now();
-    fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    fixture
+        .host_of(&second)
+        .exec(&["systemctl", "stop", "putexd.service"]);
     fixture.wait_for_takeover(&second, since, Duration::from_secs(40), "planned stop");
 }
 
 /// A full /run has no room for the drop-in that binds the unit to its lease, and a reload would remove the former
 /// drop-in. systemd refuses to reload without room for what its generators write.
 fn a_reload_without_room_sets_no_unit_free(store: Lockstore) {
-    let Some((fixture, first)) = Plan::hosts("full", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("full", 2, store).run() else {
+        return;
+    };
     let standby = fixture.other(&first);
     standby.fill_disk("/run");
     let reloaded = standby.output(&["systemctl", "daemon-reload"]);
     println!("daemon-reload: {}", said(&reloaded));
     let started = standby.output(&["systemctl", "start", UNIT]);
     println!("started by hand: {}", said(&started));
-    assert!(!started.status.success(), "without its lease the unit does not start");
+    assert!(
+        !started.status.success(),
+        "without its lease the unit does not start"
+    );
     fixture.assert_alone(&first);
     fixture.assert_no_violation();
 
     standby.free_disk("/run");
     standby.exec(&["systemctl", "daemon-reload"]);
     let since = now();
-    fixture.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
-    fixture.wait_for_takeover(&first, since, TAKE_OVER, "hand-over to a host that had no room");
+    fixture
+        .host_of(&first)
+        .exec(&["systemctl", "stop", "putexd.service"]);
+    fixture.wait_for_takeover(
+        &first,
+        since,
+        TAKE_OVER,
+        "hand-over to a host that had no room",
+    );
 }

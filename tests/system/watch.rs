@@ -66,7 +66,13 @@ impl Event {
         let host = words.next()?.to_owned();
         let at = Duration::from_nanos(words.next()?.parse().ok()?);
         let token = words.next()?.parse().ok();
-        Some(Self { kind, host, at, token, id: words.next()?.to_owned() })
+        Some(Self {
+            kind,
+            host,
+            at,
+            token,
+            id: words.next()?.to_owned(),
+        })
     }
 }
 
@@ -84,7 +90,11 @@ impl Watch {
             let (shared, ended) = (shared.to_owned(), Arc::clone(&ended));
             thread::spawn(move || follow(&shared, &ended))
         };
-        Self { shared: shared.to_owned(), ended, thread: Some(thread) }
+        Self {
+            shared: shared.to_owned(),
+            ended,
+            thread: Some(thread),
+        }
     }
 
     pub fn end(&mut self) {
@@ -114,19 +124,29 @@ impl Watch {
 
     /// When each copy that is gone had ended, by the id of the copy.
     pub fn ends(&self) -> BTreeMap<String, Duration> {
-        self.of(Kind::End).into_iter().map(|end| (end.id, end.at)).collect()
+        self.of(Kind::End)
+            .into_iter()
+            .map(|end| (end.id, end.at))
+            .collect()
     }
 
     fn of(&self, kind: Kind) -> Vec<Event> {
-        self.events().into_iter().filter(|event| event.kind == kind).collect()
+        self.events()
+            .into_iter()
+            .filter(|event| event.kind == kind)
+            .collect()
     }
 
     /// The copies that are alive now, as their start events.
     pub fn live(&self) -> Vec<Event> {
         let events = self.events();
-        let ended: BTreeSet<&str> =
-            events.iter().filter(|event| event.kind == Kind::End).map(|event| event.id.as_str()).collect();
-        let lives = |event: &&Event| event.kind == Kind::Start && !ended.contains(event.id.as_str());
+        let ended: BTreeSet<&str> = events
+            .iter()
+            .filter(|event| event.kind == Kind::End)
+            .map(|event| event.id.as_str())
+            .collect();
+        let lives =
+            |event: &&Event| event.kind == Kind::Start && !ended.contains(event.id.as_str());
         events.iter().filter(lives).cloned().collect()
     }
 
@@ -135,7 +155,9 @@ impl Watch {
     pub fn wait_for_start_on(&self, hosts: &[&Host], after: Duration, limit: Duration) -> Event {
         let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
         wait_for(limit, &format!("a start on one of {names:?}"), || {
-            self.starts().into_iter().find(|start| start.at > after && names.contains(&start.host.as_str()))
+            self.starts()
+                .into_iter()
+                .find(|start| start.at > after && names.contains(&start.host.as_str()))
         })
     }
 
@@ -143,18 +165,27 @@ impl Watch {
     #[track_caller]
     pub fn wait_for_end(&self, start: &Event, limit: Duration) -> Event {
         wait_for(limit, &format!("the end of {}", start.id), || {
-            self.of(Kind::End).into_iter().find(|event| event.id == start.id)
+            self.of(Kind::End)
+                .into_iter()
+                .find(|event| event.id == start.id)
         })
     }
 }
 
 fn follow(shared: &Path, ended: &AtomicBool) {
-    let log = OpenOptions::new().create(true).append(true).open(shared.join("oracle.log"));
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(shared.join("oracle.log"));
     let log = log.expect("the shared folder can be written to");
     let mut known = BTreeSet::new();
     thread::scope(|scope| {
         while !ended.load(Ordering::Relaxed) {
-            for entry in fs::read_dir(shared.join("live")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(shared.join("live"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 let id = entry.file_name().to_string_lossy().into_owned();
                 if known.insert(id.clone()) {
                     let log = &log;
@@ -172,11 +203,20 @@ fn wait_for_last_process(lock: &Path, id: &str, mut log: &File) {
     while flock(&file, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
     let host = id.split('-').next().unwrap_or_default();
     let line = format!("END {host} {} - {id}\n", now().as_nanos());
-    log.write_all(line.as_bytes()).expect("the shared folder can be written to");
+    log.write_all(line.as_bytes())
+        .expect("the shared folder can be written to");
 }
 
 /// Gives this thread real-time priority, so that it runs as soon as it is woken: milliseconds are measured. A machine that
 /// does not permit it measures less exactly.
 fn run_ahead_of_others() {
-    output("chrt", &["--fifo", "--pid", "1", &gettid().as_raw_nonzero().to_string()]);
+    output(
+        "chrt",
+        &[
+            "--fifo",
+            "--pid",
+            "1",
+            &gettid().as_raw_nonzero().to_string(),
+        ],
+    );
 }

@@ -29,9 +29,14 @@ fn main() -> io::Result<ExitCode> {
         return Ok(ExitCode::from(64));
     };
     let id = format!("{name}-{}", monotonic_ns());
-    let log = File::options().create_new(true).append(true).open(Path::new(folder).join(&id))?;
+    let log = File::options()
+        .create_new(true)
+        .append(true)
+        .open(Path::new(folder).join(&id))?;
     let mut writer = Writer { id, n: 0, log };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         loop {
             // On most hosts there is no server most of the time, so a failed connection is not reported.
@@ -64,10 +69,12 @@ impl Writer {
             self.n += 1;
             let sent = monotonic_ns();
             let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&self.id, &self.n];
-            let inserted = client.execute("INSERT INTO written (writer, n) VALUES ($1, $2)", &values);
+            let inserted =
+                client.execute("INSERT INTO written (writer, n) VALUES ($1, $2)", &values);
             let Ok(1) = inserted.await else { return Ok(()) };
             // Each line is one write, so that a reader, or the end of this process, leaves no incomplete line but the last.
-            self.log.write_all(format!("{} {sent} {}\n", self.n, monotonic_ns()).as_bytes())?;
+            self.log
+                .write_all(format!("{} {sent} {}\n", self.n, monotonic_ns()).as_bytes())?;
             sleep(PACE).await;
         }
     }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::longest_hold::PassingHold;
-use super::record::{Details, Odd, Record, Word};
+use super::record::{Details, Order, Record, Refused, Word};
 use super::state::State;
 use super::timings::Timings;
+use crate::facts::alarm::Problem;
+use crate::facts::{Bar, Retirement, StepDown};
 use crate::types::{
-    FencingToken, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
-    WriteId,
+    FencingToken, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure,
+    Revision, Time, UnitName, WriteId,
 };
 
 /// What an election has to know of the outside, read once for each event: it has no clock and no randomness of its own.
@@ -48,14 +50,13 @@ pub struct Settings {
     pub fences: bool,
     /// The hosts that may be fenced. Empty: those that have held the lock by what its record says.
     pub fence_hosts: Vec<NodeId>,
-    /// Whether the unit of `[fence] unfence` is started before the service's own one.
-    pub unfences: bool,
     /// All units that run under the lock, for the record. Empty where nobody asks for them.
     pub units: Vec<UnitName>,
 }
 
 /// What is kept on disk over a restart. It is written at a change of tenure, never on the path of a renewal.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     /// The store's incarnation, and the highest revision known of it.
     pub position: Option<(Incarnation, Revision)>,
@@ -67,7 +68,7 @@ pub struct Memory {
     pub longest_hold: Duration,
     /// The passing hold that was seen and is not forgotten yet (passing hold, H9).
     pub passing: Option<PassingHold>,
-    /// The word that keeps the service stopped, which a record had and nobody has taken back (words, H7).
+    /// The word that keeps the service stopped, which a record had and nobody has taken back (orders, H7).
     pub stopped: Option<Word>,
     /// The time of the latest stop that was taken back, as far as this host knows.
     pub started: Option<u64>,
@@ -82,7 +83,12 @@ impl Memory {
 
     /// Takes in that the service is stopped.
     pub(super) fn see_stop(&mut self, word: &Word) {
-        if Some(word.at) > self.started && self.stopped.as_ref().is_none_or(|known| known.at <= word.at) {
+        if Some(word.at) > self.started
+            && self
+                .stopped
+                .as_ref()
+                .is_none_or(|known| known.at <= word.at)
+        {
             self.stopped = Some(word.clone());
         }
     }
@@ -96,7 +102,10 @@ impl Memory {
 
     /// Tokens seen (K10): the highest token seen, if the record neither is above it, nor says that its successor has to be.
     pub(super) fn token_unknown_to(&self, details: &Details) -> Option<FencingToken> {
-        let (seen, own) = ((self.token, self.token_of), (details.token, Some(details.instance)));
+        let (seen, own) = (
+            (self.token, self.token_of),
+            (details.token, Some(details.instance)),
+        );
         let is_lower = seen != own && details.token <= self.token && self.token > FencingToken(0);
         (is_lower && details.note.above < Some(self.token)).then_some(self.token)
     }
@@ -117,7 +126,10 @@ pub struct Remembered {
 
 /// What the store holds under the key of the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(clippy::large_enum_variant, reason = "almost always a record, and never many at once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost always a record, and never many at once"
+)]
 pub enum Content {
     /// The key does not exist.
     Absent,
@@ -135,6 +147,12 @@ impl Content {
             Self::Record(record) => Some(record),
             Self::Absent | Self::Tombstone => None,
         }
+    }
+
+    /// What the record says, if it is believed.
+    #[must_use]
+    pub fn details(&self) -> Option<&Details> {
+        self.record()?.details.as_ref()
     }
 }
 
@@ -204,21 +222,9 @@ pub enum Event {
     /// The guard is gone, or did not answer within the shortest R of the host's services.
     GuardDown,
     /// The guard did what it was asked to do.
-    GuardDone {
-        /// The tenure that the request named.
-        instance: Instance,
-        /// What it did.
-        done: GuardDone,
-    },
-    /// The guard refused a request, and changed nothing.
-    GuardRefused {
-        /// The tenure that the request named.
-        instance: Instance,
-        /// What it was asked to do.
-        asked: GuardDone,
-        /// Why it refused.
-        reason: String,
-    },
+    GuardDone(GuardRequest),
+    /// The guard refused a request, for this reason, and changed nothing.
+    GuardRefused(GuardRequest, String),
     /// What was seen of the unit. It comes at each change, and about every R.
     Unit(ObservedUnit),
     /// systemd gave no answer about the unit. It comes about every R for as long as that lasts.
@@ -231,80 +237,49 @@ pub enum Event {
     StandbyCheck(Result<(), String>),
     /// A check for the active role: `Ok` with each pass, `Err` after `fall` failures in a row.
     ActiveCheck(Result<(), String>),
-    /// The answer to [`Action::Vet`].
-    Vetted {
+    /// The answer to [`Action::Vet`], [`Action::Fence`] or [`Action::Start`].
+    Answered {
         /// The tenure that asked.
         instance: Instance,
-        /// `Err`: why the unit must not be run under this lock.
-        result: Result<(), String>,
-    },
-    /// The answer to [`Action::Fence`].
-    Fenced {
-        /// The tenure that asked.
-        instance: Instance,
-        /// `Err`: why fencing failed.
-        result: Result<(), String>,
-    },
-    /// The answer to [`Action::Unfence`].
-    Unfenced {
-        /// The tenure that asked.
-        instance: Instance,
-        /// `Err`: why the unit of `[fence] unfence` was not started.
-        result: Result<(), String>,
-    },
-    /// The answer to [`Action::Start`].
-    Started {
-        /// The tenure that asked.
-        instance: Instance,
-        /// `Err`: why the unit was not started.
+        /// What it asked for.
+        step: Step,
+        /// `Err`: why it was not done; of a [`Step::Vet`], why the unit must not be run under this lock.
         result: Result<(), String>,
     },
     /// [`Action::Stop`] has its proof: units and lease target inactive, no job queued, every control group empty.
     Stopped,
-    /// Whether this host takes part. `Err`: why it does not. A contender claims nothing then, and a holder lets the lock go.
-    Contend(Result<(), String>),
-    /// A process of the unit is where no stop reaches it, for this reason: as [`Event::Contend`] with `Err`, and this host does
-    /// not tell that nothing of the unit runs on it.
-    Strayed(String),
+    /// Whether this host takes part. `Err`: why it does not. A contender claims nothing then, and a holder lets the lock go. Once work
+    /// was [outside](Bar::Outside) of what a stop reaches, this host does not say that nothing of the unit runs on it.
+    Contend(Result<(), Bar>),
     /// This host has to let the lock go now, and contends again later.
-    StepDown {
-        /// Why, for the record and the journal.
-        reason: String,
-        /// The node that should take over.
-        next: Option<NodeId>,
-    },
+    StepDown(StepDown),
+    /// The holder, which is another host, is to do this: it goes into the record that is seen here.
+    Order(Order),
+    /// This host, which holds the lock, does not do what it was asked for.
+    Refuse(Refused),
     /// Nobody runs the service any more, on this host or another, until the word is over or [`Event::StartAgain`] comes.
     Stop(Word),
     /// The word of [`Event::Stop`] is taken back.
     StartAgain,
-    /// The lease of this host lasts until the end of this word, or until [`Event::Resume`].
-    Pause(Word),
-    /// The word of [`Event::Pause`] is taken back.
-    Resume,
-    /// This host has to let the lock go, and takes part no longer.
-    Retire {
-        /// Why, for the record and the journal.
-        reason: String,
-    },
+    /// The lease of this host lasts until the end of this word, or until it is taken back, with `None`.
+    Pause(Option<Word>),
+    /// This host has to let the lock go, and takes part no longer, for this reason.
+    Retire(Retirement),
     /// New settings. Node, machine and key are as before.
     Reconfigure(Settings),
     /// The administrator asks for another try, because what failed may be mended: the back-off (K9) ends.
     TryAgain,
 }
 
-/// What the guard was asked to do, as its answer names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum GuardDone {
-    /// The lease is armed with this deadline.
-    Armed(Time),
-    /// The lease is extended to this deadline.
-    Extended(Time),
-    /// The lease ends at this deadline, which is earlier than the one before, and a guard that takes over knows that.
-    Shortened(Time),
-    /// The grant is removed, and the lease never opens again.
-    Closed,
-    /// The lease is forgotten.
-    Disarmed,
+/// What the driver is asked for between a claim and the unit that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// [`Action::Vet`].
+    Vet,
+    /// [`Action::Fence`].
+    Fence,
+    /// [`Action::Start`].
+    Start,
 }
 
 /// What was seen of the unit.
@@ -351,12 +326,7 @@ pub enum Action {
         /// The names of the hosts.
         hosts: Vec<NodeId>,
     },
-    /// Start the unit of `[fence] unfence`.
-    Unfence {
-        /// The tenure that asks.
-        instance: Instance,
-    },
-    /// Start the unit.
+    /// Start the unit of `[fence] unfence`, if one is configured, and then the unit.
     Start {
         /// The tenure that this start belongs to.
         instance: Instance,
@@ -373,8 +343,8 @@ pub enum Action {
     Persist(Memory),
     /// Tell the operator of a change of state.
     Report(Transition),
-    /// Tell the operator of something that is not a change of state.
-    Alarm(Alarm),
+    /// Raise an alarm.
+    Alarm(Problem),
 }
 
 /// A compare-and-set to the key of the lock.
@@ -395,52 +365,14 @@ pub struct WriteRequest {
 pub enum GuardRequest {
     /// Set a deadline, and open the gate.
     Arm(LeaseTerms),
-    /// Move the deadline.
-    Extend {
-        /// The tenure that the lease belongs to.
-        instance: Instance,
-        /// The write that the deadline counts from.
-        write: WriteId,
-        /// The revision of that write.
-        revision: Revision,
-        /// The new deadline, later than the one before.
-        deadline: Time,
-    },
-    /// Move the deadline of an open lease to an earlier time.
-    Shorten {
-        /// The tenure that the lease belongs to.
-        instance: Instance,
-        /// The write that the deadline counts from.
-        write: WriteId,
-        /// The revision of that write.
-        revision: Revision,
-        /// The new deadline, earlier than the one before.
-        deadline: Time,
-    },
-    /// Close the gate, and keep the deadline.
-    Close {
-        /// The tenure that the lease belongs to.
-        instance: Instance,
-    },
-    /// Forget the lease.
-    Disarm {
-        /// The tenure that the lease belongs to.
-        instance: Instance,
-    },
-}
-
-impl GuardRequest {
-    /// The tenure that the request names, and what the guard will have done: so the answer names the request.
-    #[must_use]
-    pub fn subject(&self) -> (Instance, GuardDone) {
-        match *self {
-            Self::Arm(terms) => (terms.instance, GuardDone::Armed(terms.deadline)),
-            Self::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
-            Self::Shorten { instance, deadline, .. } => (instance, GuardDone::Shortened(deadline)),
-            Self::Close { instance } => (instance, GuardDone::Closed),
-            Self::Disarm { instance } => (instance, GuardDone::Disarmed),
-        }
-    }
+    /// Move the deadline to a later time.
+    Extend(LeaseTerms),
+    /// Move the deadline of an open lease to an earlier time. A guard that takes over then knows it too.
+    Shorten(LeaseTerms),
+    /// Close the gate of this tenure's lease for good, and keep the deadline.
+    Close(Instance),
+    /// Forget the lease of this tenure.
+    Disarm(Instance),
 }
 
 /// A change of state, for the journal and the status.
@@ -458,60 +390,4 @@ pub struct Transition {
     pub revision: Revision,
     /// The fencing token of this host's own tenure, else the highest one seen.
     pub token: FencingToken,
-}
-
-/// What an operator should look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Alarm {
-    /// Two hosts with one name (K7): another machine renews the lock with this node's name.
-    TwoHostsOneName {
-        /// The machine id of the other host.
-        machine: MachineId,
-    },
-    /// Regression (K6): the store showed an older revision than before.
-    Regression {
-        /// The revision that was seen before.
-        from: Revision,
-        /// The revision that is shown now.
-        to: Revision,
-    },
-    /// The store has another incarnation: it was wiped, restored or made again.
-    NewIncarnation,
-    /// An orderly stop has taken longer than `stop-limit`. Where the host goes down for an unproven stop, SIGKILL is sent now.
-    StopLimit,
-    /// A stop was not proven by the end of its budget: that of a lapse, or that of SIGKILL at `stop-limit`.
-    StopUnproven,
-    /// The unit ran on a host that does not hold the lock; it is stopped.
-    StrayUnit,
-    /// The store holds a record that no putexd would write; it counts as that of an unknown holder.
-    OddRecord {
-        /// The holder that the record names, in a form that may be shown.
-        holder: String,
-        /// What is odd about it.
-        what: Odd,
-    },
-    /// A later version has written the lock's record in a format that this one does not know.
-    NewerRecord {
-        /// The holder that the record names, in a form that may be shown.
-        holder: String,
-        /// The number of the format.
-        format: u32,
-        /// The lease of the record, which this host heeds. `None`: the record does not say one.
-        lease: Option<Duration>,
-    },
-    /// The record asks for hosts to be fenced that may not be. They are left alone.
-    NotToBeFenced {
-        /// The hosts, in a form that may be shown.
-        hosts: Vec<String>,
-    },
-    /// Fencing failed.
-    FenceFailed {
-        /// Why it failed.
-        reason: String,
-    },
-    /// `CLOCK_REALTIME` moved against `CLOCK_BOOTTIME`: somebody set the clock, or the whole machine stood still.
-    ClockJump {
-        /// How far it moved.
-        by: Duration,
-    },
 }

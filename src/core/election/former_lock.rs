@@ -26,18 +26,31 @@ impl FormerLock {
     /// The lock is shown for the first time, or again after it was forgotten. A first read proves nothing.
     #[must_use]
     pub fn first(shown: Observation, sent: Time, now: Time) -> Self {
-        Self { shown, since: now, watched: sent }
+        Self {
+            shown,
+            since: now,
+            watched: sent,
+        }
     }
 
     /// Takes in one more answer to a read that was sent at `sent`. Returns whether nobody runs `unit` under this lock, if that
     /// answer did not show the past.
-    pub fn see(&mut self, unit: &UnitName, shown: Observation, sent: Time, now: Time, timings: &Timings) -> bool {
+    pub fn see(
+        &mut self,
+        unit: &UnitName,
+        shown: Observation,
+        sent: Time,
+        now: Time,
+        timings: &Timings,
+    ) -> bool {
         // After a gap the store may have gone back to what was seen before it.
-        let follows =
-            now.since_at_most(self.watched) <= timings.watch_gap() && shown.incarnation == self.shown.incarnation;
+        let follows = now.since_at_most(self.watched) <= timings.watch_gap()
+            && shown.incarnation == self.shown.incarnation;
         let let_go = follows && is_let_go(self.shown.content.record(), shown.content.record());
-        let both_free = is_free_of(unit, self.shown.content.record()) && is_free_of(unit, shown.content.record());
-        let goes_on = follows && (shown == self.shown || both_free && shown.revision > self.shown.revision);
+        let both_free = is_free_of(unit, self.shown.content.record())
+            && is_free_of(unit, shown.content.record());
+        let goes_on =
+            follows && (shown == self.shown || both_free && shown.revision > self.shown.revision);
         if !goes_on {
             self.since = now;
         }
@@ -48,7 +61,7 @@ impl FormerLock {
 
     /// How long a contender waits for the unit of a holder that is gone, or that it knows nothing of.
     fn wait(&self, timings: &Timings) -> Duration {
-        let details = self.shown.content.record().and_then(|record| record.details.as_ref());
+        let details = self.shown.content.details();
         let known = details.map_or(Duration::ZERO, |details| details.hold);
         timings.wait(known.max(timings.usual_hold()))
     }
@@ -58,15 +71,18 @@ impl FormerLock {
 /// back shows the two records in this order.
 fn is_let_go(before: Option<&Record>, now: Option<&Record>) -> bool {
     let standing = |record: Option<&Record>| Some(record?.details.as_ref()?.standing);
-    let same =
-        before.and_then(Record::instance).is_some_and(|instance| now.and_then(Record::instance) == Some(instance));
+    let same = before
+        .and_then(Record::instance)
+        .is_some_and(|instance| now.and_then(Record::instance) == Some(instance));
     same && standing(before) != Some(Standing::Proven) && standing(now) == Some(Standing::Proven)
 }
 
 /// Whether nobody runs `unit` under a lock, by the lock's record. A holder writes what it may run before it starts any of it, and
 /// its record is `active` only once the units of every earlier holder are dead.
 fn is_free_of(unit: &UnitName, record: Option<&Record>) -> bool {
-    let Some(details) = record.and_then(|record| record.details.as_ref()) else { return false };
+    let Some(details) = record.and_then(|record| record.details.as_ref()) else {
+        return false;
+    };
     match details.standing {
         Standing::Proven => true,
         Standing::Active => !details.units.is_empty() && !details.units.contains(unit),
@@ -112,7 +128,11 @@ mod tests {
             holders: Vec::new(),
             note: OperatorNote::default(),
         };
-        let token = if standing == Standing::Proven { "" } else { "h1" };
+        let token = if standing == Standing::Proven {
+            ""
+        } else {
+            "h1"
+        };
         Observation {
             incarnation: Incarnation("a".to_owned()),
             revision: Revision(revision),
@@ -129,39 +149,76 @@ mod tests {
     fn free_after(mut shown: impl FnMut(u64) -> Observation) -> Option<u64> {
         let mut lock = FormerLock::first(shown(0), at(0), at(0));
         let mut looks = (500..60_000).step_by(500);
-        looks.find(|time| lock.see(&unit(DATABASE), shown(*time), at(*time), at(*time), &timings()))
+        looks.find(|time| {
+            lock.see(
+                &unit(DATABASE),
+                shown(*time),
+                at(*time),
+                at(*time),
+                &timings(),
+            )
+        })
     }
 
     /// The time of the first read after the wait is over.
     fn wait() -> u64 {
-        let wait = u64::try_from(timings().wait(Duration::from_secs(4)).as_millis()).expect("a short time") + 1;
+        let wait = u64::try_from(timings().wait(Duration::from_secs(4)).as_millis())
+            .expect("a short time")
+            + 1;
         wait.next_multiple_of(500)
     }
 
     #[test]
     fn who_was_seen_and_lets_go_is_gone_at_once() {
-        let shown =
-            |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 7, Standing::Proven, &[DATABASE]) };
+        let shown = |time| {
+            if time < 2_000 {
+                running(time + 1)
+            } else {
+                shows(9_000, 7, Standing::Proven, &[DATABASE])
+            }
+        };
         assert_eq!(free_after(shown), Some(2_000));
         // The release is another tenure's: the tenure that was seen may not have ended before it.
-        let shown =
-            |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 8, Standing::Proven, &[DATABASE]) };
+        let shown = |time| {
+            if time < 2_000 {
+                running(time + 1)
+            } else {
+                shows(9_000, 8, Standing::Proven, &[DATABASE])
+            }
+        };
         assert_eq!(free_after(shown), Some(2_000 + wait()));
     }
 
     #[test]
     fn what_is_found_proven_is_waited_for() {
-        assert_eq!(free_after(|_| shows(5, 7, Standing::Proven, &[DATABASE])), Some(wait()));
+        assert_eq!(
+            free_after(|_| shows(5, 7, Standing::Proven, &[DATABASE])),
+            Some(wait())
+        );
     }
 
     #[test]
     fn who_does_not_renew_is_waited_for_and_who_does_is_never_gone() {
         assert_eq!(free_after(|_| running(5)), Some(wait()));
         assert_eq!(free_after(|time| running(time + 1)), None);
-        assert_eq!(free_after(|time| shows(time + 1, 7, Standing::Active, &[])), None, "it does not say what it runs");
-        let absent = |revision| Observation { content: Content::Absent, revision: Revision(revision), ..running(1) };
+        assert_eq!(
+            free_after(|time| shows(time + 1, 7, Standing::Active, &[])),
+            None,
+            "it does not say what it runs"
+        );
+        let absent = |revision| Observation {
+            content: Content::Absent,
+            revision: Revision(revision),
+            ..running(1)
+        };
         assert_eq!(free_after(|_| absent(0)), Some(wait()));
-        assert_eq!(free_after(|time| Observation { content: Content::Tombstone, ..absent(time + 1) }), None);
+        assert_eq!(
+            free_after(|time| Observation {
+                content: Content::Tombstone,
+                ..absent(time + 1)
+            }),
+            None
+        );
     }
 
     #[test]
@@ -170,12 +227,24 @@ mod tests {
         assert_eq!(free_after(|time| other(time + 1)), Some(wait()));
         // A tenure that is confirming may have a predecessor that lives: the wait counts from when it is active.
         let confirming = |time| shows(time + 1, 9, Standing::Confirming, &[FRONT]);
-        let shown = |time| if time < 3_000 { confirming(time) } else { other(time + 1) };
+        let shown = |time| {
+            if time < 3_000 {
+                confirming(time)
+            } else {
+                other(time + 1)
+            }
+        };
         assert_eq!(free_after(shown), Some(3_000 + wait()));
         // A revision that does not grow is the past, or a store that went back.
         assert_eq!(free_after(|time| other(60_000 - time)), None);
-        assert_eq!(free_after(|time| shows(5, time.into(), Standing::Active, &[FRONT])), None);
-        let shown = |time: u64| Observation { incarnation: Incarnation(time.to_string()), ..other(time + 1) };
+        assert_eq!(
+            free_after(|time| shows(5, time.into(), Standing::Active, &[FRONT])),
+            None
+        );
+        let shown = |time: u64| Observation {
+            incarnation: Incarnation(time.to_string()),
+            ..other(time + 1)
+        };
         assert_eq!(free_after(shown), None);
     }
 
@@ -184,20 +253,28 @@ mod tests {
         let gap = u64::try_from(timings().watch_gap().as_millis()).expect("a short time");
         for (away, free) in [(gap, true), (gap + 1, false)] {
             let mut lock = FormerLock::first(running(5), at(0), at(0));
-            let mut see = |shown, time| lock.see(&unit(DATABASE), shown, at(time), at(time), &timings());
-            (away..wait() - 500).step_by(500).for_each(|time| assert!(!see(running(5), time)));
+            let mut see =
+                |shown, time| lock.see(&unit(DATABASE), shown, at(time), at(time), &timings());
+            (away..wait() - 500)
+                .step_by(500)
+                .for_each(|time| assert!(!see(running(5), time)));
             assert_eq!(see(running(5), wait()), free, "away for {away} ms");
 
             let mut lock = FormerLock::first(running(5), at(0), at(0));
             let shown = shows(6, 7, Standing::Proven, &[DATABASE]);
-            assert_eq!(lock.see(&unit(DATABASE), shown, at(away), at(away), &timings()), free, "away for {away} ms");
+            assert_eq!(
+                lock.see(&unit(DATABASE), shown, at(away), at(away), &timings()),
+                free,
+                "away for {away} ms"
+            );
         }
     }
 
     #[test]
     fn the_read_that_ends_the_wait_was_sent_after_it() {
         let mut lock = FormerLock::first(running(5), at(0), at(0));
-        let mut see = |sent, now| lock.see(&unit(DATABASE), running(5), at(sent), at(now), &timings());
+        let mut see =
+            |sent, now| lock.see(&unit(DATABASE), running(5), at(sent), at(now), &timings());
         (1..wait() / 500).for_each(|look| assert!(!see(look * 500, look * 500)));
         assert!(!see(wait() - 500, wait()));
         assert!(see(wait(), wait()));

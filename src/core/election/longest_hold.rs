@@ -25,82 +25,79 @@ impl PassingHold {
     #[must_use]
     pub fn moved(self, kept_at: Time, begin: Time) -> Self {
         let moved = |point: Time| begin.plus(kept_at.until_waited(point));
-        Self { taken_from: moved(self.taken_from), until: self.until.map(moved), ..self }
+        Self {
+            taken_from: moved(self.taken_from),
+            until: self.until.map(moved),
+            ..self
+        }
     }
 }
 
 /// Unknown holder (K5): the longest hold of any record of this service that was seen here, as long as anybody may live by it.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct LongestHold {
+pub struct LongestHold {
     /// The longest lasting one. It begins anew with each write.
-    hold: Duration,
+    pub hold: Duration,
     /// When a record with this hold or a longer one, or a gap, was last seen. `None`: this hold is not timed, or nothing was seen
     /// yet.
     since: Option<Time>,
     /// The longest lasting hold of the records that were first shown since then.
     next: Duration,
-    passing: Option<PassingHold>,
+    pub passing: Option<PassingHold>,
 }
 
 impl LongestHold {
-    pub(super) fn new(hold: Duration, passing: Option<PassingHold>) -> Self {
-        Self { hold, passing, ..Self::default() }
-    }
-
-    pub(super) fn get(&self) -> Duration {
-        self.hold
-    }
-
-    pub(super) fn passing(&self) -> Option<PassingHold> {
-        self.passing
+    pub fn new(hold: Duration, passing: Option<PassingHold>) -> Self {
+        Self {
+            hold,
+            passing,
+            ..Self::default()
+        }
     }
 
     /// Takes in a record that is shown first, or again after a gap, in which others may have come and gone (`follows` is false
     /// then).
-    pub(super) fn show(&mut self, details: &Details, now: Time, follows: bool, timings: &Timings) {
+    pub fn show(&mut self, details: &Details, now: Time, follows: bool, timings: &Timings) {
         self.show_lasting(details.lasting_hold(), now, follows);
-        let Some(Passing { id, .. }) = details.passing else { return };
+        let Some(Passing { id, .. }) = details.passing else {
+            return;
+        };
         // Each record with one id covers all deadlines that rest on any of them, so that the first one to be shown tells the end.
         if self.passing.is_none_or(|known| known.id != id) {
             let known = self.passing.and_then(|known| known.until);
             let until = now.plus(timings.wait(details.hold));
-            let until = known.map_or(until, |known| known.latest(until));
-            let taken_from = now.plus(timings.takeover_wait(details.lease));
-            self.passing = Some(PassingHold { id, taken_from, until: Some(until) });
+            self.passing = Some(PassingHold {
+                id,
+                taken_from: now.plus(timings.takeover_wait(details.lease)),
+                until: Some(known.map_or(until, |known| known.latest(until))),
+            });
         }
     }
 
     /// Takes in a lasting hold, or what has none. What is shown at `since` is waited out with those before it, and is not part of
     /// `next`.
-    pub(super) fn show_lasting(&mut self, hold: Duration, now: Time, follows: bool) {
+    pub fn show_lasting(&mut self, hold: Duration, now: Time, follows: bool) {
         if !follows || hold >= self.hold {
-            *self = Self { hold: self.hold.max(hold), since: Some(now), next: Duration::ZERO, ..*self };
+            (self.hold, self.since, self.next) = (self.hold.max(hold), Some(now), Duration::ZERO);
         } else {
             self.next = self.next.max(hold);
         }
     }
 
-    /// What was shown since proves that nobody lives by a passing hold.
-    pub(super) fn forget_passing(&mut self) {
-        self.passing = None;
-    }
-
     /// Forgets the hold once each holder that had it is dead, or has written another hold since. Returns whether it did. `usual`
     /// is waited for anyway. A passing hold is over at its time, whatever was seen meanwhile.
-    pub(super) fn expire(&mut self, usual: Duration, now: Time, timings: &Timings) -> bool {
-        let passes = |passing: &PassingHold| passing.until.is_some_and(|until| now.has_waited_until(until));
-        let has_passed = self.passing.as_ref().is_some_and(passes);
-        if has_passed {
-            self.passing.as_mut().into_iter().for_each(|passing| passing.until = None);
-        }
+    pub fn expire(&mut self, usual: Duration, now: Time, timings: &Timings) -> bool {
+        let passes = |until: &mut Time| now.has_waited_until(*until);
+        let passing = self.passing.as_mut();
+        let has_passed = passing.is_some_and(|hold| hold.until.take_if(passes).is_some());
         if self.hold <= usual {
-            *self = Self { hold: self.hold, passing: self.passing, ..Self::default() };
+            (self.since, self.next) = (None, Duration::ZERO);
             return has_passed;
         }
         let since = *self.since.get_or_insert(now);
         let is_over = now.has_waited_until(since.plus(timings.wait(self.hold)));
         if is_over {
-            *self = Self { hold: self.next, since: Some(now), next: Duration::ZERO, ..*self };
+            (self.hold, self.since, self.next) = (self.next, Some(now), Duration::ZERO);
         }
         is_over || has_passed
     }
@@ -146,7 +143,9 @@ mod tests {
         // Records with the usual hold follow.
         assert!(forgotten_at(&[(5000, USUAL, true), (6000, USUAL, true)]).is_some_and(about(0)));
         // There is a gap, in which another such record may have been there.
-        assert!(forgotten_at(&[(5000, USUAL, true), (9000, USUAL, false)]).is_some_and(about(9000)));
+        assert!(
+            forgotten_at(&[(5000, USUAL, true), (9000, USUAL, false)]).is_some_and(about(9000))
+        );
         // The holder renews the record.
         assert!(forgotten_at(&[(5000, ODD, true), (19_000, ODD, true)]).is_some_and(about(19_000)));
     }
@@ -154,16 +153,26 @@ mod tests {
     #[test]
     fn the_longest_of_those_that_followed_is_known_still_and_the_usual_one_is_not_timed() {
         let mut longest = LongestHold::new(ODD, None);
-        assert!(!longest.expire(USUAL, at(0), &timings()), "a restart counts anew");
+        assert!(
+            !longest.expire(USUAL, at(0), &timings()),
+            "a restart counts anew"
+        );
         longest.show_lasting(Duration::from_secs(9), at(8000), true);
         longest.show_lasting(USUAL, at(9000), true);
         let over = Time::both(timings().wait(ODD));
         assert!(longest.expire(USUAL, over, &timings()));
-        assert_eq!(longest.get(), Duration::from_secs(9));
-        assert!(!longest.expire(USUAL, over.plus(Duration::from_secs(9)), &timings()), "that one counts from now on");
-        assert!(longest.expire(USUAL, over.plus(timings().wait(Duration::from_secs(9))), &timings()));
+        assert_eq!(longest.hold, Duration::from_secs(9));
+        assert!(
+            !longest.expire(USUAL, over.plus(Duration::from_secs(9)), &timings()),
+            "that one counts from now on"
+        );
+        assert!(longest.expire(
+            USUAL,
+            over.plus(timings().wait(Duration::from_secs(9))),
+            &timings()
+        ));
         longest.show_lasting(USUAL, at(90_000), true);
         assert!(!longest.expire(USUAL, at(190_000), &timings()));
-        assert_eq!(longest.get(), USUAL);
+        assert_eq!(longest.hold, USUAL);
     }
 }

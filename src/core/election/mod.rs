@@ -7,9 +7,9 @@
 //! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe. `lock_view` says what a contender may
 //! believe of the store (K1 to K7), and `stagger` which of several contenders takes the lock first. `registration` says under
 //! which key a unit is run (N1 to N4), and `former_lock` when nobody runs it under a former key any more. `tenure` says what a
-//! holder may believe of its own writes (H1, H2). `waiting` has the words for what a host waits for, and why. `stop_cause` lists
-//! everything that can stop a unit. `machine` says when a unit is started and stopped (H3 to H6, K3, K8, K9),
-//! and its `words` what operators say of a lock (H7, H8).
+//! holder may believe of its own writes (H1, H2). `stop_cause` in [`facts`](crate::facts)
+//! lists everything that can stop a unit, and `wait` what a host waits for. `machine` says when a unit is started and stopped (H3 to H6, K3, K8, K9),
+//! and its `orders` what operators want of a lock (orders, H7; pause, H8).
 //!
 //! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and the assumptions that this rests
 //! on.
@@ -26,24 +26,24 @@ mod record;
 mod registration;
 mod stagger;
 mod state;
-mod stop_cause;
 mod tenure;
 mod timings;
-mod waiting;
 
+pub use crate::facts::{Heard, Wait};
+pub use crate::types::span::rounded;
 pub use event::{
-    Action, Alarm, Content, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ObservedUnit, ReadId,
-    Remembered, Settings, Transition, WriteRequest, WriteResult,
+    Action, Content, Event, GuardRequest, Memory, Moment, Observation, ObservedUnit, ReadId,
+    Remembered, Settings, Step, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
 pub use longest_hold::PassingHold;
-pub use machine::{Election, Unsaid};
+pub use machine::Election;
 pub use record::{
-    Details, FORMAT, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, LONGEST_PAUSE, Odd, Oddity, OperatorNote, Passing,
-    Record, Standing, UNFENCED_LIMIT, Word,
+    Asked, Details, FORMAT, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, LONGEST_PAUSE, Oddity,
+    OperatorNote, Order, Passing, Record, Refused, Standing, UNFENCED_LIMIT, Wanted, Word,
 };
-pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
-pub use state::{EDGES, Edge, State, find_edge};
-pub use stop_cause::STOP_KINDS;
-pub use timings::{Caution, Confirmation, Timings, TimingsError};
-pub use waiting::{Cause, Heard, Hindrance, Longest, Stage, Unseen, Waiting, Why, rounded};
+pub use registration::{
+    Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge,
+};
+pub use state::{EDGES, State, is_edge};
+pub use timings::{Caution, Confirmation, Timings};

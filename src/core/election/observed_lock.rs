@@ -5,54 +5,46 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Content, ReadId};
-use super::waiting::{Heard, Longest, Unseen, Why};
+use crate::facts::Heard;
 use crate::types::{Incarnation, Revision, Time};
-
-/// Whether what a record says of its holder's death may be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Trust {
-    /// This host saw the lock change to this record: it has watched the lock all the time since it saw the record before.
-    Followed,
-    /// This host saw the record as the first of its incarnation, after a regression, or after a gap. The store may have gone back
-    /// meanwhile: then this is a copy from the past, whose successors are lost (unknown holder, K5).
-    Found,
-}
 
 /// The latest record, and the time from which its age counts.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct ObservedLock {
-    pub(super) incarnation: Incarnation,
-    pub(super) revision: Revision,
-    pub(super) content: Content,
+pub struct ObservedLock {
+    pub incarnation: Incarnation,
+    pub revision: Revision,
+    pub content: Content,
     /// Age (K1): the local time of the answer that first showed the record, or showed it again after a gap.
-    pub(super) since: Time,
+    pub since: Time,
     /// How long that answer took.
-    pub(super) round_trip: Duration,
-    pub(super) trust: Trust,
-    /// Why the record is found and not followed. Only the text for operators uses it.
-    #[serde(skip)]
-    pub(super) unseen: Unseen,
+    pub round_trip: Duration,
+    /// Whether this host saw the lock change to this record: it has watched the lock all the time since it saw the record before. Else this
+    /// is the first of its incarnation, or comes after a regression or a gap. The store may have gone back meanwhile: then this is a copy
+    /// from the past, whose successors are lost (unknown holder, K5), and what it says of its holder's death is not believed.
+    pub is_followed: bool,
+    /// Two hosts with one name (K7): how often the lock was seen to change without a change of the holder's name, counted up to twice.
+    pub changes: u8,
     /// When something was last heard of the holder; a record that is shown again says nothing of that. Only the text for
     /// operators uses it.
     #[serde(skip)]
-    pub(super) heard: Heard,
-    pub(super) question: Question,
+    pub heard: Heard,
+    pub question: Question,
     /// The record that was seen before, if this one differs from it in nothing but its words.
-    pub(super) reworded: Option<Former>,
+    pub reworded: Option<Former>,
 }
 
 /// Age (K1): a record that another host has written anew with other words.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Former {
-    pub(super) revision: Revision,
+pub struct Former {
+    pub revision: Revision,
     /// From when on its age counts.
-    pub(super) since: Time,
+    pub since: Time,
 }
 
 /// The state of the question to the store which record the latest one replaced. It is asked of a `proven` (verified release, K4), and
 /// of a record that has other words than before (age, K1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Question {
+pub enum Question {
     /// It is to be put to the store from then on.
     Due(Time),
     /// It was put to the store, which has not answered yet.
@@ -62,31 +54,31 @@ pub(super) enum Question {
 }
 
 /// From when on a contender may write its claim, and from when on it may start the unit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entitlement {
     /// No claim is written before this (taking, K2; verified release, K4; unknown holder, K5).
-    pub(super) take_at: Time,
+    #[serde(skip)]
+    pub take_at: Time,
     /// The unit is not started before this (confirming, K3; verified release, K4; unknown holder, K5).
-    pub(super) entitled_at: Time,
+    pub entitled_at: Time,
     /// The lasting hold that is waited out, and that has to be published until it is.
-    pub(super) hold: Duration,
+    pub hold: Duration,
     /// The end of the passing holds that are waited out. What is left until then has to be published too (passing hold, H9).
-    pub(super) until: Option<Time>,
-    /// Why this host may not start the unit at once.
-    pub(super) why: Why,
+    pub until: Option<Time>,
+    /// The former holder whose unit may live until then, and when something was last heard of it. Only the text for operators uses it.
+    #[serde(skip)]
+    pub former: Option<(String, Heard)>,
 }
 
-impl Claim {
-    /// The same claim where passing holds are waited out `until` then, too.
-    pub(super) fn not_before(self, until: Option<Time>) -> Self {
-        let Some(until) = until else { return self };
-        let is_later = !self.entitled_at.has_waited_until(until);
-        let longest = if is_later { Longest::Passing } else { self.why.longest };
+impl Entitlement {
+    /// Nothing has to be waited for after `now`.
+    pub fn at(now: Time) -> Self {
         Self {
-            entitled_at: self.entitled_at.latest(until),
-            until: Some(until),
-            why: Why { longest, ..self.why },
-            ..self
+            take_at: now,
+            entitled_at: now,
+            hold: Duration::ZERO,
+            until: None,
+            former: None,
         }
     }
 }

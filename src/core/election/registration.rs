@@ -83,12 +83,9 @@ pub enum Verdict {
 pub enum Refusal {
     /// The entry names this key, and the other hosts run the unit under it.
     OtherKey(Key),
-    /// There is no entry. This host has known the unit under this key, and the store does not say whether it is still run under
-    /// it.
+    /// This host has known the unit under this key, and there is no entry, or one that lacks the key and is not newer than the one that
+    /// was seen: the entry was deleted, or the store went back.
     FormerKey(Key),
-    /// This host saw this key in an entry that the present one is not newer than, and the present entry lacks the key: the entry
-    /// was deleted, or the store went back.
-    WentBack(Key),
     /// This host has known the unit in another store.
     OtherStore(Place),
     /// What the store holds is not an entry of this unit, or has no valid seal.
@@ -106,19 +103,30 @@ impl Registration {
             let former: Vec<&str> = self.former.iter().map(Key::as_str).collect();
             fields.insert(field::FORMER.to_owned(), former.join(" "));
         }
-        Value { body: self.key.as_str().as_bytes().to_vec(), fields }
+        Value {
+            body: self.key.as_str().as_bytes().to_vec(),
+            fields,
+        }
     }
 
     /// Reads the store's value. `None`: it is not an entry of this unit, or has no valid seal.
     #[must_use]
     pub fn decode(value: &Value, unit: &UnitName) -> Option<Self> {
-        if value.is_unsealed() || value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str()) {
+        if value.is_unsealed()
+            || value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str())
+        {
             return None;
         }
         let key = Key::new(str::from_utf8(&value.body).ok()?).ok()?;
         let former = value.fields.get(field::FORMER).map_or("", String::as_str);
-        let former: Option<Vec<Key>> = former.split_whitespace().map(|key| Key::new(key).ok()).collect();
-        Some(Self { key, former: former.filter(|former| former.len() <= FORMER_LIMIT)? })
+        let former: Option<Vec<Key>> = former
+            .split_whitespace()
+            .map(|key| Key::new(key).ok())
+            .collect();
+        Some(Self {
+            key,
+            former: former.filter(|former| former.len() <= FORMER_LIMIT)?,
+        })
     }
 }
 
@@ -137,44 +145,48 @@ pub enum Found {
 /// what the host remembers of it. With an operator's word (`adopting`) only too many former keys are refused, and only former
 /// locks in the same store are waited for.
 #[must_use]
-pub fn judge(here: &Place, kept: Option<&KeptPlace>, found: &Found, position: &Position, adopting: bool) -> Verdict {
+pub fn judge(
+    here: &Place,
+    kept: Option<&KeptPlace>,
+    found: &Found,
+    position: &Position,
+    adopting: bool,
+) -> Verdict {
     let moved = kept.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
     // Keys that the unit had in another store say nothing about the locks of this one.
     let kept = kept.filter(|_| moved.is_none());
-    let keys = kept.into_iter().flat_map(|kept| kept.former.iter().chain([&kept.place.key]));
+    let keys = kept
+        .into_iter()
+        .flat_map(|kept| kept.former.iter().chain([&kept.place.key]));
     let known: Vec<&Key> = keys.filter(|key| **key != here.key).collect();
     let is_older = kept.is_some_and(|kept| !is_newer(position, kept.position.as_ref()));
-    // An entry that names the key as a former one has not lost it.
-    let lost = |entry: &Registration| {
-        known.iter().rev().copied().find(|key| is_older && entry.key == here.key && !entry.former.contains(key))
+    let (refusal, next) = match found {
+        Found::Garbled => (Some(Refusal::Garbled), succeed(here, known)),
+        Found::Nothing => {
+            let last = known.last().map(|key| Refusal::FormerKey((*key).clone()));
+            (last, succeed(here, known))
+        }
+        Found::Entry(entry) if entry.key != here.key => (
+            Some(Refusal::OtherKey(entry.key.clone())),
+            succeed(here, entry.former.iter().chain([&entry.key])),
+        ),
+        Found::Entry(entry) => {
+            // An entry that names the key as a former one has not lost it.
+            let is_lost = |key: &&&Key| is_older && !entry.former.contains(**key);
+            match known.iter().rev().find(is_lost) {
+                Some(lost) => (
+                    Some(Refusal::FormerKey((*lost).clone())),
+                    succeed(here, entry.former.iter().chain(known)),
+                ),
+                None if entry.former.is_empty() => (None, Verdict::Cleared),
+                None => (None, Verdict::Waits(entry.clone())),
+            }
+        }
     };
-    if !adopting {
-        if let Some(moved) = moved {
-            return Verdict::Refused(Refusal::OtherStore(moved.place.clone()));
-        }
-        match found {
-            Found::Garbled => return Verdict::Refused(Refusal::Garbled),
-            Found::Nothing => {
-                if let Some(known) = known.last() {
-                    return Verdict::Refused(Refusal::FormerKey((*known).clone()));
-                }
-            }
-            Found::Entry(entry) if entry.key != here.key => {
-                return Verdict::Refused(Refusal::OtherKey(entry.key.clone()));
-            }
-            Found::Entry(entry) => {
-                if let Some(lost) = lost(entry) {
-                    return Verdict::Refused(Refusal::WentBack(lost.clone()));
-                }
-            }
-        }
-    }
-    match found {
-        Found::Nothing | Found::Garbled => succeed(here, known),
-        Found::Entry(entry) if lost(entry).is_some() => succeed(here, entry.former.iter().chain(known)),
-        Found::Entry(entry) if entry.key != here.key => succeed(here, entry.former.iter().chain([&entry.key])),
-        Found::Entry(entry) if entry.former.is_empty() => Verdict::Cleared,
-        Found::Entry(entry) => Verdict::Waits(entry.clone()),
+    let moved = moved.map(|kept| Refusal::OtherStore(kept.place.clone()));
+    match moved.or(refusal) {
+        Some(refusal) if !adopting => Verdict::Refused(refusal),
+        Some(_) | None => next,
     }
 }
 
@@ -196,7 +208,10 @@ fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict
     if former.len() > FORMER_LIMIT {
         return Verdict::Refused(Refusal::TooMany(former.len()));
     }
-    Verdict::Write(Registration { key: here.key.clone(), former })
+    Verdict::Write(Registration {
+        key: here.key.clone(),
+        former,
+    })
 }
 
 #[cfg(test)]
@@ -216,7 +231,13 @@ mod tests {
     /// `store` lists the servers, separated by spaces.
     fn place(store: &str, name: &str) -> Place {
         let servers = store.split(' ').map(str::to_owned).collect();
-        Place { store: StoreAddress { what: "nats, bucket putex".to_owned(), servers }, key: key(name) }
+        Place {
+            store: StoreAddress {
+                what: "nats, bucket putex".to_owned(),
+                servers,
+            },
+            key: key(name),
+        }
     }
 
     fn position(revision: u64) -> Position {
@@ -225,16 +246,29 @@ mod tests {
 
     /// What a host remembers that saw the entry at revision 10.
     fn kept(place: &Place) -> KeptPlace {
-        KeptPlace { place: place.clone(), former: Vec::new(), position: Some(position(10)) }
+        KeptPlace {
+            place: place.clone(),
+            former: Vec::new(),
+            position: Some(position(10)),
+        }
     }
 
     /// Judges by an entry that is newer than what is kept.
     fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
-        super::judge(here, kept.map(self::kept).as_ref(), found, &position(11), adopting)
+        super::judge(
+            here,
+            kept.map(self::kept).as_ref(),
+            found,
+            &position(11),
+            adopting,
+        )
     }
 
     fn entry(name: &str, former: &[&str]) -> Registration {
-        Registration { key: key(name), former: former.iter().map(|name| key(name)).collect() }
+        Registration {
+            key: key(name),
+            former: former.iter().map(|name| key(name)).collect(),
+        }
     }
 
     fn found(name: &str, former: &[&str]) -> Found {
@@ -249,24 +283,49 @@ mod tests {
     fn an_entry_survives_the_store_and_names_its_unit() {
         let database = unit("database.service");
         for entry in [entry("db", &[]), entry("a/b=c", &["db", "ctl"])] {
-            assert_eq!(Registration::decode(&entry.encode(&database), &database), Some(entry.clone()));
-            assert_eq!(Registration::decode(&entry.encode(&database), &unit("web.service")), None);
+            assert_eq!(
+                Registration::decode(&entry.encode(&database), &database),
+                Some(entry.clone())
+            );
+            assert_eq!(
+                Registration::decode(&entry.encode(&database), &unit("web.service")),
+                None
+            );
         }
         assert_eq!(Registration::decode(&Value::default(), &database), None);
-        assert_eq!(Registration::decode(&entry("db", &[]).encode(&database).marked_unsealed(), &database), None);
+        assert_eq!(
+            Registration::decode(
+                &entry("db", &[]).encode(&database).marked_unsealed(),
+                &database
+            ),
+            None
+        );
         let mut garbled = entry("db", &["ctl"]).encode(&database);
-        garbled.fields.insert("former".to_owned(), "a b:c".to_owned());
+        garbled
+            .fields
+            .insert("former".to_owned(), "a b:c".to_owned());
         assert_eq!(Registration::decode(&garbled, &database), None);
-        garbled.fields.insert("former".to_owned(), "k ".repeat(FORMER_LIMIT + 1));
+        garbled
+            .fields
+            .insert("former".to_owned(), "k ".repeat(FORMER_LIMIT + 1));
         assert_eq!(Registration::decode(&garbled, &database), None);
     }
 
     #[test]
     fn whoever_comes_first_makes_the_entry_and_another_key_is_refused() {
         let here = place("a", "db");
-        assert_eq!(judge(&here, None, &Found::Nothing, false), Verdict::Write(entry("db", &[])));
-        assert_eq!(judge(&here, Some(&here), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
-        assert_eq!(judge(&here, None, &found("db", &[]), false), Verdict::Cleared);
+        assert_eq!(
+            judge(&here, None, &Found::Nothing, false),
+            Verdict::Write(entry("db", &[]))
+        );
+        assert_eq!(
+            judge(&here, Some(&here), &Found::Nothing, false),
+            Verdict::Write(entry("db", &[]))
+        );
+        assert_eq!(
+            judge(&here, None, &found("db", &[]), false),
+            Verdict::Cleared
+        );
         let other = judge(&here, None, &found("ctl", &["db"]), false);
         assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("ctl"))));
     }
@@ -274,41 +333,74 @@ mod tests {
     #[test]
     fn a_former_lock_is_waited_for_by_everybody() {
         let here = place("a", "db");
-        assert_eq!(judge(&here, None, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
+        assert_eq!(
+            judge(&here, None, &found("db", &["ctl"]), false),
+            Verdict::Waits(entry("db", &["ctl"]))
+        );
     }
 
     #[test]
     fn an_operators_word_makes_the_key_that_was_a_former_one() {
         let here = place("a", "new");
         let adopt = |found| judge(&here, None, &found, true);
-        assert_eq!(adopt(found("db", &[])), Verdict::Write(entry("new", &["db"])));
+        assert_eq!(
+            adopt(found("db", &[])),
+            Verdict::Write(entry("new", &["db"]))
+        );
         // A former key that was never seen free is still waited for. Adopting the key that the entry names already changes
         // nothing.
-        assert_eq!(adopt(found("ctl", &["db"])), Verdict::Write(entry("new", &["db", "ctl"])));
-        assert_eq!(adopt(found("ctl", &["new", "db"])), Verdict::Write(entry("new", &["db", "ctl"])));
-        assert_eq!(adopt(found("new", &["db"])), Verdict::Waits(entry("new", &["db"])));
+        assert_eq!(
+            adopt(found("ctl", &["db"])),
+            Verdict::Write(entry("new", &["db", "ctl"]))
+        );
+        assert_eq!(
+            adopt(found("ctl", &["new", "db"])),
+            Verdict::Write(entry("new", &["db", "ctl"]))
+        );
+        assert_eq!(
+            adopt(found("new", &["db"])),
+            Verdict::Waits(entry("new", &["db"]))
+        );
         assert_eq!(adopt(Found::Garbled), Verdict::Write(entry("new", &[])));
-        let many: Vec<String> = (0..FORMER_LIMIT).map(|number| format!("k{number}")).collect();
+        let many: Vec<String> = (0..FORMER_LIMIT)
+            .map(|number| format!("k{number}"))
+            .collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let Verdict::Write(last) = adopt(found("db", &many[1..])) else { panic!("there is room for it") };
+        let Verdict::Write(last) = adopt(found("db", &many[1..])) else {
+            panic!("there is room for it")
+        };
         assert_eq!(last.former.len(), FORMER_LIMIT);
-        assert_eq!(adopt(found("db", &many)), Verdict::Refused(Refusal::TooMany(FORMER_LIMIT + 1)));
+        assert_eq!(
+            adopt(found("db", &many)),
+            Verdict::Refused(Refusal::TooMany(FORMER_LIMIT + 1))
+        );
     }
 
     #[test]
     fn a_host_that_has_run_the_unit_elsewhere_waits_for_an_operator() {
         let (kept, here) = (place("a", "db"), place("b", "db"));
-        for found in [Found::Nothing, Found::Garbled, found("db", &[]), found("ctl", &[])] {
+        for found in [
+            Found::Nothing,
+            Found::Garbled,
+            found("db", &[]),
+            found("ctl", &[]),
+        ] {
             assert_eq!(
                 judge(&here, Some(&kept), &found, false),
                 Verdict::Refused(Refusal::OtherStore(kept.clone())),
                 "{found:?}"
             );
-            assert!(!refused(&judge(&here, Some(&kept), &found, true)), "{found:?}");
+            assert!(
+                !refused(&judge(&here, Some(&kept), &found, true)),
+                "{found:?}"
+            );
         }
         // The former store's key does not matter: a lock of this store is another one, whatever its key.
         let renamed = place("b", "new");
-        assert_eq!(judge(&renamed, Some(&kept), &Found::Nothing, true), Verdict::Write(entry("new", &[])));
+        assert_eq!(
+            judge(&renamed, Some(&kept), &Found::Nothing, true),
+            Verdict::Write(entry("new", &[]))
+        );
     }
 
     #[test]
@@ -316,16 +408,35 @@ mod tests {
         let kept = place("a b", "db");
         for servers in ["a b", "b c", "a"] {
             let here = place(servers, "db");
-            assert_eq!(judge(&here, Some(&kept), &found("db", &[]), false), Verdict::Cleared);
-            assert_eq!(judge(&here, Some(&kept), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
-            assert_eq!(judge(&here, Some(&kept), &Found::Garbled, false), Verdict::Refused(Refusal::Garbled));
+            assert_eq!(
+                judge(&here, Some(&kept), &found("db", &[]), false),
+                Verdict::Cleared
+            );
+            assert_eq!(
+                judge(&here, Some(&kept), &Found::Nothing, false),
+                Verdict::Write(entry("db", &[]))
+            );
+            assert_eq!(
+                judge(&here, Some(&kept), &Found::Garbled, false),
+                Verdict::Refused(Refusal::Garbled)
+            );
         }
         // A copy of a store holds the same entries, and is another store all the same.
         let copied = place("c", "db");
-        assert!(refused(&judge(&copied, Some(&kept), &found("db", &[]), false)));
+        assert!(refused(&judge(
+            &copied,
+            Some(&kept),
+            &found("db", &[]),
+            false
+        )));
         let mut bucket = kept.clone();
         bucket.store.what = "nats, bucket other".to_owned();
-        assert!(refused(&judge(&bucket, Some(&kept), &found("db", &[]), false)));
+        assert!(refused(&judge(
+            &bucket,
+            Some(&kept),
+            &found("db", &[]),
+            false
+        )));
     }
 
     #[test]
@@ -334,49 +445,99 @@ mod tests {
         let verdict = judge(&here, Some(&kept), &Found::Nothing, false);
         assert_eq!(verdict, Verdict::Refused(Refusal::FormerKey(key("db"))));
         for found in [Found::Nothing, Found::Garbled] {
-            assert_eq!(judge(&here, Some(&kept), &found, true), Verdict::Write(entry("new", &["db"])));
+            assert_eq!(
+                judge(&here, Some(&kept), &found, true),
+                Verdict::Write(entry("new", &["db"]))
+            );
         }
         // Where the entry names the new key, an operator has given his word on another host.
-        assert_eq!(judge(&here, Some(&kept), &self::found("new", &[]), false), Verdict::Cleared);
+        assert_eq!(
+            judge(&here, Some(&kept), &self::found("new", &[]), false),
+            Verdict::Cleared
+        );
     }
 
     #[test]
     fn an_entry_that_is_older_than_what_was_seen_waits_for_an_operator() {
         let (seen, here) = (kept(&place("a", "ctl")), place("a", "db"));
         let elsewhere = (Incarnation("b".to_owned()), Revision(11));
-        let went_back = Verdict::Refused(Refusal::WentBack(key("ctl")));
+        let went_back = Verdict::Refused(Refusal::FormerKey(key("ctl")));
         for position in [position(9), position(10), elsewhere] {
-            let judge = |here, found: &Found, adopting| super::judge(here, Some(&seen), found, &position, adopting);
+            let judge = |here, found: &Found, adopting| {
+                super::judge(here, Some(&seen), found, &position, adopting)
+            };
             assert_eq!(judge(&here, &found("db", &[]), false), went_back);
             assert_eq!(judge(&here, &found("db", &["old"]), false), went_back);
-            assert_eq!(judge(&here, &found("db", &[]), true), Verdict::Write(entry("db", &["ctl"])));
+            assert_eq!(
+                judge(&here, &found("db", &[]), true),
+                Verdict::Write(entry("db", &["ctl"]))
+            );
             // An entry that names that key as a former one has lost nothing.
-            assert_eq!(judge(&here, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
+            assert_eq!(
+                judge(&here, &found("db", &["ctl"]), false),
+                Verdict::Waits(entry("db", &["ctl"]))
+            );
             // The entry names the key that this host saw last.
-            assert_eq!(judge(&seen.place, &found("ctl", &[]), false), Verdict::Cleared);
+            assert_eq!(
+                judge(&seen.place, &found("ctl", &[]), false),
+                Verdict::Cleared
+            );
             let other = judge(&seen.place, &found("db", &[]), false);
             assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("db"))));
         }
-        let forgotten = KeptPlace { position: None, ..seen.clone() };
-        let verdict = super::judge(&here, Some(&forgotten), &found("db", &[]), &position(1), false);
+        let forgotten = KeptPlace {
+            position: None,
+            ..seen.clone()
+        };
+        let verdict = super::judge(
+            &here,
+            Some(&forgotten),
+            &found("db", &[]),
+            &position(1),
+            false,
+        );
         assert_eq!(verdict, Verdict::Cleared);
     }
 
     #[test]
     fn a_former_key_that_was_not_seen_free_is_not_forgotten_with_the_entry() {
         let here = place("a", "ctl");
-        let waiting = KeptPlace { former: vec![key("db")], ..kept(&here) };
+        let waiting = KeptPlace {
+            former: vec![key("db")],
+            ..kept(&here)
+        };
         let judge = |found: &Found, revision, adopting| {
             super::judge(&here, Some(&waiting), found, &position(revision), adopting)
         };
-        assert_eq!(judge(&Found::Nothing, 0, false), Verdict::Refused(Refusal::FormerKey(key("db"))));
-        assert_eq!(judge(&Found::Nothing, 0, true), Verdict::Write(entry("ctl", &["db"])));
-        assert_eq!(judge(&Found::Garbled, 11, true), Verdict::Write(entry("ctl", &["db"])));
-        assert_eq!(judge(&found("ctl", &[]), 9, false), Verdict::Refused(Refusal::WentBack(key("db"))));
-        assert_eq!(judge(&found("ctl", &[]), 9, true), Verdict::Write(entry("ctl", &["db"])));
+        assert_eq!(
+            judge(&Found::Nothing, 0, false),
+            Verdict::Refused(Refusal::FormerKey(key("db")))
+        );
+        assert_eq!(
+            judge(&Found::Nothing, 0, true),
+            Verdict::Write(entry("ctl", &["db"]))
+        );
+        assert_eq!(
+            judge(&Found::Garbled, 11, true),
+            Verdict::Write(entry("ctl", &["db"]))
+        );
+        assert_eq!(
+            judge(&found("ctl", &[]), 9, false),
+            Verdict::Refused(Refusal::FormerKey(key("db")))
+        );
+        assert_eq!(
+            judge(&found("ctl", &[]), 9, true),
+            Verdict::Write(entry("ctl", &["db"]))
+        );
         // An entry that still has the former key has lost nothing. A newer one without it is believed: the key was struck out.
-        assert_eq!(judge(&found("ctl", &["db"]), 10, false), Verdict::Waits(entry("ctl", &["db"])));
-        assert_eq!(judge(&found("ctl", &["db"]), 9, false), Verdict::Waits(entry("ctl", &["db"])));
+        assert_eq!(
+            judge(&found("ctl", &["db"]), 10, false),
+            Verdict::Waits(entry("ctl", &["db"]))
+        );
+        assert_eq!(
+            judge(&found("ctl", &["db"]), 9, false),
+            Verdict::Waits(entry("ctl", &["db"]))
+        );
         assert_eq!(judge(&found("ctl", &[]), 11, false), Verdict::Cleared);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observed_lock::{Claim, ObservedLock};
+use super::observed_lock::{Entitlement, ObservedLock};
 use super::record::HOLDERS_LIMIT;
 use super::timings::Timings;
 use crate::types::{Key, NodeId, Revision, Time};
@@ -16,20 +16,37 @@ use crate::types::{Key, NodeId, Revision, Time};
 /// at once, the first node in turn does not wait, and each other one waits for as long as it takes to hear of the claim before
 /// its own. A node need not read the lock again before its claim: the compare-and-set looks at the same place as a read would,
 /// and later.
-pub(super) fn staggered(claim: &Claim, key: &Key, node: &NodeId, seen: &ObservedLock, timings: &Timings) -> Time {
-    let details = seen.content.record().and_then(|record| record.details.as_ref());
+pub fn staggered(
+    claim: &Entitlement,
+    key: &Key,
+    node: &NodeId,
+    seen: &ObservedLock,
+    timings: &Timings,
+) -> Time {
+    let details = seen.content.details();
     if details.is_some_and(|details| details.note.next.as_ref() == Some(node)) {
         return claim.take_at;
     }
     let wait = claim.entitled_at.since_at_least(claim.take_at);
     let holders = details.map_or(&[][..], |details| &details.holders);
-    let (latest, others) = holders.split_last().map_or((None, &[][..]), |(latest, others)| (Some(latest), others));
+    let (latest, others) = holders
+        .split_last()
+        .map_or((None, &[][..]), |(latest, others)| (Some(latest), others));
     let others = &others[others.len().saturating_sub(HOLDERS_LIMIT)..];
     let known = u32::try_from(others.len()).unwrap_or(0);
-    let turns = if wait.is_zero() { timings.renew_interval } else { wait.min(timings.renew_interval) } / 2;
+    let turns = if wait.is_zero() {
+        timings.renew_interval
+    } else {
+        wait.min(timings.renew_interval)
+    } / 2;
     let longest = turns / (known + TURNS_OF_NEW_NODES + 1);
-    let step =
-        if wait.is_zero() { (seen.round_trip * CLAIM_ROUND_TRIPS).max(SHORTEST_TURN).min(longest) } else { longest };
+    let step = if wait.is_zero() {
+        (seen.round_trip * CLAIM_ROUND_TRIPS)
+            .max(SHORTEST_TURN)
+            .min(longest)
+    } else {
+        longest
+    };
     let own = match rank(others, key, node, seen.revision) {
         Some(rank) => step * rank,
         None if latest == Some(node) => step * (known + TURNS_OF_NEW_NODES),
@@ -48,24 +65,31 @@ fn rank(holders: &[NodeId], key: &Key, node: &NodeId, revision: Revision) -> Opt
 
 /// Nodes that have not held the lock yet share this many turns behind those that have, each at a moment of its own. The latest
 /// holder comes after them: it let the lock go, or is dead.
-pub(super) const TURNS_OF_NEW_NODES: u32 = 4;
+pub const TURNS_OF_NEW_NODES: u32 = 4;
 
 /// The shortest turn. Some stores take this long to notice that a write has replaced what another write rests on, and hosts that
 /// are busy differ by this much in when they see the release.
-pub(super) const SHORTEST_TURN: Duration = Duration::from_millis(30);
+pub const SHORTEST_TURN: Duration = Duration::from_millis(30);
 
 /// Round trips until the next node in turn sees a claim: the question what the release replaced, the claim, its hint, and a read.
 const CLAIM_ROUND_TRIPS: u32 = 4;
 
 /// The number of moments that the turns of new nodes are divided into.
-pub(super) const PLACES: u32 = 256;
+pub const PLACES: u32 = 256;
 
 /// A number below [`PLACES`]: FNV-1a over key, node and revision, with the final mix of murmur. It separates nodes with similar
 /// names, and nodes that meet at one revision part at the next. Many services that are free at once, which some stores give the
 /// same revision, go to different nodes.
-pub(super) fn place(key: &Key, node: &NodeId, revision: Revision) -> u32 {
-    let bytes = key.as_str().bytes().chain([0]).chain(node.as_str().bytes()).chain(revision.0.to_le_bytes());
-    let mut hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+pub fn place(key: &Key, node: &NodeId, revision: Revision) -> u32 {
+    let bytes = key
+        .as_str()
+        .bytes()
+        .chain([0])
+        .chain(node.as_str().bytes())
+        .chain(revision.0.to_le_bytes());
+    let mut hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
     (hash ^ (hash >> 16)) % PLACES
@@ -82,7 +106,11 @@ mod tests {
     #[test]
     fn a_place_is_what_fnv_1a_and_murmurs_last_mix_make_of_key_node_and_revision() {
         let place = |name, node, revision| {
-            super::place(&key(name), &NodeId::new(node).expect("a node name"), Revision(revision))
+            super::place(
+                &key(name),
+                &NodeId::new(node).expect("a node name"),
+                Revision(revision),
+            )
         };
         let places = [
             ("db", "h1", 0),
@@ -92,7 +120,10 @@ mod tests {
             ("db", "a-host.example", 1 << 40),
             ("db", "a-host.example", u64::MAX),
         ];
-        assert_eq!(places.map(|(key, node, revision)| place(key, node, revision)), [57, 60, 204, 123, 67, 165]);
+        assert_eq!(
+            places.map(|(key, node, revision)| place(key, node, revision)),
+            [57, 60, 204, 123, 67, 165]
+        );
     }
 
     #[test]
@@ -101,10 +132,15 @@ mod tests {
         let mut first = [0; 3];
         for number in 0..1000 {
             let key = key(&format!("many-{number:04}"));
-            let at = (0..3).min_by_key(|at| place(&key, &nodes[*at], Revision(1))).expect("three nodes");
+            let at = (0..3)
+                .min_by_key(|at| place(&key, &nodes[*at], Revision(1)))
+                .expect("three nodes");
             first[at] += 1;
         }
-        assert!(first.iter().all(|count| (250..=420).contains(count)), "{first:?}");
+        assert!(
+            first.iter().all(|count| (250..=420).contains(count)),
+            "{first:?}"
+        );
     }
 
     #[test]
@@ -113,17 +149,28 @@ mod tests {
         for (one, other) in [(0, 1), (0, 2), (1, 2)] {
             let places = |node: usize| (1..=4096).map(move |revision| (node, revision));
             let db = key("db");
-            let pairs = places(one).zip(places(other)).map(|((one, revision), (other, _))| {
-                (place(&db, &nodes[one], Revision(revision)), place(&db, &nodes[other], Revision(revision)))
-            });
+            let pairs = places(one)
+                .zip(places(other))
+                .map(|((one, revision), (other, _))| {
+                    (
+                        place(&db, &nodes[one], Revision(revision)),
+                        place(&db, &nodes[other], Revision(revision)),
+                    )
+                });
             let (mut meet, mut first) = (0, 0);
             for (one, other) in pairs {
                 meet += u32::from(one == other);
                 first += u32::from(one < other);
             }
             // The expected numbers are 16 and 2040 of 4096.
-            assert!((4..=32).contains(&meet), "{one} and {other} meet {meet} times");
-            assert!((1900..=2180).contains(&first), "{one} is before {other} {first} times");
+            assert!(
+                (4..=32).contains(&meet),
+                "{one} and {other} meet {meet} times"
+            );
+            assert!(
+                (1900..=2180).contains(&first),
+                "{one} is before {other} {first} times"
+            );
         }
     }
 }

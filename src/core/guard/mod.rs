@@ -1,6 +1,5 @@
 //! The guard as far as it decides: its table of leases, which deadline comes next, and the frames by which putexd asks it.
 
-pub mod agenda;
 pub mod case;
 pub mod frame;
 pub mod table;

@@ -18,9 +18,9 @@ pub const FILE: &str = "/etc/putex.kept/bound.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtBoot {
     /// The number of the file's format.
-    pub format: Format<1>,
+    pub format: Format,
     /// The mounts that the files were read from, without the root.
     pub mounts: BTreeSet<UnitName>,
-    /// The units that each service binds to its lease.
+    /// The units that each service binds to its lease: none where it is only observed.
     pub services: BTreeMap<ServiceName, BTreeSet<UnitName>>,
 }

@@ -27,17 +27,27 @@ impl Holder {
     pub fn decode(body: &[u8]) -> Self {
         let body = body.trim_ascii();
         let name = str::from_utf8(body).ok().map(str::trim);
-        let is_name = |name: &&str| name.chars().all(is_printable) && name.chars().count() <= Self::LIMIT;
+        let is_name =
+            |name: &&str| name.chars().all(is_printable) && name.chars().count() <= Self::LIMIT;
         match name.filter(is_name) {
-            Some(name) => Self { shown: name.to_owned(), is_unknown: false },
-            None => Self { shown: shown_bytes(body, Self::LIMIT), is_unknown: true },
+            Some(name) => Self {
+                shown: name.to_owned(),
+                is_unknown: false,
+            },
+            None => Self {
+                shown: shown_bytes(body, Self::LIMIT),
+                is_unknown: true,
+            },
         }
     }
 
     /// An unknown holder, shown as `what`, which must not be empty.
     #[must_use]
     pub fn unknown(what: &[u8]) -> Self {
-        Self { shown: shown_bytes(what, Self::LIMIT), is_unknown: true }
+        Self {
+            shown: shown_bytes(what, Self::LIMIT),
+            is_unknown: true,
+        }
     }
 
     /// Whether the record names nobody, so that the lock is free.
@@ -62,7 +72,11 @@ impl Holder {
     /// The holder as a node, if its name can be that of one.
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {
-        if self.is_unknown { None } else { NodeId::new(&self.shown).ok() }
+        if self.is_unknown {
+            None
+        } else {
+            NodeId::new(&self.shown).ok()
+        }
     }
 }
 
@@ -74,7 +88,10 @@ impl fmt::Display for Holder {
 
 impl From<&NodeId> for Holder {
     fn from(node: &NodeId) -> Self {
-        Self { shown: node.as_str().to_owned(), is_unknown: false }
+        Self {
+            shown: node.as_str().to_owned(),
+            is_unknown: false,
+        }
     }
 }
 
@@ -96,7 +113,12 @@ mod tests {
 
     #[test]
     fn a_name_is_short_and_can_be_printed() {
-        for (body, name) in [("h1", "h1"), (" h1\n", "h1"), ("my host", "my host"), ("k\u{f6}ln", "k\u{f6}ln")] {
+        for (body, name) in [
+            ("h1", "h1"),
+            (" h1\n", "h1"),
+            ("my host", "my host"),
+            ("k\u{f6}ln", "k\u{f6}ln"),
+        ] {
             let holder = Holder::decode(body.as_bytes());
             assert_eq!((holder.as_str(), holder.is_unknown()), (name, false));
         }
@@ -110,13 +132,19 @@ mod tests {
     fn whoever_has_no_name_is_somebody_and_shown_escaped() {
         let unknown = |body: &[u8]| {
             let holder = Holder::decode(body);
-            assert!(holder.is_unknown() && !holder.is_nobody() && holder.node().is_none(), "{holder}");
+            assert!(
+                holder.is_unknown() && !holder.is_nobody() && holder.node().is_none(),
+                "{holder}"
+            );
             holder.to_string()
         };
         assert_eq!(unknown(b"h2\nMAINPID=17\nx"), "h2\\nMAINPID=17\\nx");
         assert_eq!(unknown(b"\0"), "\\0");
         assert_eq!(unknown(b"\xff"), "\\xff");
-        assert_eq!(unknown(&[b'x'; Holder::LIMIT + 1]).chars().count(), Holder::LIMIT);
+        assert_eq!(
+            unknown(&[b'x'; Holder::LIMIT + 1]).chars().count(),
+            Holder::LIMIT
+        );
         // The unknown holder is not the one whose name looks the same.
         assert!(Holder::decode(b"\0") != *"\\0");
         assert_ne!(Holder::decode(b"\0"), Holder::decode(b"\\0"));
@@ -124,10 +152,19 @@ mod tests {
 
     #[test]
     fn only_a_node_of_ours_is_one() {
-        for (body, is_node) in
-            [("h1", true), ("my host", false), ("-x", false), ("/x", false), ("../x", true), ("", false)]
-        {
-            assert_eq!(Holder::decode(body.as_bytes()).node().is_some(), is_node, "{body}");
+        for (body, is_node) in [
+            ("h1", true),
+            ("my host", false),
+            ("-x", false),
+            ("/x", false),
+            ("../x", true),
+            ("", false),
+        ] {
+            assert_eq!(
+                Holder::decode(body.as_bytes()).node().is_some(),
+                is_node,
+                "{body}"
+            );
         }
     }
 }

@@ -1,60 +1,51 @@
-//! What a mount unit mounts, and whether its block devices are in use: the guard sees that, and tells it to putexd, which can open no
-//! device.
+//! Mounts: putexd, which can open no device, has the guard look whether what a unit had mounted is unmounted.
 
 use serde::{Deserialize, Serialize};
 
-/// By what the source of a mount is found.
+/// What a mount unit is to mount, as PID 1 tells while it is not mounted. While it is mounted PID 1 tells what the kernel
+/// says, where a bind mount looks like one of the whole device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceName {
+pub struct MountUnit {
+    /// `Where=`.
+    pub place: String,
     /// `What=`.
     pub what: String,
-    /// Whether `Options=` says that it is a folder, whose file system is mounted otherwise.
-    pub is_bind: bool,
-    /// What the kernel named as its source while it was mounted, if it was seen then.
-    pub was: Option<String>,
+    /// `Options=`.
+    pub options: String,
 }
 
-impl SourceName {
-    /// The most bytes of each name: no longer one can be mounted.
-    pub const LIMIT_BYTES: usize = 4096;
-
-    /// Whether no name is too long.
-    #[must_use]
-    pub fn is_short(&self) -> bool {
-        [Some(&self.what), self.was.as_ref()].into_iter().flatten().all(|name| name.len() <= Self::LIMIT_BYTES)
-    }
-}
-
-/// What a unit mounts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
-    /// The block devices that it may be on.
-    pub devices: Vec<Device>,
-    /// Whether it is a file, which the kernel sees as a loop device for as long as it is mounted.
-    pub is_file: bool,
-    /// Whether it is a folder, whose file system is mounted otherwise.
-    pub is_bind: bool,
-}
-
-/// A block device.
+/// A mount, as the kernel shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// Where it was found.
-    pub path: String,
-    /// major:minor.
+pub struct Mount {
+    /// major:minor of the file system. Of some, such as btrfs, it is not that of the device.
     pub number: String,
-    /// Whether a file system uses it.
-    pub claim: Claim,
+    /// The part of the file system that is mounted.
+    pub root: String,
+    /// The mount point.
+    pub place: String,
+    /// The file system's type.
+    pub kind: String,
+    /// What is mounted: a device, an export, or just a word.
+    pub source: String,
+    /// The options of the mount, and those of its file system, separated by commas.
+    pub options: String,
 }
 
-/// Whether a file system uses a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Claim {
-    /// No file system uses it.
-    Free,
-    /// A file system uses it, or something else claims it for itself.
-    Busy,
-    /// It cannot be opened, as a DRBD device that is secondary, or it belongs to another block device.
-    Unknown,
+impl Mount {
+    /// Whether it is the same part of the same file system. The number alone does not tell, because the numbers of file
+    /// systems without a device are used again at once.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.number == other.number
+            && self.root == other.root
+            && self.kind == other.kind
+            && self.source == other.source
+    }
+
+    /// Whether the source tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
+    /// use to another host, and its number is given to the next one.
+    #[must_use]
+    pub fn has_identity(&self) -> bool {
+        self.source != self.kind && self.source != "none"
+    }
 }

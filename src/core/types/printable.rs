@@ -5,8 +5,10 @@
 //! own, and characters that change the direction of writing make a line say something else. So all such text goes through
 //! [`printable`] or [`shortened`] on its way to the journal, the bus, a terminal or systemd's status line.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fmt::Write as _;
+
+use serde::{Deserialize, Deserializer};
 
 /// `text` with each character that cannot be printed written as an escape: `\n`, `\u{1b}` and so on. A backslash stays as it is.
 #[must_use]
@@ -32,13 +34,50 @@ pub fn printable_lines(text: &str) -> String {
     lines.join("\n")
 }
 
+/// The text of an error and of all its causes, on one line.
+#[must_use]
+pub fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// [`printable`], and at most `limit` characters long. An ellipsis at the end tells that something was left out.
 #[must_use]
 pub fn shortened(text: &str, limit: usize) -> String {
     // Text that is cut anyway is not read to its end, which may be a megabyte away: no character becomes shorter when it is
     // escaped.
-    let whole = text.char_indices().nth(limit + 1).map_or(text, |(end, _)| &text[..end]);
+    let whole = text
+        .char_indices()
+        .nth(limit + 1)
+        .map_or(text, |(end, _)| &text[..end]);
     cut(&printable(whole), limit)
+}
+
+/// The most characters of an operator's free text, so that a record of a lock stays small.
+const TEXT_LIMIT: usize = 256;
+
+/// For serde: a text that is printable and short, whatever the writer has sent.
+pub(crate) fn short_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    String::deserialize(from).map(|text| short(&text))
+}
+
+/// For serde: [`short_text`], if there is one.
+pub(crate) fn short_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.as_deref().map(short))
+}
+
+/// An operator's text as a record can have it.
+pub(crate) fn short(text: &str) -> String {
+    shortened(text, TEXT_LIMIT)
 }
 
 /// Bytes as text of at most `limit` characters. Bytes that are not UTF-8 are written `\xff`.
@@ -54,6 +93,16 @@ pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
     cut(&shown, limit)
 }
 
+/// `a, b, c and 5 more`: the first `limit` of `names`, and how many others there are.
+#[must_use]
+pub fn first_named<T: Borrow<str>>(names: &[T], limit: usize) -> String {
+    let shown = names[..names.len().min(limit)].join(", ");
+    match names.len().saturating_sub(limit) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Whether a character can be shown as it is wherever text is shown.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
@@ -64,7 +113,10 @@ fn cut(text: &str, limit: usize) -> String {
     if text.chars().nth(limit).is_none() {
         return text.to_owned();
     }
-    text.chars().take(limit.saturating_sub(1)).chain(['…']).collect()
+    text.chars()
+        .take(limit.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }
 
 #[cfg(test)]
@@ -76,10 +128,19 @@ mod tests {
     #[test]
     fn what_a_terminal_a_bus_or_systemd_would_obey_is_shown() {
         assert_eq!(printable("h2\nMAINPID=17"), "h2\\nMAINPID=17");
-        assert_eq!(printable("\u{1b}[31m\0\u{9b}\u{7f}"), "\\u{1b}[31m\\0\\u{9b}\\u{7f}");
-        assert_eq!(printable("a\u{202e}b\u{feff}\u{2028}"), "a\\u{202e}b\\u{feff}\\u{2028}");
+        assert_eq!(
+            printable("\u{1b}[31m\0\u{9b}\u{7f}"),
+            "\\u{1b}[31m\\0\\u{9b}\\u{7f}"
+        );
+        assert_eq!(
+            printable("a\u{202e}b\u{feff}\u{2028}"),
+            "a\\u{202e}b\\u{feff}\\u{2028}"
+        );
         for plain in ["", "h1", "k\u{f6}ln \"it's\" \\x41", "\u{4e2d}"] {
-            assert!(matches!(printable(plain), Cow::Borrowed(text) if text == plain), "{plain}");
+            assert!(
+                matches!(printable(plain), Cow::Borrowed(text) if text == plain),
+                "{plain}"
+            );
         }
         assert_eq!(printable_lines("a\tb\nc\r\n"), "a\\tb\nc\\r\n");
     }
@@ -91,6 +152,14 @@ mod tests {
         assert_eq!(shortened("\n\n\n", 4), "\\n\\…");
         assert_eq!(shown_bytes(b"a\xff\x1b\xc3\xb6", 20), "a\\xff\\u{1b}\u{f6}");
         assert_eq!(shown_bytes(&[b'x'; 1000], 3), "xx…");
+    }
+
+    #[test]
+    fn as_many_are_named_as_there_is_room_for_and_the_others_are_counted() {
+        let names = ["a", "b", "c"];
+        let shown = [3, 2, 1].map(|limit| first_named(&names, limit));
+        assert_eq!(shown, ["a, b, c", "a, b and 1 more", "a and 2 more"]);
+        assert_eq!(first_named::<&str>(&[], 2), "");
     }
 
     proptest! {

@@ -33,7 +33,9 @@ pub fn milliseconds(span: Duration) -> u64 {
 /// Text for a time in seconds since 1970: `2026-11-22T07:49:47Z`.
 #[must_use]
 pub fn date(seconds: u64) -> String {
-    let date = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let date = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     date.map_or_else(|| "an unknown time".to_owned(), |date| date.to_string())
 }
 
@@ -46,7 +48,10 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     if text.trim_start().starts_with('-') || text.contains("ago") {
         return Err(format!("the span of time {text:?} is negative: {REMEDY}"));
     }
-    if !text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, ' ' | '.' | 'µ')) {
+    if !text
+        .chars()
+        .all(|character| character.is_ascii_alphanumeric() || matches!(character, ' ' | '.' | 'µ'))
+    {
         return Err(format!("{text:?} is not a span of time: {REMEDY}"));
     }
     if !text.chars().any(char::is_alphabetic) {
@@ -83,13 +88,20 @@ mod tests {
 
     #[test]
     fn lengths_are_strict() {
-        for (text, expected) in
-            [("3s", 3000), ("500ms", 500), ("1min 30s", 90_000), ("1.5s", 1500), ("2h", 7_200_000), ("2 min", 120_000)]
-        {
+        for (text, expected) in [
+            ("3s", 3000),
+            ("500ms", 500),
+            ("1min 30s", 90_000),
+            ("1.5s", 1500),
+            ("2h", 7_200_000),
+            ("2 min", 120_000),
+        ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(expected)), "{text}");
         }
-        for text in ["", "3", "-3s", "3s ago", "1d", "1 month", "01:30:00", "1h, 2min", "+3s", "P1D", "PT3S", "s", "∞"]
-        {
+        for text in [
+            "", "3", "-3s", "3s ago", "1d", "1 month", "01:30:00", "1h, 2min", "+3s", "P1D",
+            "PT3S", "s", "∞",
+        ] {
             assert!(parse(text).is_err(), "{text:?} must be refused");
         }
     }

@@ -18,7 +18,11 @@ impl StoreAddress {
     /// of them at once. The content of a store does not tell, because a copy has the same.
     #[must_use]
     pub fn leads_to_that_of(&self, other: &Self) -> bool {
-        self.what == other.what && self.servers.iter().any(|server| other.servers.contains(server))
+        self.what == other.what
+            && self
+                .servers
+                .iter()
+                .any(|server| other.servers.contains(server))
     }
 }
 
@@ -33,7 +37,10 @@ mod tests {
     use super::*;
 
     fn address(what: &str, servers: &[&str]) -> StoreAddress {
-        StoreAddress { what: what.to_owned(), servers: servers.iter().map(|&server| server.to_owned()).collect() }
+        StoreAddress {
+            what: what.to_owned(),
+            servers: servers.iter().map(|&server| server.to_owned()).collect(),
+        }
     }
 
     #[test]
@@ -44,7 +51,11 @@ mod tests {
             (address("etcd, prefix /a", &["z"]), false),
             (address("etcd, prefix /b", &["x", "y"]), false),
         ] {
-            assert_eq!((other.leads_to_that_of(&kept), kept.leads_to_that_of(&other)), (same, same), "{other}");
+            assert_eq!(
+                (other.leads_to_that_of(&kept), kept.leads_to_that_of(&other)),
+                (same, same),
+                "{other}"
+            );
         }
     }
 }

@@ -4,9 +4,6 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
-const GROUP_OR_OTHERS: u32 = 0o077;
-const OTHERS_AND_GROUP_WRITE: u32 = 0o027;
 const ROOT: u32 = 0;
 
 /// Owner and mode of a file or folder.
@@ -20,18 +17,19 @@ pub struct Rights {
 
 impl From<&Metadata> for Rights {
     fn from(found: &Metadata) -> Self {
-        Self { owner: found.uid(), mode: found.mode() }
+        Self {
+            owner: found.uid(),
+            mode: found.mode(),
+        }
     }
 }
 
 /// Why a file or folder is not obeyed, with the remedy first: others than root and `me` may change it. `None`: it is obeyed.
 #[must_use]
 pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
-    let found = found.into();
-    why_foreign(path, found, me).or_else(|| {
-        let why = format!("others than its owner may change it (mode {:04o})", mode(found));
-        (found.mode & GROUP_OR_OTHERS_WRITE != 0).then(|| format!("run \"chmod go-w {}\": {why}", path.display()))
-    })
+    let remedy = format!("run \"chmod go-w {}\"", path.display());
+    let what = "others than its owner may change it";
+    refused(path, found.into(), me, (0o022, &remedy, what))
 }
 
 /// Whether a service's file is a mask, which says that the service is not there and hides files of its name in later directories:
@@ -39,44 +37,32 @@ pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<
 #[must_use]
 pub fn is_mask(path: &Path, me: u32) -> bool {
     fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
-        || fs::metadata(path)
-            .is_ok_and(|found| found.is_file() && found.len() == 0 && why_not_obeyed(path, &found, me).is_none())
+        || fs::metadata(path).is_ok_and(|found| {
+            found.is_file() && found.len() == 0 && why_not_obeyed(path, &found, me).is_none()
+        })
 }
 
 /// Why a file must not be used for a secret, with the remedy first. `None`: it may be used.
 #[must_use]
 pub fn why_no_secret(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
-    let found = found.into();
-    why_foreign(path, found, me).or_else(|| {
-        let why = format!("others than its owner may use the secret (mode {:04o})", mode(found));
-        (found.mode & GROUP_OR_OTHERS != 0).then(|| format!("run \"chmod 600 {}\": {why}", path.display()))
-    })
+    let remedy = format!("run \"chmod 600 {}\"", path.display());
+    let what = "others than its owner may use the secret";
+    refused(path, found.into(), me, (0o077, &remedy, what))
 }
 
-/// As [`why_no_secret`], for a credential that systemd has put in place: its list of the users that may read the file shows as a
-/// right of the group.
-#[must_use]
-pub fn why_no_credential(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
-    let found = found.into();
-    let remedy = "have systemd put it there, with LoadCredential=";
-    if !is_ours(found, me) {
-        return Some(format!("{remedy}: {} belongs to the user {}", path.display(), found.owner));
+fn refused(
+    path: &Path,
+    found: Rights,
+    me: u32,
+    (bits, remedy, what): (u32, &str, &str),
+) -> Option<String> {
+    let (path, owner, mode) = (path.display(), found.owner, found.mode & 0o7777);
+    if owner != ROOT && owner != me {
+        return Some(format!(
+            "run \"chown root {path}\": it belongs to the user {owner}"
+        ));
     }
-    let open = found.mode & OTHERS_AND_GROUP_WRITE != 0;
-    open.then(|| format!("{remedy}: others may use {} (mode {:04o})", path.display(), mode(found)))
-}
-
-fn why_foreign(path: &Path, found: Rights, me: u32) -> Option<String> {
-    let user = found.owner;
-    (!is_ours(found, me)).then(|| format!("run \"chown root {}\": it belongs to the user {user}", path.display()))
-}
-
-fn is_ours(found: Rights, me: u32) -> bool {
-    found.owner == ROOT || found.owner == me
-}
-
-fn mode(found: Rights) -> u32 {
-    found.mode & 0o7777
+    (mode & bits != 0).then(|| format!("{remedy}: {what} (mode {mode:04o})"))
 }
 
 #[cfg(test)]
@@ -100,7 +86,11 @@ mod tests {
         fs::write(&path, "").expect("a file");
         chown(&path, owner, None).expect("it is given away");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
-        let words = judge(&path, (&fs::metadata(&path).expect("it is there")).into(), me());
+        let words = judge(
+            &path,
+            (&fs::metadata(&path).expect("it is there")).into(),
+            me(),
+        );
         words.map(|words| words.replace(&folder.path().display().to_string(), ""))
     }
 
@@ -111,7 +101,12 @@ mod tests {
         }
         for bad in [0o664, 0o646, 0o620] {
             let words = judged(why_not_obeyed, bad, None).expect("refused");
-            assert_eq!(words, format!("run \"chmod go-w /f\": others than its owner may change it (mode {bad:04o})"));
+            assert_eq!(
+                words,
+                format!(
+                    "run \"chmod go-w /f\": others than its owner may change it (mode {bad:04o})"
+                )
+            );
         }
     }
 
@@ -124,13 +119,11 @@ mod tests {
             let words = judged(why_no_secret, bad, None).expect("refused");
             assert_eq!(
                 words,
-                format!("run \"chmod 600 /f\": others than its owner may use the secret (mode {bad:04o})")
+                format!(
+                    "run \"chmod 600 /f\": others than its owner may use the secret (mode {bad:04o})"
+                )
             );
         }
-        // systemd gives the user of a service the right to read it by an access control list, which shows as a right of the
-        // group.
-        assert_eq!(judged(why_no_credential, 0o440, None), None);
-        assert!(judged(why_no_credential, 0o444, None).is_some_and(|words| words.contains("LoadCredential=")));
     }
 
     #[test]
@@ -143,6 +136,5 @@ mod tests {
             let words = judged(judge, 0o600, Some(12345)).expect("refused");
             assert_eq!(words, "run \"chown root /f\": it belongs to the user 12345");
         }
-        assert!(judged(why_no_credential, 0o400, Some(12345)).is_some());
     }
 }

@@ -1,104 +1,139 @@
-//! The host's side of `putexctl doctor`: what on this host keeps services from being run or taken over, with its remedy. systemd
-//! and the kernel are asked, and nothing is changed.
+//! `putexctl doctor`: what of the store and of this host keeps services from being run or taken over, each with its remedy. Nothing is
+//! changed but one value that nobody reads, which is written to the store.
 
-mod clock;
-mod others;
-mod parts;
+mod host;
+mod store;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 
-use super::described;
-use crate::audit::{self, Finding};
-use crate::config::Settings;
-use crate::host::cgroup::Hierarchy;
-use crate::types::span::rounded;
+use serde::Serialize;
 
-/// What is known of the host.
-#[derive(Debug, Default)]
-pub(super) struct Host {
-    /// What is as it is, each with the word that its line begins with, which is `warning` where it should not be so.
-    pub(super) facts: Vec<(&'static str, String)>,
-    /// What is wrong, as sentences without a full stop that begin with the remedy.
-    pub(super) findings: Vec<String>,
+use super::ask::Bus;
+use super::output::{Failure, Screen, Style, print_json, width};
+use super::store::load;
+use super::texts::grouped;
+use crate::command_line::exit;
+use crate::config::FenceSettings;
+use crate::types::{NodeId, first_named};
+
+/// How many services and units a line names.
+const NAMED: usize = 6;
+
+/// What a line tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Weight {
+    Fact,
+    /// It keeps services from being run here.
+    Wrong,
+    /// It should not be so.
+    Warning,
 }
 
-impl Host {
-    /// The lines to print, and whether something was found.
-    pub(super) fn lines(self) -> (Vec<(&'static str, String)>, bool) {
-        let is_found = !self.findings.is_empty();
-        let is_well = !is_found && self.facts.iter().all(|(name, _)| *name != "warning");
-        let well = is_well.then(|| ("host", "nothing was found that is wrong with this host".to_owned()));
-        let findings = self.findings.into_iter().map(|text| ("finding", text));
-        (findings.chain(self.facts).chain(well).collect(), is_found)
-    }
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Line {
+    level: Weight,
+    /// What was found; what to do comes first where it is no fact.
+    text: String,
 }
 
-/// Looks at this host. With another root than `/` the configuration is that of another host, and nothing is looked at.
-pub(super) async fn host(root: &Path, settings: &Settings) -> Host {
-    let mut host = Host::default();
-    if root != Path::new("/") {
-        host.facts.push(("host", "not looked at: --root names the files of another host".to_owned()));
-        return host;
+/// All that was found, as `--json` prints it.
+#[derive(Debug, Default, Serialize)]
+struct Diagnosis {
+    lines: Vec<Line>,
+}
+
+impl Diagnosis {
+    fn add(&mut self, level: Weight, text: &str) {
+        let text = text.replace('\n', " ");
+        self.lines.push(Line { level, text });
     }
-    host.facts.push(("version", format!("putexctl {}", env!("CARGO_PKG_VERSION"))));
-    match audit::connect().await {
-        Err(reason) => host.findings.push(format!("run putexctl where systemd can be asked: {reason}")),
-        Ok(systemd) => {
-            parts::look(&systemd, &mut host).await;
-            match audit::units(&systemd, settings, true).await {
-                Ok(found) => host.findings.extend(untold(found).await),
-                Err(reason) => host.findings.push(format!("run this again: the units were not looked at: {reason}")),
-            }
+
+    fn fact(&mut self, text: impl AsRef<str>) {
+        self.add(Weight::Fact, text.as_ref());
+    }
+
+    fn warn(&mut self, text: impl AsRef<str>) {
+        self.add(Weight::Warning, text.as_ref());
+    }
+
+    fn wrong(&mut self, text: impl AsRef<str>) {
+        self.add(Weight::Wrong, text.as_ref());
+    }
+
+    /// What many services have alike is told once.
+    fn warn_of(&mut self, found: impl IntoIterator<Item = (String, &'static str)>) {
+        for (text, services) in grouped(found) {
+            self.warn(format!("{}: {text}", first_named(&services, NAMED)));
         }
     }
-    others::look(settings, &mut host).await;
-    watchdog(settings, &mut host);
-    if let Err(error) = Hierarchy::that_kills() {
-        host.findings.push(format!("{error}; no lease can be held on this host"));
+
+    fn is_wrong(&self) -> bool {
+        self.lines.iter().any(|line| line.level == Weight::Wrong)
     }
-    clock::look(&mut host).await;
-    host
-}
 
-/// What putexd, if it runs, does not tell of the same units itself.
-async fn untold(found: Vec<Finding>) -> Vec<String> {
-    let running = described().await.unwrap_or_default().services;
-    let is_told = |Finding { service, text, .. }: &Finding| {
-        running.iter().any(|status| {
-            status.service == service.as_str() && (status.hindrance == *text || status.remarks.contains(text))
-        })
-    };
-    let untold = found.into_iter().filter(|finding| !is_told(finding));
-    untold.map(|Finding { service, text, .. }| format!("{service}: {text}")).collect()
-}
-
-fn watchdog(settings: &Settings, host: &mut Host) {
-    let Some(watchdog) = &settings.watchdog else {
-        host.facts.push(("watchdog", "none is configured; see watchdog-device in putexd.toml(5)".to_owned()));
-        return;
-    };
-    let (device, timeout) = (watchdog.device.display(), rounded(watchdog.timeout));
-    host.facts.push(("watchdog", format!("{device}, which resets this host after {timeout} without a keep-alive")));
-    if let Err(error) = watchdog.device.metadata() {
-        host.findings.push(format!("load the driver of {device}, or correct watchdog-device in putexd.toml: {error}"));
+    fn screen(&mut self, width: Option<usize>) -> Screen {
+        let mut screen = Screen::new(width);
+        self.lines.sort_by_key(|line| line.level);
+        for line in &self.lines {
+            let (mark, style) = match line.level {
+                Weight::Fact => ("  ", Style::Plain),
+                Weight::Wrong => ("× ", Style::Bad),
+                Weight::Warning => ("! ", Style::Notable),
+            };
+            screen.sentence(mark, &line.text, style);
+        }
+        screen
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Looks, and prints what was found.
+pub(super) async fn run(root: &Path, json: bool) -> Result<(), Failure> {
+    let settings = load(root)?;
+    let mut report = Diagnosis::default();
+    // With another root the files are those of another host.
+    let is_here = root == Path::new("/");
+    let daemon = if is_here {
+        Bus::described().await.ok()
+    } else {
+        None
+    };
+    let looked = store::look(&settings, &mut report).await;
+    report.warn_of(settings.services.iter().filter_map(|service| {
+        let text = unfenced(&service.fence, &settings.node)?;
+        Some((service.name.to_string(), text))
+    }));
+    if settings.seal_key.is_none() {
+        report.warn(
+            "have one seal-key on all hosts, see putexd.toml(5): this host seals no records, so that whoever may write to the store can \
+             have two hosts run a unit",
+        );
+    }
+    if is_here {
+        host::look(&settings, daemon.as_ref(), &mut report).await;
+    }
+    if json {
+        print_json(&report)?;
+    } else {
+        report.screen(width()).show()?;
+    }
+    looked?;
+    Failure::end(if report.is_wrong() { exit::REFUSED } else { 0 })
+}
 
-    #[test]
-    fn a_host_without_a_fault_says_so_and_a_fault_comes_first() {
-        let facts = vec![("version", "putexctl 1".to_owned())];
-        let host = |findings: &[&str]| Host {
-            facts: facts.clone(),
-            findings: findings.iter().map(|text| (*text).to_owned()).collect(),
-        };
-        let well = ("host", "nothing was found that is wrong with this host".to_owned());
-        assert_eq!(host(&[]).lines(), ([facts.clone(), vec![well]].concat(), false));
-        let (lines, is_found) = host(&["do this: it is wrong"]).lines();
-        assert_eq!((lines[0].clone(), is_found), (("finding", "do this: it is wrong".to_owned()), true));
-        assert_eq!(lines.len(), 2);
+/// What keeps a former holder from being fenced.
+fn unfenced(fence: &FenceSettings, node: &NodeId) -> Option<&'static str> {
+    if fence.others.is_none() {
+        Some("no fencing; see [fence] in putexd.toml(5)")
+    } else if fence.hosts.is_empty() {
+        Some(
+            "name all hosts in [fence] hosts: without it whoever can write to the store can have any host fenced",
+        )
+    } else if !fence.hosts.contains(node) {
+        Some("add this host to [fence] hosts on all hosts: it is not fenced without that")
+    } else {
+        None
     }
 }

@@ -1,79 +1,63 @@
 //! Carries out the election's actions. What can hang runs in a task of its own, whose outcome comes back as an event.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::registration;
 use super::{Service, Told};
-use crate::daemon::fence::Fencer;
-use crate::daemon::observation::observation;
-use crate::daemon::unit_control::Limit;
-use crate::daemon::{fence, registration};
-use crate::election::{Action, Event, GuardRequest, ReadId, State, Waiting, WriteRequest, WriteResult};
-use crate::metrics;
+use crate::daemon::local::fence;
+use crate::daemon::local::fence::Fencer;
+use crate::daemon::store_access::observation::observation;
+use crate::election::{
+    Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult,
+};
 use crate::store::{Attempt, StoreError, WriteOutcome};
-use crate::types::{Key, Revision, Time};
+use crate::task::OwnedTask;
+use crate::types::{Instance, Revision, Time};
 
-/// A start that was prepared so long ago is prepared again.
-const PREPARED_FOR: Duration = Duration::from_millis(500);
+/// What is under way for the election.
+#[derive(Default)]
+pub(super) struct Work {
+    /// Counts the starts and proven stops. A look that began before one of them says nothing after it.
+    pub(super) epoch: Arc<AtomicU64>,
+    /// The start or the stop of the units that is under way. One ends the other.
+    task: Option<OwnedTask>,
+    /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
+    /// been closed since.
+    stops: u64,
+    /// The number of the last stop that has its proof; 0 once that proof is taken.
+    proven: Arc<AtomicU64>,
+}
 
-/// What the journal was last told of a lock that cannot be read.
-#[derive(Debug, Default)]
-pub(super) struct Unreadable(Mutex<Option<String>>);
-
-impl Unreadable {
-    /// Tells the journal each change once. That the store is out of reach is told by its connection, for all services.
-    fn tell(&self, key: &Key, error: Option<&StoreError>) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match error {
-            None => {
-                if told.take().is_some() {
-                    tracing::info!("the lock {key} can be read again");
-                }
-            }
-            // Nor does each service tell that there is no store.
-            Some(StoreError::Unreachable(why) | StoreError::Missing(why)) => {
-                tracing::debug!("failed to read the lock {key}: {why}");
-            }
-            Some(error) => {
-                let why = format!("failed to read the lock {key}: {error}; nothing starts here before it can be read");
-                if told.as_ref() != Some(&why) {
-                    tracing::warn!("{why}");
-                    *told = Some(why);
-                }
-            }
-        }
+impl Work {
+    pub(super) fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(super) fn told(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
+    pub(super) fn takes_proof(&self) -> bool {
+        let proven = self.proven.swap(0, Ordering::AcqRel);
+        proven != 0 && proven == self.stops
     }
 }
 
 impl Service {
     pub(super) fn carry_out(&mut self, action: Action) {
+        // A service that is only observed reads, and tells of what it sees, whatever the election asks for.
+        if self.settings.observes() && !matches!(action, Action::Read { .. } | Action::Report(_)) {
+            return;
+        }
         match action {
-            Action::Read { id, before } => {
-                self.read(id, before);
-                if before.is_some() {
-                    // This read verifies a release (verified release, K4), and the claim that follows it may entitle at once.
-                    self.prepare();
-                }
-            }
-            Action::Write(request) => {
-                self.write(*request);
-                let waiting = self.election.waiting(self.host.machine.now());
-                if matches!(waiting, Some(Waiting::Claim | Waiting::LastWrite)) {
-                    self.prepare();
-                }
-            }
+            Action::Read { id, before } => self.read(id, before),
+            Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
-                let vet = registration::vet(self.host.clone(), Arc::clone(&self.settings), self.places.clone());
-                self.answer(async move { Event::Vetted { instance, result: in_words(vet.await) } });
+                let vet = registration::vet(self.host.clone(), self.shown.subscribe());
+                self.take_step(instance, Step::Vet, vet);
             }
             Action::Fence { instance, hosts } => {
                 let fencer = Fencer {
@@ -83,63 +67,85 @@ impl Service {
                     machine: Arc::clone(&self.host.machine),
                     fencings: self.host.fencings.clone(),
                 };
-                self.answer(async move { Event::Fenced { instance, result: in_words(fencer.fence(&hosts).await) } });
-            }
-            Action::Unfence { instance } => {
-                let (systemd, settings) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
-                self.answer(async move {
-                    Event::Unfenced { instance, result: in_words(fence::unfence(&*systemd, &settings).await) }
-                });
+                self.take_step(
+                    instance,
+                    Step::Fence,
+                    async move { fencer.fence(&hosts).await },
+                );
             }
             Action::Start { instance, token: _ } => {
                 let (units, limit) = (self.units.clone(), self.settings.start_limit);
-                let start = async move { Event::Started { instance, result: in_words(units.start(limit).await) } };
-                self.start = Some(self.answer(start).into());
+                let (systemd, fence) =
+                    (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                let start = async move {
+                    fence::unfence(&*systemd, &fence).await?;
+                    units.start(limit).await
+                };
+                let start = self.take_step(instance, Step::Start, start);
+                self.work.task = Some(start.into());
             }
             Action::Stop { kill_at } => self.stop(kill_at),
-            Action::Persist(memory) => self.host.machine.keep(&self.settings, self.without_left_store(memory)),
+            Action::Persist(memory) => self.keep(memory),
             Action::Report(transition) => self.report(&transition),
-            Action::Alarm(alarm) => self.alarm(&alarm),
+            Action::Alarm(alarm) => self.alarm(alarm),
         }
+    }
+
+    fn take_step(
+        &self,
+        instance: Instance,
+        step: Step,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) -> JoinHandle<()> {
+        self.answer(async move {
+            Event::Answered {
+                instance,
+                step,
+                result: work.await,
+            }
+        })
     }
 
     /// Runs `work` in a task of its own, and gives its event to the election.
     fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
+        self.later(async { Some(Told::Event(work.await)) })
+    }
+
+    /// Runs `work` in a task of its own. What it returns comes back as a message.
+    pub(super) fn later(
+        &self,
+        work: impl Future<Output = Option<Told>> + Send + 'static,
+    ) -> JoinHandle<()> {
         let inbox = self.inbox.clone();
         self.host.machine.spawn(Box::pin(async move {
-            let event = work.await;
-            // The message is lost if the service has ended, and nobody needs it then.
-            let _ = inbox.tell(Told::Event(event)).await;
+            if let Some(told) = work.await {
+                inbox.tell(told).await;
+            }
         }))
     }
 
     fn read(&self, id: ReadId, before: Option<Revision>) {
         let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
         let limit = self.settings.timings.call_limit();
-        let unreadable = Arc::clone(&self.unreadable);
-        self.answer(async move {
-            let answer = match timeout(limit, store.read(&key, before)).await {
-                Ok(read) => {
-                    unreadable.tell(&key, read.as_ref().err());
-                    read.ok().map(observation)
+        self.later(async move {
+            let (answer, unreadable) = match timeout(limit, store.read(&key, before)).await {
+                Ok(Ok(read)) => (Some(observation(read)), None),
+                Err(_) | Ok(Err(StoreError::Unreachable(_) | StoreError::Missing(_))) => {
+                    (None, None)
                 }
-                Err(_) => None,
+                Ok(Err(error)) => {
+                    let why = format!(
+                        "failed to read the lock {key}: {error}; nothing starts here before it can be read"
+                    );
+                    (None, Some(why))
+                }
             };
-            match before {
+            let event = match before {
                 None => Event::Read { id, answer },
                 Some(_) => Event::Replaced { id, answer },
-            }
+            };
+            Some(Told::Read(event, unreadable))
         });
-    }
-
-    /// Prepares a start, because one may follow the answer of the store.
-    fn prepare(&mut self) {
-        let now = self.host.machine.now();
-        if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
-            self.prepared = Some(now);
-            let units = self.units.clone();
-            self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
-        }
     }
 
     fn write(&self, request: WriteRequest) {
@@ -147,10 +153,20 @@ impl Service {
         let limit = self.settings.timings.call_limit();
         // A claim is no renewal.
         let is_renewal = !matches!(self.election.state(), State::NoStore | State::Standby);
-        let renewal = is_renewal.then(|| self.metrics.renewal());
+        let renewal = is_renewal.then(|| (self.host.metrics.clone(), Instant::now()));
         self.answer(async move {
-            let WriteRequest { base, incarnation, write, record } = request;
-            let attempt = Attempt { base, incarnation, write, value: record.encode() };
+            let WriteRequest {
+                base,
+                incarnation,
+                write,
+                record,
+            } = request;
+            let attempt = Attempt {
+                base,
+                incarnation,
+                write,
+                value: record.encode(),
+            };
             let result = match timeout(limit, store.compare_and_set(&key, &attempt)).await {
                 Ok(WriteOutcome::Won(revision)) => WriteResult::Won(revision),
                 Ok(WriteOutcome::Conflict) => WriteResult::Conflict,
@@ -160,12 +176,8 @@ impl Service {
                 }
                 Err(_) => WriteResult::Unknown,
             };
-            if let Some(renewal) = renewal {
-                renewal.ends(match result {
-                    WriteResult::Won(_) => metrics::Result::Won,
-                    WriteResult::Conflict => metrics::Result::Conflict,
-                    WriteResult::Unknown => metrics::Result::Unknown,
-                });
+            if let Some((metrics, sent)) = renewal {
+                metrics.renewed(sent, &result);
             }
             Event::Written { write, result }
         });
@@ -180,24 +192,15 @@ impl Service {
     }
 
     fn stop(&mut self, kill_at: Option<Time>) {
-        (self.start, self.stop) = (None, None);
-        self.stops += 1;
-        let (units, proven, inbox, stop) =
-            (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
-        let waiting = self.election.waiting(self.host.machine.now());
-        let fails_at = waiting.and_then(|waiting| waiting.fails_at(self.settings.timings.stop_budget));
-        let limit = fails_at.map(|at| Limit { at, settings: self.shown.subscribe() });
-        let task = self.host.machine.spawn(Box::pin(async move {
-            units.stop(kill_at, limit).await;
+        self.work.task = None;
+        self.work.stops += 1;
+        let (proven, stop) = (Arc::clone(&self.work.proven), self.work.stops);
+        let units = self.units.clone();
+        let task = self.later(async move {
+            units.stop(kill_at).await;
             proven.fetch_max(stop, Ordering::AcqRel);
-            // The message is lost if the service has ended, and nobody needs it then.
-            let _ = inbox.tell(Told::Proven).await;
-        }));
-        self.stop = Some(task.into());
+            Some(Told::Proven)
+        });
+        self.work.task = Some(task.into());
     }
-}
-
-/// An outcome as the election takes it, which only tells the reason of a failure.
-fn in_words<E: std::error::Error>(outcome: Result<(), E>) -> Result<(), String> {
-    outcome.map_err(|error| error.to_string())
 }

@@ -1,293 +1,251 @@
 //! The alarms of a service: how they are raised, and when they are over.
 
+use std::mem::take;
 use std::time::Duration;
 
-use super::{Service, Standpoint};
-use crate::cluster::alarm::AlarmStatus;
-use crate::cluster::history::What;
-use crate::daemon::restarts::service_time;
-use crate::election::{Heard, Hindrance, Stage, State, Waiting};
-use crate::journal::{self, Alarm};
-use crate::types::{FencingToken, Time, span};
+use tokio::time::{Instant, sleep, timeout};
 
-/// How often a service fails, here or as far as tenures show elsewhere, before that is an alarm.
+use super::{Host, Reason, Service, Told, UnitControl, names};
+use crate::config::ServiceSettings;
+use crate::daemon::local::alarms::AlarmsOf;
+use crate::election::{Heard, State, rounded};
+use crate::facts::alarm::{AlarmKind, Problem, StopFailure};
+use crate::facts::{At, Bar, FailedRun, Wait};
+use crate::guard_client::GuardClient;
+use crate::journal::LockFields;
+use crate::types::{OnStopFailure, ServiceName, Time};
+use crate::words;
+
+/// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
+const GUARD_LIMIT: Duration = Duration::from_millis(100);
+
+/// How long a host with a self-fence waits for a PID 1 that does not confirm an orderly stop, although the kernel shows nothing of the
+/// units any more.
+const PID_1_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two questions whether PID 1 has confirmed the stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// How often a service fails here before that is an alarm.
 const FAILURES: u32 = 3;
 
-/// How long a service that has failed here may be without a holder before that is an alarm.
-const ALONE: Duration = Duration::from_secs(10);
-
-/// How long another host has to hold the lock for its unit to count as running well. It may hold the lock during a start that
-/// takes long and fails.
-const WELL_ELSEWHERE: Duration = Duration::from_secs(60);
-
-/// Where the unit runs, as far as this host knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Runs {
-    Here,
-    Elsewhere,
-    Nowhere,
-    /// It is alive here, and systemd is starting it again.
-    Tries,
-    /// The store does not answer this host, so that nothing is judged.
-    Unknown,
+/// The alarms of a service, and what they follow from.
+pub(super) struct OwnAlarms {
+    pub(super) of: AlarmsOf,
+    /// How many failures the election had counted (back-off, K9).
+    counted: u32,
+    /// systemd has restarted the unit as often as is an alarm by itself.
+    pub(super) only_tries: bool,
+    /// When and why the last run on this host failed, until a start succeeds.
+    pub(super) failure: Option<FailedRun>,
 }
 
-/// Whether the service fails on this host for as long as to be an alarm. Where each host starts a unit that crashes, and lets the
-/// lock go, each of them looks like a calm standby most of the time.
-#[derive(Debug, Default)]
-pub(super) struct Failing {
-    /// The failures on this host since the unit has last run well.
-    failures: u32,
-    /// The tenures that have begun since.
-    tenures: u32,
-    token: FencingToken,
-    /// Since when the unit runs in the present tenure, and where.
-    since: Option<(Runs, Time)>,
-    stands: bool,
-    /// Whether systemd has restarted the unit again and again, so that it has to run for longer to count as running well.
-    only_tries: bool,
-}
-
-impl Failing {
-    /// Whether the alarm stands.
-    pub(super) fn stands(&self) -> bool {
-        self.stands
-    }
-
-    /// Whether the service has failed here since it has last run well.
-    pub(super) fn is_counting(&self) -> bool {
-        self.failures > 0
-    }
-
-    fn fail(&mut self) {
-        self.failures += 1;
-        self.since = None;
-    }
-
-    /// Returns whether the alarm stands. `lease` is how long the unit has to run here to count as running well.
-    fn look(&mut self, runs: Runs, token: FencingToken, lease: Duration, now: Time) -> bool {
-        if self.failures == 0 {
-            self.token = token;
-            return false;
+impl OwnAlarms {
+    pub(super) fn new(host: &Host, settings: &ServiceSettings) -> Self {
+        Self {
+            of: AlarmsOf::new(&host.alarms, &settings.name, &settings.unit),
+            counted: 0,
+            only_tries: false,
+            failure: None,
         }
-        if token > self.token {
-            self.token = token;
-            self.tenures += 1;
-            self.since = None;
-        }
-        if matches!(runs, Runs::Tries | Runs::Unknown) {
-            if runs == Runs::Tries {
-                self.since = None;
-            }
-            return self.stands;
-        }
-        if self.since.is_none_or(|(before, _)| before != runs) {
-            self.since = Some((runs, now));
-        }
-        let lasts = self.since.map_or(Duration::ZERO, |(_, since)| now.since_at_least(since));
-        match runs {
-            Runs::Here if lasts >= lease => *self = Self { token, ..Self::default() },
-            Runs::Elsewhere if lasts >= WELL_ELSEWHERE => *self = Self { token, ..Self::default() },
-            Runs::Nowhere if lasts >= ALONE => self.stands = true,
-            Runs::Here | Runs::Elsewhere | Runs::Nowhere | Runs::Tries | Runs::Unknown => {}
-        }
-        self.stands |= self.failures.max(self.tenures) >= FAILURES;
-        self.stands
     }
 }
 
 impl Service {
-    /// Raises an alarm about this service, in the journal and among those that stand.
-    pub(super) fn raise(&self, kind: Alarm, reason: &str) {
-        let service = Some((&self.settings.name, &self.settings.unit));
-        journal::alarm(kind, &journal::Subject { service, ..journal::Subject::default() }, reason);
-        self.alarms.raise(kind, reason, self.host.machine.now(), self.host.machine.wall());
-        // The history has what was wrong, and not that it is over.
-        if kind.level() != tracing::Level::INFO {
-            self.note(What::Alarm, format!("{}: {reason}", kind.name()));
+    /// Raises an alarm about this service. One that is only observed has none.
+    pub(super) fn raise(&mut self, problem: Problem) {
+        if self.settings.observes() {
+            return;
         }
+        let lock = LockFields {
+            unit: None,
+            holder: self.election.holder(),
+            revision: self.election.revision(),
+            token: self.election.token(),
+        };
+        let wall = self.host.machine.wall();
+        let alarm = self.alarms.of.raise(problem, wall.as_secs(), Some(lock));
+        self.runs.note(alarm.message(), At::new(wall));
     }
 
-    /// Notes why a start, or the unit after it, has failed on this host.
-    pub(super) fn fails(&mut self, why: String) {
-        self.failing.fail();
-        self.failure = Some((self.host.machine.wall(), why));
-    }
-
-    /// As [`fails`](Self::fails), of a unit that has failed often enough to be an alarm.
-    pub(super) fn fails_for_good(&mut self, why: String) {
-        self.failing.failures = self.failing.failures.max(FAILURES - 1);
-        self.failing.only_tries = true;
-        self.fails(why);
+    pub(super) fn clear(&self, kind: AlarmKind) {
+        self.alarms.of.clear(kind);
     }
 
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
     /// alarm.
     pub(super) fn settle_alarms(&mut self, now: Time) {
-        if self.host.fencings.has_words()
-            && let Some(Waiting::Holder { holder, heard: Heard::Renewed(at), .. }) = self.election.waiting(now)
+        if let Some(Wait::Holder {
+            holder,
+            heard: Heard::Renewed(at),
+            ..
+        }) = self.election.waiting(now)
             && self.host.fencings.see(&holder, at)
         {
             tracing::warn!("{holder} is seen again, and is fenced again where that is necessary");
-            if !self.host.fencings.has_word_now(now) {
-                self.host.tidings.end(Alarm::ConfirmedDead);
-            }
         }
-        self.judge_failures(now);
+        self.judge_failures();
+        let standing = self.alarms.of.standing(self.host.machine.wall().as_secs());
         if let Some(word) = self.election.lost_stop(now)
             && self.election.state() == State::Standby
-            && !self.alarms.kinds(now).contains(&Alarm::StopLost)
+            && !standing
+                .iter()
+                .any(|alarm| alarm.kind() == AlarmKind::StopLost)
         {
-            self.raise(Alarm::StopLost, &word.in_words("it was stopped everywhere"));
+            let order = words::asked(word, "it was stopped everywhere");
+            self.raise(Problem::StopLost { order });
         }
-        for kind in self.alarms.kinds(now) {
-            if self.is_over(kind, now) && self.alarms.end(kind) {
-                journal::over(kind, Some((&self.settings.name, &self.settings.unit)));
+        for alarm in standing {
+            if alarm.until.is_none() && !self.lasts(alarm.kind(), now) {
+                self.clear(alarm.kind());
             }
         }
     }
 
-    fn judge_failures(&mut self, now: Time) {
-        let runs = if self.failing.failures == 0 { Runs::Nowhere } else { self.runs(now) };
-        let (token, lease) = (self.election.token(), self.settings.timings.lease());
-        let lease = if self.failing.only_tries { service_time(lease) } else { lease };
-        let (stood, has_failed) = (self.failing.stands, self.failing.is_counting());
-        if self.failing.look(runs, token, lease, now)
-            && !stood
-            && let Some((_, why)) = &self.failure
-        {
-            self.raise(Alarm::ServiceFails, why);
+    fn judge_failures(&mut self) {
+        let (counted, why) = self.election.failures();
+        if counted > self.alarms.counted {
+            let (at, error) = (At::new(self.host.machine.wall()), why.to_owned());
+            if take(&mut self.alarms.only_tries) || counted >= FAILURES {
+                let error = error.clone();
+                self.raise(Problem::ServiceFails { error });
+            }
+            self.alarms.failure = Some(FailedRun { at, error });
         }
-        if has_failed && !self.failing.is_counting() {
-            // It runs well, here or elsewhere, so that the failure is history.
-            self.failure = None;
-        }
+        self.alarms.counted = counted;
     }
 
-    fn runs(&self, now: Time) -> Runs {
-        match (self.election.state(), self.election.waiting(now)) {
-            (State::Active, _) if self.serves == Some(false) => Runs::Tries,
-            (State::Active, _) => Runs::Here,
-            (_, Some(Waiting::Holder { stage: Stage::Runs, .. })) => Runs::Elsewhere,
-            (_, Some(Waiting::Store { .. })) => Runs::Unknown,
-            _ => Runs::Nowhere,
-        }
-    }
-
-    fn is_over(&self, kind: Alarm, now: Time) -> bool {
+    /// Whether the cause of an alarm lasts.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "no other alarm about a service lasts"
+    )]
+    fn lasts(&self, kind: AlarmKind, now: Time) -> bool {
         let state = self.election.state();
         let may_run = matches!(state, State::Starting | State::Active);
-        let is_dead = self.undead.is_none() && self.alive.is_empty();
+        let is_dead = self.seen.are_dead;
         match kind {
-            Alarm::SharedName => !self.election.shares_its_name(now),
-            Alarm::StrayUnit => may_run || is_dead,
-            Alarm::Ungated => !self.admission.as_ref().is_err_and(super::Refusal::is_ungated),
-            Alarm::LeftControlGroup => self.strayed.is_none() && self.outside.is_empty(),
-            Alarm::StopFailed => may_run || (is_dead && !matches!(state, State::Releasing | State::Lapsing)),
-            Alarm::OddRecord => self.election.revision() != self.odd_at,
-            Alarm::NewerRecord => !self.election.shows_newer_record(),
+            AlarmKind::SharedName => self.election.duplicate(now).is_some(),
+            AlarmKind::StrayUnit => !(may_run || is_dead),
+            AlarmKind::Ungated => self
+                .bars
+                .get(Reason::Admission)
+                .is_some_and(Bar::ends_running),
+            AlarmKind::LeftControlGroup => self.bars.has(Reason::Outside),
+            AlarmKind::StopFailed => {
+                !(may_run || is_dead && !matches!(state, State::Releasing | State::Lapsing))
+            }
+            AlarmKind::OddRecord => self.election.shows_odd_record(),
+            AlarmKind::NewerRecord => self.election.shows_newer_record(),
             // The fence has succeeded, or another host runs the unit by now.
-            Alarm::FenceFailed => may_run || self.runs(now) == Runs::Elsewhere,
-            Alarm::CheckFailed => self.checker.is_none() || self.healthy,
-            Alarm::OtherLock => !matches!(self.registration, Standpoint::Refused(_)),
-            Alarm::ServiceFails => !self.failing.stands,
-            Alarm::Frozen => !self.frozen,
-            Alarm::StopLost => self.election.lost_stop(now).is_none(),
-            // These are shown for a while, or are no alarms of a service.
-            Alarm::StoreLost
-            | Alarm::StoreFound
-            | Alarm::Regression
-            | Alarm::ClockJump
-            | Alarm::SelfFence
-            | Alarm::ConfigurationBroken
-            | Alarm::ConfigurationReloaded
-            | Alarm::CheckRecovered
-            | Alarm::OneLock
-            | Alarm::NotToBeFenced
-            | Alarm::ConfirmedDead
-            | Alarm::ForgedAnswer
-            | Alarm::Forgeable
-            | Alarm::Drained
-            | Alarm::Undrained
-            | Alarm::GuardGone
-            | Alarm::SystemdSilent
-            | Alarm::NoDescriptors
-            | Alarm::Lapsed
-            | Alarm::Over => false,
+            AlarmKind::FenceFailed => {
+                let waits = self.election.waiting(now);
+                let runs = matches!(waits, Some(Wait::Holder { runs: true, .. }));
+                !(may_run || runs)
+            }
+            AlarmKind::CheckFailed => !self.checks.are_good(),
+            AlarmKind::OtherLock => {
+                matches!(self.bars.get(Reason::Entry), Some(Bar::OtherLock { .. }))
+            }
+            AlarmKind::ServiceFails => self.alarms.counted > 0,
+            AlarmKind::Frozen => self.seen.frozen,
+            AlarmKind::StopLost => self.election.lost_stop(now).is_some(),
+            _ => false,
         }
     }
 
-    /// The alarms that stand, for the status.
-    pub(super) fn told_alarms(&self, now: Time) -> Vec<AlarmStatus> {
-        let mut told = self.alarms.told();
-        if self.failing.stands
-            && let Some(Hindrance::BackOff(Waiting::BackOff { until, .. })) = self.election.hindrance(now)
-            && let fails = Alarm::ServiceFails.kind()
-            && let Some(alarm) = told.iter_mut().find(|alarm| alarm.kind == fails)
-        {
-            // A point in time stays the same, so that the status does not change with every look.
-            let at = self.host.machine.wall() + now.until_waited(until);
-            alarm.reason.push_str("; next try at ");
-            alarm.reason.push_str(&span::date(at.as_secs()));
+    /// Raises an alarm of the election.
+    pub(super) fn alarm(&mut self, mut problem: Problem) {
+        if let Problem::Regression { revisions: None } = problem {
+            let memory = self.election.memory();
+            self.left_store = memory.position.as_ref().map(|(store, _)| store.clone());
+            self.keep(memory.clone());
+        } else if let Problem::StopFailed { why, .. } = problem {
+            return self.see_late_stop(why);
+        } else if let Problem::StrayUnit { units } = &mut problem {
+            units.clone_from(&self.seen.alive);
         }
-        told
+        self.raise(problem);
     }
+
+    /// Looks once more at a stop whose time is over. Nothing follows if nothing of the units runs any more.
+    fn see_late_stop(&self, why: StopFailure) {
+        let (settings, how) = (&self.settings, self.settings.on_stop_failure);
+        if why == StopFailure::Late && how.is_self_fence() {
+            tracing::warn!(
+                OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
+                "{}: the stop of {} has taken longer than stop-limit = {}; SIGKILL is sent; {} in {} unless it is proven dead before",
+                settings.name,
+                names(settings.units()),
+                rounded(settings.stop_limit),
+                how.consequence(),
+                rounded(settings.timings.stop_budget)
+            );
+            return;
+        }
+        // After a lapse another host may start the units, so a host that is to go down in that case goes down now, and asks the guard,
+        // which does not have to wait for a PID 1 that has many units to stop. During a release the lease is renewed, so that there is
+        // time for a PID 1 that stands still.
+        let has_lapsed = how.is_self_fence() && self.election.state() == State::Lapsing;
+        let (service, units, guard) = (
+            settings.name.clone(),
+            self.units.clone(),
+            self.host.guard.clone(),
+        );
+        let since = Instant::now();
+        self.later(async move {
+            let is_dead = if has_lapsed {
+                are_dead_by_guard(&guard, &service, &units).await
+            } else {
+                loop {
+                    let is_dead = !units.is_late_for_good().await;
+                    let waits = !is_dead && how.is_self_fence() && since.elapsed() < PID_1_PATIENCE;
+                    if !waits || !units.are_dead_by_kernel().await {
+                        break is_dead;
+                    }
+                    sleep(LOOK_AGAIN).await;
+                }
+            };
+            (!is_dead).then_some(Told::StopFailed(why))
+        });
+    }
+
+    /// Raises the alarm of a stop whose time is over, and takes the host down where that is configured.
+    pub(super) fn stop_has_failed(&mut self, why: StopFailure) {
+        let is_over = !matches!(self.election.state(), State::Releasing | State::Lapsing);
+        if is_over || self.units.is_proven() {
+            return;
+        }
+        let how = self.settings.on_stop_failure;
+        let units = self.settings.units().cloned().collect();
+        self.raise(Problem::StopFailed { units, why });
+        if how == OnStopFailure::Alert {
+            return;
+        }
+        self.raise(Problem::SelfFence);
+        if let Err(error) = self.host.machine.fence(how) {
+            tracing::error!("failed to take this host down: {error}");
+        }
+    }
+}
+
+/// Whether the guard says within [`GUARD_LIMIT`] that nothing of the units runs. If so, their stop goes on to its own
+/// proof, and nothing is released before that. Meanwhile the guard kills what appears in their control groups.
+async fn are_dead_by_guard(
+    guard: &GuardClient,
+    service: &ServiceName,
+    units: &UnitControl,
+) -> bool {
+    let ask = async {
+        let Ok(Some(listed)) = guard.lease_of(service).await else {
+            return false;
+        };
+        units.are_dead_by(&listed).await
+    };
+    let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
+    // The proof may have come meanwhile, so that the guard was told to forget the lease.
+    is_dead || units.is_proven()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEASE: Duration = Duration::from_secs(3);
-
-    fn at(seconds: u64) -> Time {
-        Time::both(Duration::from_secs(seconds))
-    }
-
-    #[test]
-    fn one_failure_is_no_alarm_if_another_host_takes_over() {
-        let mut failing = Failing::default();
-        assert!(!failing.look(Runs::Here, FencingToken(1), LEASE, at(0)));
-        failing.fail();
-        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(1)));
-        for second in 2..100 {
-            assert!(!failing.look(Runs::Elsewhere, FencingToken(2), LEASE, at(second)));
-        }
-        assert_eq!(failing.failures, 0, "it runs well elsewhere");
-    }
-
-    #[test]
-    fn a_service_that_fails_on_each_host_is_an_alarm_on_each_until_it_runs_for_a_lease() {
-        let mut failing = Failing::default();
-        failing.fail();
-        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(0)));
-        assert!(!failing.look(Runs::Elsewhere, FencingToken(2), LEASE, at(3)));
-        assert!(failing.look(Runs::Elsewhere, FencingToken(3), LEASE, at(6)), "three tenures, one after the other");
-        assert!(failing.look(Runs::Here, FencingToken(4), LEASE, at(10)));
-        failing.fail();
-        assert!(failing.look(Runs::Nowhere, FencingToken(4), LEASE, at(12)));
-        assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(20)));
-        assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(22)));
-        assert!(!failing.look(Runs::Here, FencingToken(5), LEASE, at(23)));
-    }
-
-    /// A look at which the store had not answered in time, as on a host with many services.
-    #[test]
-    fn a_run_elsewhere_goes_on_over_a_moment_without_the_store() {
-        let mut failing = Failing { failures: FAILURES, stands: true, ..Failing::default() };
-        for second in 0..=70 {
-            let runs = if second % 10 == 5 { Runs::Unknown } else { Runs::Elsewhere };
-            failing.look(runs, FencingToken(0), LEASE, at(second));
-        }
-        assert!(!failing.stands && !failing.is_counting());
-    }
-
-    #[test]
-    fn a_service_that_nobody_holds_after_its_failure_is_an_alarm() {
-        let mut failing = Failing::default();
-        failing.fail();
-        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(0)));
-        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(9)));
-        assert!(failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(10)));
-    }
-}
+mod tests;

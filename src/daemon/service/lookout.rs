@@ -9,11 +9,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Inbox, Looked, Told, UnitControl};
 use crate::config::ServiceSettings;
-use crate::daemon::beyond::Outside;
-use crate::daemon::machine::Machine;
-use crate::daemon::timers::{shared, shared_pause};
+use crate::daemon::local::timers::pace;
 use crate::election::ObservedUnit;
-use crate::systemd::{NotDead, SystemState};
+use crate::systemd::{NotDead, OutsideWork};
 
 /// Shortest time between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID
 /// 1 as well, is announced by several changes.
@@ -25,7 +23,7 @@ const STRAY_INTERVAL: Duration = Duration::from_millis(500);
 const FAMILY_AGE: Duration = Duration::from_millis(500);
 /// The longest time between two looks at a unit without a hint is this for each unit of the host, where that is more than
 /// R. So four units a second are asked for in all, however many there are.
-pub(super) const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
+const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
 /// The same for looks for processes outside of their control groups, and for the age of the table of parents and children,
 /// because `/proc` grows with the units.
 pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
@@ -49,20 +47,26 @@ pub(super) async fn watch_units(
         // After the unit's end it is looked for once more, so that processes which were told of before and are gone are
         // told of as gone.
         let is_worth_a_look = alive || was_alive || !observed.alive.is_empty();
-        let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
+        let host_stops = was_alive && !alive && units.systemd.is_stopping().await == Ok(true);
         was_alive = alive;
         let all_dead = matches!(observed.all, Some(ObservedUnit::Dead { .. }));
         let is_settled = observed.is_settled;
-        if inbox.tell(Told::Looked(Looked { epoch: before, units: observed, host_stops })).await.is_err() {
-            return;
-        }
+        let look = Looked {
+            epoch: before,
+            units: observed,
+            host_stops,
+        };
+        inbox.tell(Told::Looked(look)).await;
         looked.send_replace(is_worth_a_look);
         let renew_interval = settings.borrow().timings.renew_interval;
-        let backstop = if is_settled { shared(&*units.systemd, &units.main, SHARE_OF_LOOKS) } else { Duration::ZERO };
-        units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
+        let interval = if is_settled {
+            pace(&*units.systemd, &units.main, renew_interval, SHARE_OF_LOOKS)
+        } else {
+            renew_interval
+        };
+        units.changed(&mut changes, all_dead, interval).await;
         sleep_until(look_again).await;
-        units.not_stopping(renew_interval).await;
-        units.not_starting(LOOK_INTERVAL).await;
+        units.rest(renew_interval).await;
     }
 }
 
@@ -74,21 +78,28 @@ pub(super) async fn watch_units(
 /// A process is told of only when it was seen twice, because a command that a shell runs by su may be gone a moment later.
 /// The proof of a stop includes it from the first time on.
 pub(super) async fn watch_outside(
-    machine: Arc<dyn Machine>,
     units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     mut looked: watch::Receiver<bool>,
     inbox: Inbox,
 ) {
-    let (mut before, mut told): (Vec<Outside>, Vec<Outside>) = (Vec::new(), Vec::new());
+    let (mut before, mut told): (Vec<OutsideWork>, Vec<OutsideWork>) = (Vec::new(), Vec::new());
     let age = || {
         let half = settings.borrow().timings.renew_interval / 2;
-        half.max(FAMILY_AGE).max(shared(&*units.systemd, &units.main, SHARE_OF_FAMILIES))
+        pace(
+            &*units.systemd,
+            &units.main,
+            half.max(FAMILY_AGE),
+            SHARE_OF_FAMILIES,
+        )
     };
     loop {
-        let strays = if before.iter().all(|work| told.iter().any(|other| other.is(work))) {
-            let interval =
-                settings.borrow().timings.renew_interval.max(shared(&*units.systemd, &units.main, SHARE_OF_STRAYS));
+        let strays = if before
+            .iter()
+            .all(|work| told.iter().any(|other| other.is(work)))
+        {
+            let interval = settings.borrow().timings.renew_interval;
+            let interval = pace(&*units.systemd, &units.main, interval, SHARE_OF_STRAYS);
             let runs = *looked.borrow_and_update();
             tokio::select! {
                 // The order is fixed and not random, so that a simulation can be repeated exactly.
@@ -98,7 +109,7 @@ pub(super) async fn watch_outside(
                     Ok(()) => continue,
                     Err(_) => return,
                 },
-                () = sleep(shared_pause(machine.now(), interval)), if runs => {}
+                () = sleep(interval), if runs => {}
             }
             units.find_strays(age()).await
         } else {
@@ -107,20 +118,20 @@ pub(super) async fn watch_outside(
         let clients = units.find_clients(age()).await.map_err(NotDead::from);
         match strays.and_then(|strays| Ok((strays, clients?))) {
             Ok((strays, clients)) => {
-                let left = strays.into_iter().map(Outside::Left);
-                let found: Vec<Outside> = left.chain(clients.into_iter().map(Outside::Asks)).collect();
-                let seen_twice = |work: &&Outside| before.iter().any(|other| other.is(work));
-                let lasting: Vec<Outside> = found.iter().filter(seen_twice).cloned().collect();
+                let left = strays.into_iter().map(OutsideWork::left);
+                let found: Vec<OutsideWork> = left.chain(clients).collect();
+                let seen_twice = |work: &&OutsideWork| before.iter().any(|other| other.is(work));
+                let lasting: Vec<OutsideWork> = found.iter().filter(seen_twice).cloned().collect();
                 before = found;
-                units.beyond.remember_client(&lasting);
+                units.remember_client(&lasting);
                 if lasting != told {
                     told.clone_from(&lasting);
-                    if inbox.tell(Told::Outside(lasting)).await.is_err() {
-                        return;
-                    }
+                    inbox.tell(Told::Outside(lasting)).await;
                 }
             }
-            Err(error) => tracing::debug!("not known whether processes are outside of their control group: {error}"),
+            Err(error) => tracing::debug!(
+                "not known whether processes are outside of their control group: {error}"
+            ),
         }
         sleep(STRAY_INTERVAL).await;
     }

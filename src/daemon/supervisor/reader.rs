@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::tell;
-use crate::config::{self, Loaded, Texts};
+use crate::config::{self, Loaded, Settings};
+use crate::host::identity;
 use crate::types::ServiceName;
 
 /// How long a reading may take. It is shorter than the watchdog's time, because the supervisor waits for it at a reload.
@@ -17,27 +17,28 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Reader {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     /// A reading that was not over within its limit. There is one at most, so that what hangs keeps one thread.
     under_way: Option<JoinHandle<Loaded>>,
 }
 
 impl Reader {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), under_way: None }
-    }
-
-    /// As [`config::load`], and tells what is wrong.
-    pub(super) async fn load(&mut self) -> Loaded {
-        let loaded = self.read(&Texts::default(), &BTreeSet::new()).await;
-        tell(&loaded);
-        loaded
+        Self {
+            root: root.to_owned(),
+            under_way: None,
+        }
     }
 
     /// As [`config::load_keeping`].
-    pub(super) async fn read(&mut self, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
-        let (root, texts, services) = (self.root.clone(), former.clone(), leased.clone());
-        let load = move || config::load_keeping(&root, &texts, &services);
+    pub(super) async fn read(
+        &mut self,
+        former: Option<&Settings>,
+        leased: &BTreeSet<ServiceName>,
+    ) -> Loaded {
+        let (root, kept, services) = (self.root.clone(), former.cloned(), leased.clone());
+        let load =
+            move || config::load_keeping(&root, &identity::host_name(), kept.as_ref(), &services);
         match self.within(LIMIT, load).await {
             Some(loaded) => loaded,
             None => config::load_unanswered(&self.root, former, leased),
@@ -46,8 +47,16 @@ impl Reader {
 
     /// What `load` returns. `None`: not within `limit`, or a former reading still hangs. What that one finds is of no use, because it
     /// was read before this was asked for.
-    async fn within(&mut self, limit: Duration, load: impl FnOnce() -> Loaded + Send + 'static) -> Option<Loaded> {
-        if self.under_way.as_ref().is_some_and(|former| !former.is_finished()) {
+    async fn within(
+        &mut self,
+        limit: Duration,
+        load: impl FnOnce() -> Loaded + Send + 'static,
+    ) -> Option<Loaded> {
+        if self
+            .under_way
+            .as_ref()
+            .is_some_and(|former| !former.is_finished())
+        {
             return None;
         }
         let reading = self.under_way.insert(tokio::task::spawn_blocking(load));
@@ -73,20 +82,36 @@ mod tests {
             let _ = hangs.recv();
             config::load(&root)
         };
-        assert!(reader.within(Duration::from_millis(20), load).await.is_none());
-        assert!(reader.read(&Texts::default(), &BTreeSet::new()).await.is_unread, "there is one thread at most");
+        assert!(
+            reader
+                .within(Duration::from_millis(20), load)
+                .await
+                .is_none()
+        );
+        assert!(
+            reader.read(None, &BTreeSet::new()).await.is_unread,
+            "there is one thread at most"
+        );
         drop(go_on);
-        while reader.under_way.as_ref().is_some_and(|former| !former.is_finished()) {
+        while reader
+            .under_way
+            .as_ref()
+            .is_some_and(|former| !former.is_finished())
+        {
             tokio::task::yield_now().await;
         }
-        let loaded = reader.read(&Texts::default(), &BTreeSet::new()).await;
-        assert!(!loaded.is_unread && loaded.settings.is_none(), "{:?}", loaded.diagnostics);
+        let loaded = reader.read(None, &BTreeSet::new()).await;
+        assert!(
+            !loaded.is_unread && loaded.settings.is_none(),
+            "{:?}",
+            loaded.diagnostics
+        );
         assert!(reader.under_way.is_none());
     }
 
     #[test]
     fn what_was_not_read_is_not_known() {
-        let loaded = config::load_unanswered(Path::new("/"), &Texts::default(), &BTreeSet::new());
+        let loaded = config::load_unanswered(Path::new("/"), None, &BTreeSet::new());
         assert!(loaded.is_unread && loaded.settings.is_none() && loaded.for_all.is_some());
     }
 }

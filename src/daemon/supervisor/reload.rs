@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Supervisor;
-use super::retire::{CHANGED, OBSERVED, REMOVED};
-use crate::config::{Settings, Texts};
+use super::notify;
+use super::{Supervisor, tell};
+use crate::config::{ServiceSettings, Settings};
 use crate::daemon::service::Order;
-use crate::daemon::{notify, observer};
-use crate::journal;
+use crate::facts::Retirement;
+use crate::journal::{self, Notice};
 use crate::types::ServiceName;
 
 impl Supervisor {
@@ -16,114 +16,122 @@ impl Supervisor {
     /// goes on as it was.
     pub(super) async fn reload(&mut self) {
         notify::reloading();
-        let mut loaded = self.reader.load().await;
+        let mut loaded = self.reader.read(None, &BTreeSet::new()).await;
+        tell(&loaded);
         if loaded.settings.is_some() && !loaded.broken.is_empty() {
             // A service that runs has the better right to its unit and its key, whatever its own file says now.
             let running = self.services.keys().cloned().collect();
-            loaded = self.reader.read(self.texts.texts(), &running).await;
+            loaded = self
+                .reader
+                .read(self.in_force.settings.as_ref(), &running)
+                .await;
         }
-        let mended = self.broken.update(&loaded);
+        self.broken.update(&loaded);
         let mut told = Vec::new();
         if let Some(settings) = loaded.settings {
-            told.extend(mended.in_words(|name| settings.services.iter().any(|service| service.name == *name)));
-            self.keep(self.texts_in_force(loaded.texts, &settings));
-            told.extend(self.apply(settings).await);
+            self.keep(settings.clone());
+            told = self.apply(settings).await;
         }
         self.tell_of_broken_files();
-        told.extend(self.broken.in_words(|name| self.goes_on(name)));
-        let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") };
-        journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
+        told.extend(self.broken.advice(|name| self.goes_on(name)));
+        let told = if told.is_empty() {
+            "nothing changed".to_owned()
+        } else {
+            told.join("; ")
+        };
+        journal::notice(Notice::Reloaded, &told);
         notify::ready();
         self.shown.clear();
     }
 
-    pub(super) fn keep(&mut self, texts: Texts) {
-        self.texts.replace(texts);
-    }
-
-    /// The texts to keep after a reload. A service whose file is broken keeps its former text, and so do the host's own
-    /// settings if only a restart can change them.
-    fn texts_in_force(&self, mut texts: Texts, settings: &Settings) -> Texts {
-        let former = self.texts.texts();
-        for (name, made) in former.services.iter().filter(|(name, _)| self.broken.has(name)) {
-            texts.services.entry(name.clone()).or_insert_with(|| made.clone());
+    /// Keeps the settings that are in force after a reload. A service whose file is broken keeps its former ones, and so does the
+    /// host where only a restart can change them.
+    fn keep(&mut self, mut settings: Settings) {
+        let is_other = self.has_other_host(&settings);
+        let Some(former) = self.in_force.settings.take() else {
+            return self.in_force.replace(settings);
+        };
+        let known: BTreeSet<ServiceName> = settings
+            .services
+            .iter()
+            .map(|service| service.name.clone())
+            .collect();
+        let is_kept = |service: &ServiceSettings| {
+            self.broken.has(&service.name) && !known.contains(&service.name)
+        };
+        let kept = former.services.iter().filter(|service| is_kept(service));
+        settings.services.extend(kept.cloned());
+        if is_other {
+            let services = settings.services;
+            settings = Settings { services, ..former };
         }
-        if self.has_other_host(settings) {
-            texts.host.clone_from(&former.host);
-        }
-        texts
+        self.in_force.replace(settings);
     }
 
     /// Whether `putexd.toml` has settings that take effect only at a restart.
     fn has_other_host(&self, settings: &Settings) -> bool {
-        settings.node != self.host.node
-            || settings.store != self.store_settings
-            || settings.seal_key != self.seal_key
-            || settings.cluster != self.host.cluster
-            || settings.watchdog != self.host.watchdog
+        let of_host = |settings: &Settings| Settings {
+            metrics: None,
+            services: Vec::new(),
+            ..settings.clone()
+        };
+        self.in_force.settings.as_ref().map(of_host) != Some(of_host(settings))
     }
 
     /// Applies new settings. Returns what was done, in words.
-    async fn apply(&mut self, mut settings: Settings) -> Vec<String> {
+    async fn apply(&mut self, settings: Settings) -> Vec<String> {
         if self.has_other_host(&settings) {
             tracing::warn!(
                 "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
         }
-        let (services, observed) = observer::apart(std::mem::take(&mut settings.services));
-        settings.services = services;
         self.host.http.listen(settings.metrics);
         self.keep_for_boot(&settings.services).await;
         self.gate(&settings.services).await;
-        let looked_at: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();
-        let mut told = self.observers.replace(&self.host, observed, |name| self.broken.has(name), &self.changed);
-        for retiring in &mut self.retiring {
-            // A successor that is still wanted is set again below.
-            retiring.successor = None;
-        }
+        let mut told = Vec::new();
         self.coming.retain(|service| self.broken.has(&service.name));
-        let wanted: BTreeSet<&ServiceName> = settings.services.iter().map(|service| &service.name).collect();
+        let wanted: BTreeSet<&ServiceName> = settings
+            .services
+            .iter()
+            .map(|service| &service.name)
+            .collect();
         let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
         let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
-            if looked_at.contains(&name) {
-                self.retire(&name, OBSERVED, None);
-            } else {
-                told.push(format!("{name} removed"));
-                self.retire(&name, REMOVED, None);
-            }
+            told.push(format!("{name} removed"));
+            self.retire(&name, Retirement::Removed);
         }
         for service in settings.services {
-            let name = service.name.clone();
-            let Some(handle) = self.services.get_mut(&name) else {
-                told.push(format!("{name} added"));
-                match self.retiring.iter_mut().find(|retiring| retiring.handle.settings.name == name) {
-                    Some(retiring) => retiring.successor = Some(service),
-                    None => self.coming.push(service),
+            let name = &service.name;
+            match self.services.get_mut(name) {
+                None => told.push(format!("{name} added")),
+                Some(_) if self.broken.has(name) => continue,
+                Some(handle) if *handle.settings == service => {
+                    handle.orders.give(Order::Reconsider);
+                    continue;
                 }
-                continue;
-            };
-            if self.broken.has(&name) {
-                continue;
+                Some(handle) => {
+                    told.push(format!("{name} changed"));
+                    let former = &handle.settings;
+                    if former.has_same_units(&service)
+                        && (&former.key, former.observes()) == (&service.key, service.observes())
+                    {
+                        handle.settings = Arc::new(service);
+                        let order = Order::Reconfigure(Arc::clone(&handle.settings));
+                        handle.orders.give(order);
+                        continue;
+                    }
+                    self.retire(name, Retirement::Changed);
+                }
             }
-            if *handle.settings == service {
-                // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.give(Order::Reconsider);
-                continue;
-            }
-            told.push(format!("{name} changed"));
-            if handle.settings.has_same_units(&service) && handle.settings.key == service.key {
-                handle.settings = Arc::new(service);
-                // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.give(Order::Reconfigure(Arc::clone(&handle.settings)));
-            } else {
-                self.retire(&name, CHANGED, Some(service));
-            }
+            self.coming.push(service);
         }
         match self.host.guard.list().await {
             Ok(leases) => self.retire_unclaimed(&leases),
             Err(error) => {
-                tracing::warn!("failed to ask the guard for leases that no service claims: {error}, ignoring");
+                tracing::warn!(
+                    "failed to ask the guard for leases that no service claims: {error}, ignoring"
+                );
             }
         }
         told

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{BUS_LIMIT_MIN, STOP_EXTENSION, Supervisor, TICK};
+use super::notify;
+use super::{STOP_EXTENSION, Supervisor, TICK};
 use crate::command_line::exit;
 use crate::config::ServiceSettings;
-use crate::daemon::service::{self, Handle, InheritedLease, Order};
-use crate::daemon::{disk, notify};
+use crate::daemon::kept::memory;
+use crate::daemon::service::{self, Handle, Order};
 use crate::election::rounded;
+use crate::facts::Retirement;
 use crate::guard_client::frame::ListedLease;
-use crate::systemd::{JobType, Systemd};
 use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName, first_named};
 
 /// Time between two looks whether the services have ended, when the daemon ends.
@@ -22,116 +23,70 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// So many of the services that are waited for are named in STATUS=.
 const NAMED: usize = 5;
 
-/// Why a service retires.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Why {
-    reason: &'static str,
-    /// What has to happen before the service is taken up on this host again. It fits behind the word "before".
-    again: &'static str,
-}
-
-const STOPPED: Why =
-    Why { reason: "putexd is stopped", again: "\"systemctl start putexd\", or a boot that starts putexd" };
-
-pub(super) const REMOVED: Why =
-    Why { reason: "its file was removed", again: "its file is there again and \"systemctl reload putexd\" was run" };
-
-pub(super) const OBSERVED: Why = Why {
-    reason: "its file says mode = \"observe\"",
-    again: "its file says mode = \"run\" and \"systemctl reload putexd\" was run",
-};
-
-pub(super) const CHANGED: Why = Why {
-    reason: "its units or its key were changed",
-    again: "the service is taken up with them, which follows by itself",
-};
-
-const UNCLAIMED: Why = Why {
-    reason: "no usable file defines this service",
-    again: "a file without mistakes defines it and \"systemctl reload putexd\" was run",
-};
-
-impl Why {
-    pub(super) fn order(self) -> Order {
-        Order::Retire { reason: self.reason.to_owned(), again: self.again.to_owned() }
-    }
-}
-
 /// A service that stops its units and releases its lock.
 pub(super) struct Retiring {
     pub(super) handle: Handle,
-    /// The settings of the service that takes its place.
-    pub(super) successor: Option<ServiceSettings>,
     pub(super) give_up_at: Instant,
-}
-
-/// What a SIGTERM means for the units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// Stop them and release the locks.
-    Release,
-    /// Leave them running for the next putexd, which adopts them.
-    Leave,
 }
 
 impl Supervisor {
     /// Ends at SIGTERM. Whether the units run on depends on what PID 1 has queued for the daemon's unit.
     pub(super) async fn end(&mut self) -> ExitCode {
-        match self.ending().await {
-            Ending::Release => self.release().await,
-            Ending::Leave => {
-                notify::stopping("restarting; the units run on");
-                tracing::info!("putexd ends and leaves the units running for the next one");
-                for (name, handle) in &self.services {
-                    service::tell_of_dropped(name, handle.status.borrow().unsaid.as_deref());
-                }
-                ExitCode::SUCCESS
-            }
+        if !self.is_restarted().await {
+            return self.release().await;
         }
+        notify::stopping("restarting; the units run on");
+        tracing::info!(
+            "putexd ends and leaves the units running for the next one, which adopts them"
+        );
+        for (name, handle) in &self.services {
+            service::tell_of_dropped(name, handle.status.borrow().unwritten.as_deref());
+        }
+        ExitCode::SUCCESS
     }
 
-    async fn ending(&self) -> Ending {
-        // The bus may be gone already when the host goes down; the private socket is not.
-        let private = Systemd::private(BUS_LIMIT_MIN);
-        let Ok(unit) = UnitName::new(DAEMON_UNIT) else { return Ending::Release };
-        for systemd in [&self.systemd, &private] {
-            match systemd.job_for_unit(&unit).await {
-                Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
-                Ok(Some(JobType::Stop | JobType::Other(_))) => return Ending::Release,
-                Err(error) => tracing::debug!("not known why putexd is stopped: {error}"),
+    /// Whether another putexd follows this one. To stop a unit needlessly is better than to leave it unsupervised.
+    async fn is_restarted(&self) -> bool {
+        let Ok(unit) = UnitName::new(DAEMON_UNIT) else {
+            return false;
+        };
+        match self.systemd.job_for_unit(&unit).await {
+            // The stop may be under way of a restart; once it is done the job becomes a start.
+            Ok(job) => job.is_none_or(|kind| ["start", "restart", "try-restart"].contains(&&*kind)),
+            Err(error) => {
+                tracing::debug!("not known why putexd is stopped: {error}");
+                false
             }
         }
-        // It is not known, and to stop a unit needlessly is better than to leave it unsupervised.
-        Ending::Release
     }
 
     /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
     pub(super) async fn release(&mut self) -> ExitCode {
         notify::stopping("stopping the units and releasing their locks");
-        let mut deadline = Instant::now();
-        for (name, handle) in &self.services {
-            deadline = deadline.max(Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION);
-            if handle.orders.give_in_turn(STOPPED.order()).await.is_err() {
-                tracing::error!("{name}: its election does not answer");
-            }
+        let names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        for name in names {
+            self.retire(&name, Retirement::Stopped);
         }
-        let begun = Instant::now();
-        let mut told_at = begun;
+        let (mut told_at, mut ended) = (Instant::now(), Vec::new());
         loop {
-            let left = self.still_stopping();
-            if left.is_empty() {
+            ended.extend(self.reap());
+            let Some(limit) = self.retiring.iter().map(|other| other.give_up_at).max() else {
                 break;
-            }
+            };
             let now = Instant::now();
-            if now >= deadline {
-                tracing::error!("not every unit has stopped; their leases are left to the guard");
-                return ExitCode::from(exit::DEFECT);
-            }
             if now >= told_at {
                 told_at = now + TICK;
                 notify::watchdog();
                 notify::extend_timeout(STOP_EXTENSION);
-                notify::status(&stopping_in_words(&left, now - begun, deadline - now));
+                let left = self.retiring.iter();
+                let left: Vec<&str> = left
+                    .map(|other| other.handle.settings.name.as_str())
+                    .collect();
+                notify::status(&format!(
+                    "stopping: waits for {} to stop, for {} more at most; see \"putexctl status\"",
+                    first_named(&left, NAMED),
+                    rounded(limit.saturating_duration_since(now))
+                ));
             }
             tokio::select! {
                 () = sleep(LOOK_AGAIN) => {}
@@ -139,9 +94,12 @@ impl Supervisor {
                 Some(ask) = self.asks.recv() => self.answer(ask),
             }
         }
-        let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
-        let aging: Vec<&str> = handles
-            .filter(|handle| handle.status.borrow().is_left_to_age)
+        if ended.iter().any(|handle| !handle.task.is_finished()) {
+            return ExitCode::from(exit::DEFECT);
+        }
+        let aging: Vec<&str> = ended
+            .iter()
+            .filter(|handle| handle.status.borrow().holder() == Some(self.host.node.as_str()))
             .map(|handle| handle.settings.name.as_str())
             .collect();
         if aging.is_empty() {
@@ -155,42 +113,36 @@ impl Supervisor {
         ExitCode::SUCCESS
     }
 
-    /// The services whose units have not been shown to have stopped.
-    fn still_stopping(&self) -> Vec<ServiceName> {
-        let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
-        handles.filter(|handle| !handle.task.is_finished()).map(|handle| handle.settings.name.clone()).collect()
-    }
-
-    /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
-    pub(super) fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
+    /// Has a service stop its units and release its lock (H5).
+    pub(super) fn retire(&mut self, name: &ServiceName, why: Retirement) {
         if let Some(handle) = self.services.remove(name) {
-            self.retire_handle(handle, why, successor);
+            self.retire_handle(handle, why);
         }
     }
 
-    pub(super) fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
-        // A full channel would mean a loop that stands still, which the watchdog ends.
-        let _ = handle.orders.give(why.order());
+    fn retire_handle(&mut self, handle: Handle, why: Retirement) {
+        handle.orders.give(Order::Retire(why));
         let give_up_at = Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION;
-        self.retiring.push(Retiring { handle, successor, give_up_at });
+        self.retiring.push(Retiring { handle, give_up_at });
     }
 
-    /// Removes the retiring services that have ended, and queues their successors. A service that does not end in time is
-    /// left to the guard.
-    pub(super) fn reap(&mut self) {
+    /// Removes and returns the retiring services that have ended, or have not in time, which are left to the guard.
+    pub(super) fn reap(&mut self) -> Vec<Handle> {
         let now = Instant::now();
-        let (over, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
-            .into_iter()
-            .partition(|retiring| retiring.handle.task.is_finished() || now >= retiring.give_up_at);
-        self.retiring = going_on;
-        for retiring in over {
-            let name = &retiring.handle.settings.name;
-            if !retiring.handle.task.is_finished() {
-                tracing::error!("{name}: it has not stopped in time; its lease is left to the guard");
-                retiring.handle.task.abort();
-            }
-            self.coming.extend(retiring.successor);
+        let is_over = |retiring: &mut Retiring| {
+            retiring.handle.task.is_finished() || now >= retiring.give_up_at
+        };
+        let over = self.retiring.extract_if(.., is_over);
+        let handles: Vec<Handle> = over.map(|retiring| retiring.handle).collect();
+        if !handles.is_empty() {
+            self.changed.notify_one();
         }
+        for handle in handles.iter().filter(|handle| !handle.task.is_finished()) {
+            let name = &handle.settings.name;
+            tracing::error!("{name}: it has not stopped in time; its lease is left to the guard");
+            handle.task.abort();
+        }
+        handles
     }
 
     /// Takes leases that no service claims through stop, proof and release (adoption, K8). Otherwise the guard would enforce
@@ -199,66 +151,40 @@ impl Supervisor {
         for listed in leases {
             let name = &listed.lease.service;
             let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;
-            if self.services.contains_key(name)
-                || self.coming.iter().any(|service| service.name == *name)
+            let claims =
+                |settings: &ServiceSettings| settings.name == *name && !settings.observes();
+            let running = self.services.get(name);
+            if running.is_some_and(|handle| claims(&handle.settings))
+                || self.coming.iter().any(claims)
                 || self.retiring.iter().any(retires)
             {
                 continue;
             }
-            let last_held = disk::last_held(Path::new(STATE_DIR), name)
-                .inspect_err(|error| tracing::warn!("{name}: the lock that it held is not known: {error}"))
-                .ok();
-            let lock = match &last_held {
-                Some((key, _)) => format!("the lock {key} is released"),
-                None => "its lock is left to age".to_owned(),
-            };
+            let last_held = memory::last_held(Path::new(STATE_DIR), name)
+                .inspect_err(|error| {
+                    tracing::warn!("{name}: the lock that it held is not known: {error}");
+                })
+                .ok()
+                .flatten();
+            let key = last_held.as_ref().map(|(key, _)| key.to_string());
             let Some(settings) = service::without_file(&listed.lease, last_held) else {
                 tracing::error!("{name}: the guard has a lease of it that names no unit");
                 continue;
             };
-            let units: Vec<&str> = settings.units().map(UnitName::as_str).collect();
             tracing::info!(
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
-                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
-                units.join(" and "),
+                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and its lock is {}",
+                service::names(settings.units()),
+                key.map_or_else(
+                    || "left to age".to_owned(),
+                    |key| format!("released: {key}")
+                )
             );
-            match service::spawn(
-                &self.host,
-                Arc::new(settings),
-                Some(InheritedLease::from(listed)),
-                Arc::clone(&self.changed),
-            ) {
-                Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
+            let changed = Arc::clone(&self.changed);
+            match service::spawn(&self.host, Arc::new(settings), Some(listed), None, changed) {
+                Ok(handle) => self.retire_handle(handle, Retirement::Unclaimed),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
         }
-    }
-}
-
-/// What STATUS= says while the units stop: for which services it waits, since when, and for how long at most.
-fn stopping_in_words(left: &[ServiceName], since: Duration, limit: Duration) -> String {
-    let left: Vec<&str> = left.iter().map(ServiceName::as_str).collect();
-    format!(
-        "stopping: waits for {} to stop, for {} so far and {} more at most; see \"putexctl status\"",
-        first_named(&left, NAMED),
-        rounded(since),
-        rounded(limit)
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stop_names_what_it_waits_for() {
-        let name = |number| ServiceName::new(&format!("s{number}")).expect("a name");
-        let told = |count| {
-            let left: Vec<ServiceName> = (0..count).map(name).collect();
-            stopping_in_words(&left, Duration::from_millis(12_300), Duration::from_secs(90))
-        };
-        let times = "to stop, for 12.3s so far and 90s more at most; see \"putexctl status\"";
-        assert_eq!(told(1), format!("stopping: waits for s0 {times}"));
-        assert_eq!(told(300), format!("stopping: waits for s0, s1, s2, s3, s4 and 295 more {times}"));
     }
 }

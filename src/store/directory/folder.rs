@@ -2,20 +2,20 @@
 //!
 //! Every path here is relative to the folder, which is opened once for each call, and is walked from there one name at
 //! a time. A symbolic link is never followed: whoever could put one there could make root write or remove what the link
-//! leads to. Links are allowed only in the path of the folder itself, which the administrator has configured.
+//! leads to. Links are allowed only in the path of the folder itself, which the administrator has configured. `openat2` would do
+//! it in one call, and putexd's own unit refuses that: systemd's `RestrictSUIDSGID=` cannot look into it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags, StatxFlags};
+use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags};
 
 use super::layout::{self, FILE_LIMIT_BYTES};
-use crate::store::StoreError;
+use crate::store::{StoreError, random_name};
 use crate::types::Value;
 use crate::types::trust::{self, Rights};
 
@@ -26,7 +26,7 @@ const DEPTH_LIMIT: u32 = 16;
 
 /// An open folder. It stays the same folder even if its path leads elsewhere by now.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     handle: OwnedFd,
     path: PathBuf,
     /// A user who may own what is in the folder, besides root and the user that this program runs as.
@@ -34,108 +34,129 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    pub(super) fn open(path: &Path, owner: Option<u32>) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, owner: Option<u32>) -> Result<Self, StoreError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match kernel::open(path, flags, Mode::empty()).map_err(io::Error::from) {
-            Ok(handle) => Ok(Self { handle, path: path.to_owned(), owner }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Unreachable(format!(
-                "{} is not there: mount the share there, or make the folder",
-                path.display()
-            ))),
-            Err(error) => Err(unreachable(path, &error)),
+            Ok(handle) => Ok(Self {
+                handle,
+                path: path.to_owned(),
+                owner,
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(StoreError::Unreachable(format!(
+                    "{} is not there: mount the share there, or make the folder",
+                    path.display()
+                )))
+            }
+            Err(error) => Err(named(path, &error).into()),
         }
     }
 
     /// The full path, for messages.
-    pub(super) fn shown(&self, path: &Path) -> PathBuf {
-        if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) }
-    }
-
-    /// As [`unreachable()`], with the full path.
-    pub(super) fn unreachable(&self, path: &Path, error: &io::Error) -> StoreError {
-        unreachable(&self.shown(path), error)
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        // Without a slash at the end.
+        self.path.join(path).components().collect()
     }
 
     /// Why the folder at `path` is not safe for locks, because another user may change it; `None` if it is safe. An
     /// empty path means this folder itself.
-    pub(super) fn why_not_ours(&self, path: &Path) -> io::Result<Option<String>> {
-        let folder = self.walk(path)?;
-        // The attributes that the kernel has known since the folder was opened, a moment ago, are enough: no server is
-        // asked again.
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let found = kernel::statx(folder.fd(), "", flags, StatxFlags::UID | StatxFlags::MODE)?;
-        let rights = Rights { owner: found.stx_uid, mode: found.stx_mode.into() };
-        let me = self.owner.filter(|owner| *owner == rights.owner).unwrap_or(rustix::process::geteuid().as_raw());
+    pub fn why_not_ours(&self, path: &Path) -> io::Result<Option<String>> {
+        let folder = self.walk(path);
+        let found = folder.and_then(|folder| Ok(kernel::fstat(&folder)?));
+        let found = found.map_err(|error| named(&self.shown(path), &error))?;
+        let rights = Rights {
+            owner: found.st_uid,
+            mode: found.st_mode,
+        };
+        let me = self
+            .owner
+            .filter(|owner| *owner == rights.owner)
+            .unwrap_or(rustix::process::geteuid().as_raw());
         Ok(trust::why_not_obeyed(&self.shown(path), rights, me))
     }
 
     /// Makes a folder, and fails if it exists.
-    pub(super) fn make_new(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(kernel::mkdirat(parent.fd(), name, FOLDER_MODE)?)
+    pub fn make_new(&self, path: &Path) -> io::Result<()> {
+        self.at(path, |parent, name| {
+            Ok(kernel::mkdirat(parent, name, FOLDER_MODE)?)
+        })
     }
 
-    /// Makes a folder whose name nobody else uses. A folder that exists already was made by a repeated call, and is no
-    /// error.
-    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+    /// Makes a folder whose name says all that is in it. One that is there was made by a repeated call, or by another, and an error
+    /// counts for nothing then.
+    pub fn make(&self, path: &Path) -> io::Result<()> {
         match self.make_new(path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(_) if self.exists(path)? => Ok(()),
             made => made,
         }
     }
 
-    pub(super) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let (from, old) = self.parent(from)?;
-        let (to, new) = self.parent(to)?;
-        Ok(kernel::renameat(from.fd(), old, to.fd(), new)?)
+    pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.at(from, |from, old| {
+            self.at(to, |to, new| Ok(kernel::renameat(from, old, to, new)?))
+        })
     }
 
     /// Removes a folder that is empty.
-    pub(super) fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(kernel::unlinkat(parent.fd(), name, AtFlags::REMOVEDIR)?)
-    }
-
-    pub(super) fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(kernel::unlinkat(parent.fd(), name, AtFlags::empty())?)
+    pub fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.at(path, |parent, name| {
+            Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+        })
     }
 
     /// Removes a folder with all that is in it, or whatever else has that name. Links are removed and not followed.
-    pub(super) fn remove_all(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        remove_all(parent.fd(), name, DEPTH_LIMIT)
+    pub fn remove_all(&self, path: &Path) -> io::Result<()> {
+        self.at(path, |parent, name| remove_all(parent, name, DEPTH_LIMIT))
+    }
+
+    /// Builds a folder at the top: `fill` makes what is in the draft, which is then renamed to `place`. An error counts for nothing if
+    /// that exists afterwards, whoever made it.
+    pub fn build(
+        &self,
+        place: &Path,
+        fill: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let here = Path::new("");
+        let draft = layout::draft(here, &random_name()?);
+        self.make(&draft)?;
+        fill(&draft)?;
+        self.sync(&draft)?;
+        let renamed = self.rename(&draft, place);
+        if renamed.is_err() {
+            self.discard(here, &draft);
+            if !self.exists(place)? {
+                return renamed;
+            }
+        }
+        self.sync(here)
     }
 
     /// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `folder` is where
     /// the draft is. `true` if the draft still had its name, or a repeated call took it.
-    pub(super) fn discard(&self, folder: &Path, draft: &Path) -> bool {
-        let discarded = self.take_name(folder, draft);
-        if let Some(discarded) = &discarded {
+    pub fn discard(&self, folder: &Path, draft: &Path) -> bool {
+        let name = draft.file_name().unwrap_or_default().to_string_lossy();
+        let discarded = folder.join(layout::discarded(&name));
+        let is_taken =
+            self.rename(draft, &discarded).is_ok() || self.exists(&discarded).unwrap_or(false);
+        if is_taken {
             // What remains is swept later.
-            let _ = self.remove_all(discarded);
+            let _ = self.remove_all(&discarded);
         }
-        discarded.is_some()
+        is_taken
     }
 
-    /// Renames the draft to its name as a discarded one, and returns that path; `None` if the draft did not have its name
-    /// any more.
-    pub(super) fn take_name(&self, folder: &Path, draft: &Path) -> Option<PathBuf> {
-        let name = layout::discarded(&draft.file_name()?.to_string_lossy());
-        let discarded = folder.join(name);
-        let taken = self.rename(draft, &discarded).is_ok() || self.exists(&discarded).unwrap_or(false);
-        taken.then_some(discarded)
+    pub fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        let names = self.in_folder(path, entries)?;
+        Ok(names
+            .iter()
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect())
     }
 
-    pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
-        let names = entries(self.open_folder(path)?)?;
-        Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
-    }
-
-    pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
-        let found = self
-            .parent(path)
-            .and_then(|(parent, name)| Ok(kernel::statat(parent.fd(), name, AtFlags::SYMLINK_NOFOLLOW)?));
+    pub fn exists(&self, path: &Path) -> io::Result<bool> {
+        let found = self.at(path, |parent, name| {
+            Ok(kernel::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?)
+        });
         match found {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -143,85 +164,87 @@ impl Folder {
         }
     }
 
-    /// When a file was last changed, by the clock of the file system, and its size in bytes.
-    pub(super) fn changed_and_size(&self, path: &Path) -> io::Result<(SystemTime, u64)> {
-        let (parent, name) = self.parent(path)?;
-        let found = kernel::statx(parent.fd(), name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME | StatxFlags::SIZE)?;
-        let changed = Duration::from_secs(found.stx_mtime.tv_sec.try_into().unwrap_or(0));
-        Ok((UNIX_EPOCH + changed, found.stx_size))
+    /// Writes a file that no other process reads yet, and waits until it is on the disk.
+    pub fn write(&self, path: &Path, value: &Value) -> io::Result<()> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.at(path, |parent, name| {
+            let mut file = File::from(kernel::openat(parent, name, flags, FILE_MODE)?);
+            file.write_all(&layout::encode(value))?;
+            file.sync_all()
+        })
     }
 
-    /// Writes a file that no other process reads yet, and waits until it is on the disk.
-    pub(super) fn write(&self, path: &Path, value: &Value) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(kernel::openat(parent.fd(), name, flags, FILE_MODE)?);
-        file.write_all(&layout::encode(value))?;
-        file.sync_all()
+    /// As `write`, of these fields.
+    pub fn write_fields(&self, path: &Path, fields: &[(&str, &str)]) -> io::Result<()> {
+        let fields = fields
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        let value = Value {
+            fields: fields.collect(),
+            ..Value::default()
+        };
+        self.write(path, &value)
     }
 
     /// Reads a file, up to its size limit. A pipe does not block the call.
-    pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let (parent, name) = self.parent(path)?;
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(kernel::openat(parent.fd(), name, flags, Mode::empty())?);
-        let mut bytes = Vec::new();
-        file.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        self.at(path, |parent, name| {
+            let file = File::from(kernel::openat(parent, name, flags, Mode::empty())?);
+            let mut bytes = Vec::new();
+            file.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        })
     }
 
     /// Waits until the names in a folder are on the disk.
-    pub(super) fn sync(&self, path: &Path) -> io::Result<()> {
-        match File::from(self.open_folder(path)?).sync_all() {
+    pub fn sync(&self, path: &Path) -> io::Result<()> {
+        match self.in_folder(path, |folder| File::from(folder).sync_all()) {
             // Some file systems do not support the call for folders, and have nothing to write for them.
             Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
             synced => synced,
         }
     }
 
-    /// Opens a folder for listing or syncing.
-    fn open_folder(&self, path: &Path) -> io::Result<OwnedFd> {
-        match path.file_name() {
-            None => open_in(self.handle.as_fd(), OsStr::new("."), OFlags::RDONLY),
-            Some(name) => {
-                let (parent, _) = self.parent(path)?;
-                open_in(parent.fd(), name, OFlags::RDONLY)
-            }
-        }
+    /// Opens a folder for `work`: to list it, or to sync it.
+    fn in_folder<T>(
+        &self,
+        path: &Path,
+        work: impl FnOnce(OwnedFd) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let folder = self.walk(path);
+        let opened = folder.and_then(|folder| open_in(&folder, OsStr::new("."), OFlags::RDONLY));
+        opened
+            .and_then(work)
+            .map_err(|error| named(&self.shown(path), &error))
     }
 
-    /// The folder that contains `path`, opened, and the last name of the path.
-    fn parent<'a>(&self, path: &'a Path) -> io::Result<(Walked<'_>, &'a OsStr)> {
+    /// Does `work` with the folder that contains `path`, and the last name of the path.
+    fn at<T>(
+        &self,
+        path: &Path,
+        work: impl FnOnce(&OwnedFd, &OsStr) -> io::Result<T>,
+    ) -> io::Result<T> {
         let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
-        Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name))
+        let parent = self.walk(path.parent().unwrap_or(Path::new("")));
+        let done = parent.and_then(|parent| work(&parent, name));
+        done.map_err(|error| named(&self.shown(path), &error))
     }
 
-    fn walk(&self, path: &Path) -> io::Result<Walked<'_>> {
-        let mut at = Walked::Here(self.handle.as_fd());
+    fn walk(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mut at = self.handle.try_clone()?;
         for component in path.components() {
-            let Component::Normal(name) = component else { return Err(ErrorKind::InvalidInput.into()) };
-            at = Walked::Below(open_in(at.fd(), name, OFlags::PATH)?);
+            let Component::Normal(name) = component else {
+                return Err(ErrorKind::InvalidInput.into());
+            };
+            at = open_in(&at, name, OFlags::PATH)?;
         }
         Ok(at)
     }
 }
 
-/// The folder that a path leads to.
-enum Walked<'a> {
-    Here(BorrowedFd<'a>),
-    Below(OwnedFd),
-}
-
-impl Walked<'_> {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Here(handle) => *handle,
-            Self::Below(handle) => handle.as_fd(),
-        }
-    }
-}
-
-fn open_in(folder: BorrowedFd<'_>, name: &OsStr, how: OFlags) -> io::Result<OwnedFd> {
+fn open_in(folder: &OwnedFd, name: &OsStr, how: OFlags) -> io::Result<OwnedFd> {
     let flags = how | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(kernel::openat(folder, name, flags, Mode::empty())?)
 }
@@ -238,7 +261,7 @@ fn entries(folder: OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-fn remove_all(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
+fn remove_all(parent: &OwnedFd, name: &OsStr, depth: u32) -> io::Result<()> {
     let folder = match open_in(parent, name, OFlags::RDONLY) {
         // This is a file, or a link, which is removed itself and not followed.
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
@@ -246,25 +269,26 @@ fn remove_all(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()
         }
         opened => opened?,
     };
-    let depth = depth.checked_sub(1).ok_or_else(|| io::Error::other("it is nested too deeply"))?;
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| io::Error::other("it is nested too deeply"))?;
     for name in entries(folder.try_clone()?)? {
-        gone(remove_all(folder.as_fd(), &name, depth))?;
+        gone(remove_all(&folder, &name, depth))?;
     }
     Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
 /// Takes `NotFound` as success: somebody else has removed it.
-pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
+pub fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
 
-pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
-    let text = format!("{}: {error}", path.display());
-    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
-    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
+/// The error with the path that it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -277,7 +301,10 @@ mod tests {
     use super::*;
 
     fn value(body: &str) -> Value {
-        Value { body: body.into(), ..Value::default() }
+        Value {
+            body: body.into(),
+            ..Value::default()
+        }
     }
 
     fn opened() -> (TempDir, Folder) {
@@ -293,20 +320,32 @@ mod tests {
         for path in [a, b] {
             folder.make(path).expect("it is made");
             folder.make(path).expect("it is there already");
-            assert_eq!(folder.make_new(path).expect_err("it is there").kind(), ErrorKind::AlreadyExists);
+            assert_eq!(
+                folder.make_new(path).expect_err("it is there").kind(),
+                ErrorKind::AlreadyExists
+            );
         }
         folder.write(file, &value("x")).expect("written");
-        assert_eq!(folder.read(file).expect("read"), layout::encode(&value("x")));
+        assert_eq!(
+            folder.read(file).expect("read"),
+            layout::encode(&value("x"))
+        );
         assert_eq!(folder.names(b).expect("names"), ["value"]);
         assert_eq!(folder.names(Path::new("")).expect("names"), ["a"]);
         for path in [Path::new(""), a, b] {
             folder.sync(path).expect("it is on the disk");
             assert_eq!(folder.why_not_ours(path).expect("it is there"), None);
         }
-        assert_eq!(folder.remove_folder(b).expect_err("not empty").kind(), ErrorKind::DirectoryNotEmpty);
+        assert_eq!(
+            folder.remove_folder(b).expect_err("not empty").kind(),
+            ErrorKind::DirectoryNotEmpty
+        );
         folder.rename(b, Path::new("c")).expect("renamed");
-        assert!(folder.exists(Path::new("c/value")).expect("a look") && !folder.exists(b).expect("a look"));
-        folder.remove_file(Path::new("c/value")).expect("removed");
+        assert!(
+            folder.exists(Path::new("c/value")).expect("a look")
+                && !folder.exists(b).expect("a look")
+        );
+        fs::remove_file(place.path().join("c/value")).expect("removed");
         folder.remove_folder(Path::new("c")).expect("removed");
         folder.write(&a.join("1"), &value("")).expect("written");
         folder.remove_all(a).expect("removed");
@@ -328,36 +367,60 @@ mod tests {
         fs::create_dir(outside.path().join("t-old")).expect("a folder");
         symlink(outside.path(), place.path().join("lock-db")).expect("a link");
         fs::create_dir(place.path().join("real")).expect("a folder");
-        symlink(outside.path().join("value"), place.path().join("real/value")).expect("a link");
+        symlink(
+            outside.path().join("value"),
+            place.path().join("real/value"),
+        )
+        .expect("a link");
         symlink(outside.path(), place.path().join("real/folder")).expect("a link");
 
         let [link, inside, file] = ["lock-db", "lock-db/value", "real/value"].map(Path::new);
-        assert!(folder.names(link).is_err() && folder.sync(link).is_err() && folder.why_not_ours(link).is_err());
+        assert!(
+            folder.names(link).is_err()
+                && folder.sync(link).is_err()
+                && folder.why_not_ours(link).is_err()
+        );
         for path in [inside, file] {
             assert!(folder.read(path).is_err(), "{path:?}");
             assert!(folder.write(path, &value("x")).is_err(), "{path:?}");
         }
-        assert!(folder.make(Path::new("lock-db/x")).is_err() && folder.remove_file(inside).is_err());
+        assert!(folder.make(Path::new("lock-db/x")).is_err());
         assert!(folder.remove_all(Path::new("lock-db/t-old")).is_err());
-        assert!(folder.rename(Path::new("lock-db/t-old"), Path::new("mine")).is_err());
-        assert!(folder.rename(Path::new("real"), Path::new("lock-db/real")).is_err());
+        assert!(
+            folder
+                .rename(Path::new("lock-db/t-old"), Path::new("mine"))
+                .is_err()
+        );
+        assert!(
+            folder
+                .rename(Path::new("real"), Path::new("lock-db/real"))
+                .is_err()
+        );
         // The links are removed, and nothing behind them.
         folder.remove_all(Path::new("real")).expect("removed");
         folder.remove_all(link).expect("removed");
         assert_eq!(fs::read_dir(place.path()).expect("the folder").count(), 0);
-        assert_eq!(fs::read_to_string(outside.path().join("value")).expect("it is there"), "untouched");
+        assert_eq!(
+            fs::read_to_string(outside.path().join("value")).expect("it is there"),
+            "untouched"
+        );
         assert!(outside.path().join("t-old").is_dir());
     }
 
     #[test]
     fn what_others_may_change_is_not_ours() {
         let (place, folder) = opened();
-        let rights = |mode| fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).expect("its mode");
+        let rights = |mode| {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).expect("its mode")
+        };
         let why = |folder: &Folder| folder.why_not_ours(Path::new("")).expect("it is there");
         // The sticky bit does not keep other users from adding names.
         for open in [0o770, 0o757, 0o1777] {
             rights(open);
-            assert!(why(&folder).is_some_and(|why| why.contains("run \"chmod go-w ")), "{open:o}");
+            assert!(
+                why(&folder).is_some_and(|why| why.contains("run \"chmod go-w ")),
+                "{open:o}"
+            );
         }
         rights(0o755);
         assert_eq!(why(&folder), None);
@@ -376,7 +439,10 @@ mod tests {
     fn a_pipe_is_not_waited_for_and_a_pit_not_walked_to_its_end() {
         let (place, folder) = opened();
         let pipe = place.path().join("pipe");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+        let made = std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .expect("mkfifo runs");
         assert!(made.success());
         assert_eq!(folder.read(Path::new("pipe")).expect("at once"), b"");
         let pit: PathBuf = std::iter::repeat_n("a", 40).collect();

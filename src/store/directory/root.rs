@@ -1,89 +1,90 @@
-//! The folder of the store: its marker, the test of its file system, and the sweep of abandoned drafts.
+//! The folder of the store: its marker, its file system, the sweep of abandoned drafts, and a look at all locks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use super::folder::{Folder, gone};
-use super::layout::{self, MARKER, Nonce, VALUE};
-use crate::store::{MAKE_ONCE, StoreError};
-use crate::types::Value;
+use super::folder::Folder;
+use super::layout::{self, MARKER, VALUE};
+use crate::host::mountinfo::mount_of;
+use crate::store::{Examination, MAKE_ONCE, StoreError, random_name};
+use crate::types::mount::Mount;
+use crate::types::{Key, Revision};
+
+/// File systems that only one machine sees. Hosts share one only if all of them run on that machine.
+const LOCAL: [&str; 13] = [
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat",
+    "exfat", "squashfs",
+];
 
 /// Reads the id of the store in `root`; `Missing` if there is no marker.
-pub(super) fn store_id(root: &Folder) -> Result<String, StoreError> {
+pub fn store_id(root: &Folder) -> Result<String, StoreError> {
     let path = Path::new(MARKER).join(VALUE);
     match root.read(&path) {
         Ok(bytes) => {
             let marker = layout::decode(&bytes);
             let id = marker.map(|marker| marker.fields.get("store").cloned());
-            let damaged = || StoreError::Garbled(format!("{} is damaged", root.shown(&path).display()));
+            let damaged =
+                || StoreError::Garbled(format!("{} is damaged", root.shown(&path).display()));
             id.ok().flatten().ok_or_else(damaged)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Missing(format!(
             "{} has no {MARKER}: mount the share there; if it is mounted, {MAKE_ONCE}",
             root.shown(Path::new("")).display()
         ))),
-        Err(error) => Err(root.unreachable(&path, &error)),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Makes the store if there is none. Returns its id, and whether this call made it.
-pub(super) fn make(root: &Folder) -> Result<(String, bool), StoreError> {
+///
+/// No store is made over the locks of a former one, which would be damaged in it: who removes a store while putexds run leaves such,
+/// because they make their locks anew until its marker is gone.
+pub fn make(root: &Folder) -> Result<(String, bool), StoreError> {
     match store_id(root) {
         Ok(id) => return Ok((id, false)),
         Err(StoreError::Missing(_)) => {}
         Err(error) => return Err(error),
     }
+    let left = root.names(Path::new(""))?;
+    if let Some(lock) = left.iter().find(|name| layout::key_of(name).is_some()) {
+        let folder = root.shown(Path::new(""));
+        let folder = folder.display();
+        return Err(StoreError::Unfit(format!(
+            "stop putexd on all hosts, run \"rm -r {folder}/lock-*\" and \"putexctl init\", and start putexd again: {folder} has locks of a \
+             former store, as {lock}, and the mark {MARKER} is gone"
+        )));
+    }
     probe(root)?;
-    let id = place_marker(root).map_err(|error| root.unreachable(Path::new(""), &error))?;
+    let id = random_name()?;
+    // The marker is a folder, because the rename of a folder replaces nothing.
+    root.build(Path::new(MARKER), |draft| {
+        root.write_fields(&draft.join(VALUE), &[("store", &id)])
+    })?;
     // Another host may have been quicker.
     let found = store_id(root)?;
     Ok((found.clone(), found == id))
 }
 
-/// Makes the marker and returns its id. The marker is a folder, because the rename of a folder replaces nothing.
-fn place_marker(root: &Folder) -> io::Result<String> {
-    let id = Nonce::draw()?.to_string();
-    let draft = layout::draft(Path::new(""), &Nonce::draw()?);
-    root.make(&draft)?;
-    let fields = [("store".to_owned(), id.clone())].into();
-    root.write(&draft.join(VALUE), &Value { body: Vec::new(), fields })?;
-    root.sync(&draft)?;
-    let marker = Path::new(MARKER);
-    let renamed = root.rename(&draft, marker);
-    if renamed.is_err() {
-        root.discard(Path::new(""), &draft);
-        if !root.exists(marker)? {
-            renamed?;
-        }
-    }
-    root.sync(Path::new(""))?;
-    Ok(id)
-}
-
 /// Checks that no other user may write into the folder, and that its file system has the properties on which everything
-/// else rests: a folder can be renamed, but not onto one that is not empty, and cannot be made where there is one.
-pub(super) fn probe(root: &Folder) -> Result<(), StoreError> {
-    if let Some(why) = root.why_not_ours(Path::new("")).map_err(|error| root.unreachable(Path::new(""), &error))? {
+/// else rests: a folder cannot be renamed onto one that is not empty, and cannot be made where there is one.
+pub fn probe(root: &Folder) -> Result<(), StoreError> {
+    let here = Path::new("");
+    if let Some(why) = root.why_not_ours(here)? {
         return Err(StoreError::Unfit(why));
     }
-    let folder = Nonce::draw()
-        .map(|nonce| layout::draft(Path::new(""), &nonce))
-        .map_err(|error| root.unreachable(Path::new(""), &error))?;
+    let folder = layout::draft(here, &random_name()?);
     let probed = probe_in(root, &folder);
-    root.discard(Path::new(""), &folder);
-    match probed {
-        Ok(None) => Ok(()),
-        Ok(Some(what)) => {
-            Err(StoreError::Unfit(format!("the file system of {} {what}", root.shown(Path::new("")).display())))
-        }
-        Err(error) => Err(root.unreachable(&folder, &error)),
-    }
+    root.discard(here, &folder);
+    probed?.map_or(Ok(()), |what| {
+        let path = root.shown(here);
+        let why = format!("the file system of {} {what}", path.display());
+        Err(StoreError::Unfit(why))
+    })
 }
 
 fn probe_in(root: &Folder, folder: &Path) -> io::Result<Option<&'static str>> {
-    let [first, second, third] = ["a", "b", "c"].map(|name| folder.join(name));
+    let [first, second] = ["a", "b"].map(|name| folder.join(name));
     root.make(folder)?;
     for path in [&first, &second] {
         root.make(path)?;
@@ -97,46 +98,101 @@ fn probe_in(root: &Folder, folder: &Path) -> io::Result<Option<&'static str>> {
     if !root.exists(&first.join("a"))? || !root.exists(&second.join("b"))? {
         return Ok(Some("renames a folder onto another one that is not empty"));
     }
-    let _ = root.rename(&first, &third);
-    if root.exists(&first)? || !root.exists(&third.join("a"))? {
-        return Ok(Some("cannot rename a folder"));
-    }
     Ok(None)
 }
 
-/// The drafts that processes left behind when they died, and since when this process has seen each.
-///
-/// Clocks of other hosts are not used: a draft is old when this process has seen it for long, by its own clock. Each
-/// draft has a unique name, so what is found under the same name is the same draft.
-#[derive(Debug, Default)]
-pub(super) struct Orphans(HashMap<PathBuf, Instant>);
-
-/// How long a draft must be seen before it counts as abandoned. If its writer still lives, it finds the draft gone, and
-/// its write fails without harm.
-const ORPHANED_AFTER: Duration = Duration::from_secs(60);
-
-/// The most drafts, and the most discarded folders, that one sweep removes.
-const SWEPT_AT_ONCE: usize = 8;
-
-impl Orphans {
-    /// Removes abandoned drafts and discarded folders in `folder` of the store, a few at a time.
-    pub(super) fn sweep(&mut self, root: &Folder, folder: &Path, now: Instant) -> io::Result<()> {
-        let names = root.names(folder)?;
-        let drafts: Vec<PathBuf> =
-            names.iter().filter(|name| layout::is_draft(name)).map(|name| folder.join(name)).collect();
-        self.0.retain(|path, _| path.parent() != Some(folder) || drafts.contains(path));
-        for draft in &drafts {
-            self.0.entry(draft.clone()).or_insert(now);
+/// Removes what was discarded, and the drafts that were there at the sweep before, which are those in `drafts`. Their processes have
+/// died: clocks of other hosts are not used, and each draft has a name of its own. If its writer still lives, it finds the draft
+/// gone, and its write fails without harm.
+pub fn sweep(root: &Folder, drafts: &mut HashSet<PathBuf>) {
+    let here = PathBuf::new();
+    let names = root.names(&here).unwrap_or_default();
+    let is_lock = |name: &&String| layout::key_of(name).is_some();
+    let locks = names.iter().filter(is_lock).map(PathBuf::from);
+    let mut young = HashSet::new();
+    for folder in locks.chain([here]) {
+        for name in root.names(&folder).unwrap_or_default() {
+            let path = folder.join(&name);
+            if layout::is_discarded(&name) {
+                // What remains is swept another time.
+                let _ = root.remove_all(&path);
+            } else if layout::is_draft(&name) && !drafts.contains(&path) {
+                young.insert(path);
+            } else if layout::is_draft(&name) {
+                root.discard(&folder, &path);
+            }
         }
-        let is_old = |draft: &&PathBuf| self.0.get(*draft).is_some_and(|seen| now - *seen >= ORPHANED_AFTER);
-        for draft in drafts.iter().filter(is_old).take(SWEPT_AT_ONCE) {
-            root.discard(folder, draft);
-        }
-        for name in names.iter().filter(|name| layout::is_discarded(name)).take(SWEPT_AT_ONCE) {
-            gone(root.remove_all(&folder.join(name)))?;
-        }
-        Ok(())
     }
+    *drafts = young;
+}
+
+/// The latest revision of each lock that has one, and that could be looked at: the others must not suffer from one that cannot, whose
+/// readers get the error.
+pub type Latest = HashMap<Key, Revision>;
+
+/// The keys that nobody waits for, by their prefixes. There are several for each lock.
+const UNWATCHED: [&str; 2] = [Key::OF_HOSTS_REPORTS, Key::OF_HISTORIES];
+
+/// Looks at all locks that somebody waits for.
+pub fn latest(root: &Folder) -> Result<Latest, StoreError> {
+    let folders = root.names(Path::new(""))?;
+    let latest = folders.iter().filter_map(|name| {
+        let key = layout::key_of(name)?;
+        if UNWATCHED
+            .iter()
+            .any(|prefix| key.as_str().starts_with(prefix))
+        {
+            return None;
+        }
+        let highest = layout::highest_of(&root.names(Path::new(name)).ok()?);
+        (highest != Revision(0)).then_some((key, highest))
+    });
+    Ok(latest.collect())
+}
+
+/// What `putexctl doctor` shows of the store `id`.
+pub fn examine(root: &Folder, id: &str) -> Result<Examination, StoreError> {
+    let here = Path::new("");
+    let mount = mount_of(&root.shown(here))?;
+    let local = is_local(&mount).then(|| {
+        format!(
+            "{} is local to this host: the locks hold only between hosts that mount this same file system, and a host that has a \
+             folder of its own here runs the services beside them",
+            mount.kind
+        )
+    });
+    let ours = root.why_not_ours(here)?;
+    Ok(Examination {
+        what: described(root, id),
+        warnings: ours.into_iter().chain(local).collect(),
+        ..Examination::default()
+    })
+}
+
+/// The store, in words.
+pub fn described(root: &Folder, id: &str) -> String {
+    let path = root.shown(Path::new(""));
+    let on = mount_of(&path).map(|mount| format!(", {}", in_words(&mount)));
+    format!(
+        "the store {id} in {}{}",
+        path.display(),
+        on.unwrap_or_default()
+    )
+}
+
+/// The file system of a folder that is no store yet, in words, if only this machine sees that file system. It may take as long as
+/// the folder hangs.
+pub fn local_file_system(folder: &Path) -> Option<String> {
+    let mount = mount_of(folder).ok().filter(is_local)?;
+    (!folder.join(MARKER).exists()).then(|| in_words(&mount))
+}
+
+fn in_words(mount: &Mount) -> String {
+    format!("{} from {} on {}", mount.kind, mount.source, mount.place)
+}
+
+fn is_local(mount: &Mount) -> bool {
+    LOCAL.contains(&mount.kind.as_str())
 }
 
 #[cfg(test)]
@@ -157,30 +213,50 @@ mod tests {
         let (id, made) = make(&root).expect("it is made");
         assert!(made);
         assert_eq!(make(&root), Ok((id.clone(), false)));
-        assert_eq!(place_marker(&root).expect("too late").len(), 32);
+        root.build(Path::new(MARKER), |draft| {
+            root.write_fields(&draft.join(VALUE), &[("store", "late")])
+        })
+        .expect("too late");
         assert_eq!(store_id(&root), Ok(id));
         assert_eq!(root.names(Path::new("")).expect("names"), [MARKER]);
-        assert!(matches!(Folder::open(&folder.path().join("absent"), None), Err(StoreError::Unreachable(_))));
+        assert!(matches!(
+            Folder::open(&folder.path().join("absent"), None),
+            Err(StoreError::Unreachable(_))
+        ));
+    }
+
+    /// As after `rm -rf` of a store in which putexd goes on making locks.
+    #[test]
+    fn no_store_is_made_over_the_locks_of_a_former_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("lock-db")).expect("a folder");
+        let root = opened(folder.path());
+        let refused = make(&root).expect_err("a lock is left");
+        assert!(
+            matches!(&refused, StoreError::Unfit(why) if why.contains("stop putexd on all hosts") && why.contains("lock-db")),
+            "{refused}"
+        );
+        assert_eq!(root.names(Path::new("")).expect("names"), ["lock-db"]);
+        fs::remove_dir(folder.path().join("lock-db")).expect("it is removed");
+        assert!(make(&root).expect("it is made").1);
     }
 
     #[test]
-    fn drafts_are_swept_by_how_long_they_were_seen() {
+    fn drafts_are_swept_when_they_were_there_before() {
         let folder = tempfile::tempdir().expect("a folder");
-        let old = folder.path().join("t-old");
-        fs::create_dir(&old).expect("a draft");
-        fs::create_dir(folder.path().join("d-discarded")).expect("a draft");
-        fs::create_dir(folder.path().join("x-aside")).expect("evidence");
-        let (root, here) = (opened(folder.path()), Path::new(""));
-        let mut orphans = Orphans::default();
-        let begin = Instant::now();
-        orphans.sweep(&root, here, begin).expect("swept");
-        assert!(old.exists() && !folder.path().join("d-discarded").exists());
-        let young = folder.path().join("t-young");
-        fs::create_dir(&young).expect("a draft");
-        orphans.sweep(&root, here, begin + ORPHANED_AFTER / 2).expect("swept");
-        orphans.sweep(&root, here, begin + ORPHANED_AFTER).expect("swept");
-        assert!(!old.exists() && young.exists() && folder.path().join("x-aside").exists());
-        orphans.sweep(&root, here, begin + ORPHANED_AFTER * 2).expect("swept");
-        assert!(!young.exists());
+        let at = |name: &str| folder.path().join(name);
+        for name in ["t-old", "lock-db/t-old", "d-discarded", "x-aside"] {
+            fs::create_dir_all(at(name)).expect("a folder");
+        }
+        let (root, mut drafts) = (opened(folder.path()), HashSet::new());
+        sweep(&root, &mut drafts);
+        assert!(at("t-old").exists() && at("lock-db/t-old").exists());
+        assert!(!at("d-discarded").exists());
+        fs::create_dir(at("t-young")).expect("a draft");
+        sweep(&root, &mut drafts);
+        assert!(!at("t-old").exists() && !at("lock-db/t-old").exists());
+        assert!(at("t-young").exists() && at("x-aside").exists());
+        sweep(&root, &mut drafts);
+        assert!(!at("t-young").exists());
     }
 }

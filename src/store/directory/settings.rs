@@ -1,16 +1,11 @@
 //! `[store]` with `type = "directory"`.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DirectoryStore, local_file_system};
 use crate::keys::{ConfigKey, Table, names};
-use crate::store::Administer;
-use crate::store::files::Files;
-use crate::store::settings::StoreType;
+use crate::store::settings::Settings;
 use crate::types::store::StoreAddress;
 
 /// `[store]` with `type = "directory"`.
@@ -25,48 +20,30 @@ pub struct DirectorySettings {
 type Row = ConfigKey<DirectorySettings>;
 
 const KEYS: &[Row] = &[
-    Row::new("path", |store| &mut store.path).required("add path = \"/srv/putex\"").checked(|store| {
-        let shown = store.path.display().to_string();
-        (!store.path.is_absolute()).then(|| format!("{shown:?} is not a full path: write it from the root"))
-    }),
+    Row::new("path", |store| &mut store.path)
+        .required("add path = \"/srv/putex\"")
+        .checked(|store| {
+            let shown = store.path.display().to_string();
+            (!store.path.is_absolute())
+                .then(|| format!("{shown:?} is not a full path: write it from the root"))
+        }),
     Row::new("owner", |store| &mut store.owner),
 ];
 
-impl StoreType for DirectorySettings {
+impl Settings for DirectorySettings {
     fn keys() -> Vec<&'static str> {
         names(KEYS)
     }
 
-    fn read(table: &mut Table<'_>, _: &Path) -> Option<Self> {
+    fn read(table: &mut Table<'_>) -> Option<Self> {
         let mut store = Self::default();
         table.read(KEYS, &mut store).then_some(store)
     }
 
     fn address(&self) -> StoreAddress {
-        StoreAddress { what: "directory".to_owned(), servers: vec![self.path.display().to_string()] }
-    }
-
-    fn title(&self) -> &'static str {
-        "a directory"
-    }
-
-    fn capacity(&self) -> f64 {
-        400.0
-    }
-
-    fn has_servers(&self) -> bool {
-        false
-    }
-
-    fn rights_to_make(&self) -> String {
-        "let root of this host write to the folder".to_owned()
-    }
-
-    fn local_file_system(&self) -> Option<String> {
-        local_file_system(&self.path)
-    }
-
-    fn open(&self, call_limit: Duration, _: Files) -> Arc<dyn Administer> {
-        Arc::new(DirectoryStore::new(self.clone(), call_limit))
+        StoreAddress {
+            what: "directory".to_owned(),
+            servers: vec![self.path.display().to_string()],
+        }
     }
 }

@@ -8,35 +8,23 @@
 //! library ends the connection when they are not valid headers. Otherwise one message under one key would take the
 //! store away from all services of all hosts.
 
-use std::time::Duration;
-
-use async_nats::{Message, StatusCode, Subscriber};
+use async_nats::StatusCode;
 use futures_util::StreamExt;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
-use super::bucket::Bucket;
-use super::connection::Connection;
-use crate::store::{Hints, StoreError};
+use super::Nats;
+use crate::store::server::{Connection, Disconnect};
+use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat};
 use crate::types::Key;
 
-/// The most hints that wait for their reader; more are dropped.
-const HINT_LIMIT: usize = 64;
-
-/// A silence of this many heartbeats ends the watch.
-const MISSED_HEARTBEATS: u32 = 3;
-
-/// The shortest and the longest interval of the server's heartbeats.
-const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// Starts a watch on `connection`, which it owns. The watch ends with that connection, or when the connection of the
-/// calls is lost, which `other_lost` tells.
-pub(super) async fn watch(
-    connection: Connection,
-    other_lost: watch::Receiver<Option<String>>,
-    bucket: &Bucket,
+/// Starts a watch on `connection`, which it owns. The watch ends with that connection, or when that of the calls is lost.
+pub async fn watch(
+    connection: Connection<Nats>,
+    of_calls: &Disconnect,
 ) -> Result<Hints, StoreError> {
-    let heartbeat = connection.call_limit.clamp(HEARTBEAT_RANGE.0, HEARTBEAT_RANGE.1);
+    let heartbeat = heartbeat(connection.call_limit);
+    let bucket = &connection.bucket;
     let inbox = connection.client.new_inbox();
     let question = json!({
         "stream_name": bucket.stream(),
@@ -52,67 +40,41 @@ pub(super) async fn watch(
             "mem_storage": true,
         },
     });
-    let verb = format!("CONSUMER.CREATE.{}", bucket.stream());
     let subscribing = async {
         // The subscription comes first, because the server removes a consumer that nobody subscribes to.
         let subscriber = connection.client.subscribe(inbox).await;
         let subscriber = subscriber.map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        match connection.ask::<serde_json::Value>(&verb, &question).await? {
+        match connection
+            .ask::<serde_json::Value>("CONSUMER.CREATE", &question)
+            .await?
+        {
             Ok(_) => Ok(subscriber),
             Err(refusal) => Err(bucket.error(&refusal)),
         }
     };
-    let subscriber = connection.bounded(subscribing).await?;
-    let (sender, receiver) = mpsc::channel(HINT_LIMIT);
+    let mut subscriber = connection.bounded(subscribing).await?;
     let prefix = bucket.key_prefix();
-    tokio::spawn(async move {
-        tokio::select! {
-            () = forward(subscriber, prefix, heartbeat * MISSED_HEARTBEATS, other_lost, sender) => {}
-            _ = connection.lost() => {}
-        }
-    });
-    Ok(crate::store::hints(receiver))
-}
-
-/// Sends a hint for each message. Owns the subscription, and drops it as soon as a connection is lost, whether or not
-/// anybody reads the hints.
-async fn forward(
-    mut subscriber: Subscriber,
-    prefix: String,
-    silence_limit: Duration,
-    mut lost: watch::Receiver<Option<String>>,
-    sender: mpsc::Sender<Key>,
-) {
-    loop {
-        let message = tokio::select! {
-            message = tokio::time::timeout(silence_limit, subscriber.next()) => message,
-            _ = lost.wait_for(Option::is_some) => return,
-            () = sender.closed() => return,
+    Ok(of_calls.watched(|sender| async move {
+        let forwarding = async {
+            while let Ok(Some(message)) =
+                timeout(heartbeat * MISSED_HEARTBEATS, subscriber.next()).await
+            {
+                match message.status {
+                    Some(StatusCode::IDLE_HEARTBEAT) => {}
+                    // Any other status, such as 409, means that the consumer is gone.
+                    Some(_) => return,
+                    None => {
+                        let name = message.subject.strip_prefix(&prefix).map(Key::new);
+                        if let Some(Ok(key)) = name {
+                            drop(sender.try_send(key));
+                        }
+                    }
+                }
+            }
         };
-        let Ok(Some(message)) = message else { return };
-        match hint(&message, &prefix) {
-            // When the queue is full, the hint is dropped: a missing hint costs time and nothing else.
-            Hint::Key(key) => drop(sender.try_send(key)),
-            Hint::None => {}
-            Hint::End => return,
+        tokio::select! {
+            () = forwarding => {}
+            _ = connection.lost.reason() => {}
         }
-    }
-}
-
-enum Hint {
-    Key(Key),
-    None,
-    End,
-}
-
-fn hint(message: &Message, prefix: &str) -> Hint {
-    match message.status {
-        Some(StatusCode::IDLE_HEARTBEAT) => Hint::None,
-        // Any other status, such as 409, means that the consumer is gone.
-        Some(_) => Hint::End,
-        None => {
-            let name = message.subject.strip_prefix(prefix);
-            name.and_then(|name| Key::new(name).ok()).map_or(Hint::None, Hint::Key)
-        }
-    }
+    }))
 }

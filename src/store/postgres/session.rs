@@ -1,115 +1,73 @@
-//! One session with one server, checked before its first use, and given up when it fails.
-//!
-//! Whether a server is fit to hold locks depends on its settings, and some of them may differ from session to session.
-//! So each session checks them, and pins those that it may set: a later change by an administrator takes effect in
-//! later sessions only.
+//! One session with one server, given up when it fails.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
-use tokio::sync::watch;
-use tokio_postgres::config::{Host, TargetSessionAttrs};
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::time::timeout;
+use tokio_postgres::error::Severity;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::hints::Watchers;
+use crate::store::server::Disconnect;
 use crate::store::{MAKE_ONCE, StoreError};
 use crate::task::{OwnedTask, lock};
-use crate::types::Key;
-
-/// One server, and how to connect to it.
-#[derive(Clone)]
-pub(super) struct Endpoint {
-    config: Config,
-    tls: MakeRustlsConnect,
-    /// The server's address, for messages.
-    pub(super) address: String,
-}
-
-impl Endpoint {
-    /// The servers of `config`, in its order. Each is tried by itself, because a server that hangs must not delay the
-    /// next.
-    pub(super) fn all(config: &Config, tls: &MakeRustlsConnect, call_limit: Duration) -> Vec<Self> {
-        let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
-        let one = |index: usize| {
-            let mut one = common(config);
-            // Half of the call limit is allowed for one address, because a name may stand for several.
-            let patience = call_limit / 2;
-            one.connect_timeout(config.get_connect_timeout().map_or(patience, |given| patience.min(*given)));
-            let port = ports.get(index).or(ports.first()).copied().unwrap_or(5432);
-            one.port(port);
-            let mut address = String::new();
-            if let Some(number) = addresses.get(index) {
-                one.hostaddr(*number);
-                address = number.to_string();
-            }
-            match hosts.get(index) {
-                Some(Host::Tcp(name)) => {
-                    one.host(name);
-                    address.clone_from(name);
-                }
-                Some(Host::Unix(folder)) => {
-                    one.host_path(folder);
-                    address = folder.display().to_string();
-                }
-                None => {}
-            }
-            Self { config: one, tls: tls.clone(), address: format!("{address}:{port}") }
-        };
-        (0..hosts.len().max(addresses.len())).map(one).collect()
-    }
-}
-
-/// A copy of `config` without its servers.
-fn common(config: &Config) -> Config {
-    let mut copy = Config::new();
-    copy.application_name(config.get_application_name().unwrap_or("putexd"))
-        .ssl_mode(config.get_ssl_mode())
-        .ssl_negotiation(config.get_ssl_negotiation())
-        .channel_binding(config.get_channel_binding())
-        .keepalives(config.get_keepalives())
-        .keepalives_idle(config.get_keepalives_idle())
-        // `prepare` checks that with everything else, and gives a better message.
-        .target_session_attrs(TargetSessionAttrs::Any);
-    config.get_user().map(|user| copy.user(user));
-    config.get_password().map(|password| copy.password(password));
-    config.get_dbname().map(|name| copy.dbname(name));
-    config.get_options().map(|options| copy.options(options));
-    config.get_tcp_user_timeout().map(|timeout| copy.tcp_user_timeout(*timeout));
-    config.get_keepalives_interval().map(|interval| copy.keepalives_interval(interval));
-    config.get_keepalives_retries().map(|retries| copy.keepalives_retries(retries));
-    copy
-}
+use crate::types::{Key, with_sources};
 
 /// One session. It ends when this is dropped, and what was not sent by then is never sent.
-pub(super) struct Session {
+pub struct Session {
     client: Client,
     tls: MakeRustlsConnect,
+    call_limit: Duration,
     /// The last warning of the server that was not taken yet.
     warning: Arc<Mutex<Option<String>>>,
-    /// `Some` when the connection is lost, with the reason.
-    lost: watch::Receiver<Option<String>>,
+    /// The turn of the call that it is lent for.
+    pub turn: Option<OwnedSemaphorePermit>,
     _driver: OwnedTask,
 }
 
+impl Drop for Session {
+    /// Asks the server, over another connection, to cancel a statement that was not answered. It may be over, or the server may be
+    /// gone: nothing depends on the result.
+    fn drop(&mut self) {
+        // Without a runtime the program is ending.
+        let (Some(_), Ok(runtime)) = (self.turn.take(), Handle::try_current()) else {
+            return;
+        };
+        let (token, tls) = (self.client.cancel_token(), self.tls.clone());
+        let limit = self.call_limit;
+        runtime.spawn(async move { timeout(limit, token.cancel_query(tls)).await });
+    }
+}
+
 impl Session {
-    /// Connects. Notifications go to `hints`. The session has to be [prepared](Self::prepare) before its first use.
-    pub(super) async fn connect(endpoint: &Endpoint, hints: Option<Arc<Watchers>>) -> Result<Self, StoreError> {
-        let (client, connection) = endpoint.config.connect(endpoint.tls.clone()).await.map_err(|e| failure(&e))?;
+    /// Opens a session. `first`: who is told of its end and of the notifications.
+    pub async fn open(
+        config: &Config,
+        tls: MakeRustlsConnect,
+        call_limit: Duration,
+        first: Option<(Disconnect, broadcast::Sender<Key>)>,
+    ) -> Result<Self, StoreError> {
+        let (client, connection) = config.connect(tls.clone()).await?;
         let warning = Arc::default();
-        let (sender, lost) = watch::channel(None);
-        let driver = OwnedTask::spawn(drive(connection, Arc::clone(&warning), hints, sender));
-        Ok(Self { client, tls: endpoint.tls.clone(), warning, lost, _driver: driver })
+        let driver = OwnedTask::spawn(drive(connection, Arc::clone(&warning), first));
+        Ok(Self {
+            client,
+            tls,
+            call_limit,
+            warning,
+            turn: None,
+            _driver: driver,
+        })
     }
 
     /// Runs a statement in a transaction of its own, sent once and in one piece. When it returns rows, the transaction
     /// is over, and every warning that the server gave about its end has been recorded.
-    pub(super) async fn query(
+    pub async fn query(
         &self,
         statement: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
@@ -117,107 +75,38 @@ impl Session {
         self.client.query_typed(statement, parameters).await
     }
 
-    /// Runs several statements in one transaction, and returns how many rows they wrote.
-    pub(super) async fn execute(&self, statements: &str) -> Result<u64, Error> {
-        let answer = self.client.simple_query(statements).await?;
-        let written = answer.iter().filter_map(|message| {
-            let SimpleQueryMessage::CommandComplete(rows) = message else { return None };
-            Some(rows)
-        });
-        Ok(written.sum())
+    /// Runs several statements in one transaction. Returns how many rows they wrote, and the columns of the last row that they read, as
+    /// text.
+    pub async fn execute(&self, statements: &str) -> Result<(u64, Vec<String>), Error> {
+        let (mut written, mut columns) = (0, Vec::new());
+        for message in self.client.simple_query(statements).await? {
+            if let SimpleQueryMessage::CommandComplete(rows) = message {
+                written += rows;
+            } else if let SimpleQueryMessage::Row(row) = message {
+                let column = |index| row.get(index).unwrap_or_default().to_owned();
+                columns = (0..row.len()).map(column).collect();
+            }
+        }
+        Ok((written, columns))
     }
 
-    /// The first row of the answer, as text. `None` if there is no row, if the server does not understand the question,
-    /// as a server other than PostgreSQL itself may not, or if this user may not ask it.
-    pub(super) async fn ask(&self, question: &str) -> Result<Option<Vec<String>>, StoreError> {
-        let answer = match self.client.simple_query(question).await {
-            Ok(answer) => answer,
-            Err(error) if is_not_understood(&error) => return Ok(None),
-            Err(error) => return Err(failure(&error)),
-        };
-        Ok(answer.iter().find_map(|message| {
-            let SimpleQueryMessage::Row(row) = message else { return None };
-            Some((0..row.len()).map(|column| row.get(column).unwrap_or_default().to_owned()).collect())
-        }))
-    }
-
-    /// The first column of each answer to `questions`, which are sent all at once.
-    pub(super) async fn ask_all(&self, questions: &[&str]) -> Result<Vec<Option<String>>, StoreError> {
-        let answers = join_all(questions.iter().map(|question| self.ask(question))).await;
-        let first = |answer: Option<Vec<String>>| answer.and_then(|columns| columns.into_iter().next());
-        answers.into_iter().map(|answer| answer.map(first)).collect()
+    /// The only row of the answer to a question; no columns where there is no row.
+    pub async fn ask(&self, question: &str) -> Result<Vec<String>, StoreError> {
+        Ok(self.execute(question).await?.1)
     }
 
     /// Checks that the server answers.
-    pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.client.check_connection().await.map_err(|error| failure(&error))
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        Ok(self.client.check_connection().await?)
     }
 
     /// The last warning of the server since the last call of this function.
-    pub(super) fn take_warning(&self) -> Option<String> {
+    pub fn take_warning(&self) -> Option<String> {
         lock(&self.warning).take()
     }
 
-    /// Waits until the connection is lost, and returns the reason.
-    pub(super) async fn lost(&self) -> String {
-        let mut lost = self.lost.clone();
-        let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
-        reason.ok().flatten().unwrap_or_default()
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.client.is_closed()
-    }
-
-    /// Asks the server, over another connection, to cancel the statement that it is working on.
-    pub(super) async fn cancel(self) {
-        // The statement may be over, or the server may be gone. Nothing depends on the result.
-        let _ = self.client.cancel_token().cancel_query(self.tls.clone()).await;
-    }
-
-    /// Checks whether the server, which is at `address`, is fit to hold locks, and pins the settings that must not change.
-    pub(super) async fn prepare(&self, address: &str, call_limit: Duration) -> Result<(), StoreError> {
-        let questions =
-            ["SHOW transaction_read_only", "SELECT pg_is_in_recovery()", "SHOW synchronous_commit", "SHOW fsync"];
-        let answers = self.ask_all(&questions).await?;
-        let is = |index: usize, value: &str| answers[index].as_deref() == Some(value);
-        if is(1, "t") {
-            return Err(StoreError::Unreachable(format!("{address} is a standby")));
-        }
-        if is(0, "on") {
-            return Err(StoreError::Unreachable(format!(
-                "{address} is read-only: default_transaction_read_only is on"
-            )));
-        }
-        if is(2, "off") {
-            return Err(StoreError::Unfit(format!(
-                "synchronous_commit is off for this user on {address}, so a crash undoes what was acknowledged: \
-                 set it to on, as with ALTER ROLE ... SET synchronous_commit = on"
-            )));
-        }
-        if is(3, "off") {
-            return Err(StoreError::Unfit(format!(
-                "fsync is off on {address}, so a crash undoes what was acknowledged: set it to on"
-            )));
-        }
-        // The timeouts end a statement that waits for a lock before the caller gives up, so that the caller learns its
-        // outcome.
-        let patience = (call_limit * 3 / 4).as_millis().max(1);
-        let settings = [
-            format!("SET statement_timeout = {patience}"),
-            format!("SET lock_timeout = {patience}"),
-            "SET default_transaction_isolation = 'read committed'".to_owned(),
-        ];
-        for set in join_all(settings.iter().map(|setting| self.ask(setting))).await {
-            set?;
-        }
-        if let Some(value) = &answers[2] {
-            // The setting is pinned, so that a reload of the server's configuration does not turn it off in a running
-            // session.
-            let pinned = self.execute(&format!("SET synchronous_commit = '{value}'")).await;
-            pinned.map_err(|error| failure(&error))?;
-        }
-        Ok(())
     }
 }
 
@@ -225,8 +114,7 @@ impl Session {
 async fn drive<S>(
     mut connection: tokio_postgres::Connection<Socket, S>,
     warning: Arc<Mutex<Option<String>>>,
-    hints: Option<Arc<Watchers>>,
-    lost: watch::Sender<Option<String>>,
+    first: Option<(Disconnect, broadcast::Sender<Key>)>,
 ) where
     S: TlsStream + Unpin,
 {
@@ -235,12 +123,15 @@ async fn drive<S>(
     // before the answer after it reaches its caller.
     let reason = loop {
         match messages.next().await {
-            Some(Ok(AsyncMessage::Notice(notice))) if is_warning(&notice) => {
+            Some(Ok(AsyncMessage::Notice(notice)))
+                if casts_doubt(notice.parsed_severity(), notice.file()) =>
+            {
                 *lock(&warning) = Some(notice.message().to_owned());
             }
             Some(Ok(AsyncMessage::Notification(notification))) => {
-                if let (Some(hints), Ok(key)) = (&hints, Key::new(notification.payload())) {
-                    hints.ring(&key);
+                if let (Some((_, hints)), Ok(key)) = (&first, Key::new(notification.payload())) {
+                    // Where nobody watches, nobody needs it.
+                    let _ = hints.send(key);
                 }
             }
             Some(Ok(_)) => {}
@@ -248,14 +139,9 @@ async fn drive<S>(
             None => break "the server closed the connection".to_owned(),
         }
     };
-    lost.send_replace(Some(reason));
-    if let Some(hints) = hints {
-        hints.end();
+    if let Some((lost, _)) = first {
+        lost.tell(&reason);
     }
-}
-
-fn is_warning(notice: &DbError) -> bool {
-    casts_doubt(notice.parsed_severity(), notice.file())
 }
 
 /// Whether a notice during a write may be about the end of its transaction. The one that is has no code of its own, and
@@ -269,45 +155,34 @@ fn casts_doubt(severity: Option<Severity>, file: Option<&str>) -> bool {
     warning && file != Some("varsup.c")
 }
 
-/// Whether the server does not understand a statement, or this user may not run it, so that asking again is no use.
-pub(super) fn is_not_understood(error: &Error) -> bool {
-    // Class 42: syntax errors, unknown names and missing privileges.
-    error.code().is_some_and(|code| *code == SqlState::FEATURE_NOT_SUPPORTED || code.code().starts_with("42"))
-}
-
-/// Translates an error for the caller of a store operation.
-pub(super) fn failure(error: &Error) -> StoreError {
-    let text = describe(error);
-    let Some(code) = error.code() else {
-        if text.contains("invalid peer certificate") {
-            let remedy = "name its authority with tls-ca, or set sslmode=disable where nobody else is on the network";
-            return StoreError::Unreachable(format!("{text}; {remedy}"));
-        }
-        // The client marks an error in the settings or the login by this text only.
-        return if text.starts_with("invalid configuration") || text.starts_with("authentication error") {
-            StoreError::Denied(text)
-        } else {
-            StoreError::Unreachable(text)
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        let text = describe(&error);
+        let Some(code) = error.code() else {
+            if text.contains("invalid peer certificate") {
+                let remedy = "name its authority with tls-ca, or set sslmode=disable where nobody else is on the network";
+                return Self::Unreachable(format!("{text}; {remedy}"));
+            }
+            // The client marks an error in the settings or the login by this text only.
+            let is_denied = ["invalid configuration", "authentication error"]
+                .iter()
+                .any(|begin| text.starts_with(begin));
+            return if is_denied {
+                Self::Denied(text)
+            } else {
+                Self::Unreachable(text)
+            };
         };
-    };
-    match code {
-        code if *code == SqlState::UNDEFINED_TABLE => StoreError::Missing(format!("{text}; {MAKE_ONCE}")),
-        code if *code == SqlState::INVALID_SCHEMA_NAME => {
-            StoreError::Missing(format!("{text}; create the schema, and {MAKE_ONCE}"))
+        match code.code() {
+            // No such table, schema or database.
+            "42P01" => Self::Missing(format!("{text}; {MAKE_ONCE}")),
+            "3F000" | "3D000" => Self::Missing(format!("{text}; create it, and {MAKE_ONCE}")),
+            // No such column.
+            "42703" => Self::Unfit(format!("{text}; the table is not one of postgres.sql")),
+            // No right, a wrong password, a login that is not accepted.
+            "42501" | "28P01" | "28000" => Self::Denied(text),
+            _ => Self::Unreachable(text),
         }
-        code if *code == SqlState::INVALID_CATALOG_NAME => {
-            StoreError::Missing(format!("{text}; create the database, and {MAKE_ONCE}"))
-        }
-        code if *code == SqlState::UNDEFINED_COLUMN => {
-            StoreError::Unfit(format!("{text}; the table is not one of postgres.sql"))
-        }
-        code if *code == SqlState::INSUFFICIENT_PRIVILEGE
-            || *code == SqlState::INVALID_PASSWORD
-            || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
-        {
-            StoreError::Denied(text)
-        }
-        _ => StoreError::Unreachable(text),
     }
 }
 
@@ -316,40 +191,12 @@ fn describe(error: &Error) -> String {
     if let Some(error) = error.as_db_error() {
         return format!("{} ({})", error.message(), error.code().code());
     }
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    with_sources(error)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::files::Files;
-    use crate::store::settings::Tls;
-
-    #[tokio::test]
-    async fn each_server_is_tried_by_itself_with_all_that_is_common() {
-        let text =
-            "host=h1,h2,/run/pg port=5433,,5434 user=u dbname=d sslmode=disable application_name=x options='-c a=b'";
-        let config: Config = text.parse().expect("a connection string");
-        let tls = super::super::tls::connector(&config, &Tls::default(), &Files::of_this_host())
-            .await
-            .expect("no files to read");
-        let all = Endpoint::all(&config, &tls, Duration::from_secs(1));
-        let addresses: Vec<&str> = all.iter().map(|endpoint| endpoint.address.as_str()).collect();
-        assert_eq!(addresses, ["h1:5433", "h2:5432", "/run/pg:5434"]);
-        for endpoint in &all {
-            let one = &endpoint.config;
-            assert_eq!((one.get_hosts().len(), one.get_ports().len()), (1, 1));
-            assert_eq!((one.get_user(), one.get_dbname()), (Some("u"), Some("d")));
-            assert_eq!((one.get_application_name(), one.get_options()), (Some("x"), Some("-c a=b")));
-            assert_eq!(one.get_ssl_mode(), tokio_postgres::config::SslMode::Disable);
-        }
-    }
 
     #[test]
     fn all_warnings_cast_doubt_but_those_that_are_known() {

@@ -1,20 +1,17 @@
 //! `[store]` with `type = "postgres"`.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-use super::PostgresStore;
-use crate::host::address::is_loopback;
+use crate::host::address::host_of;
 use crate::keys::{ConfigKey, Table, names};
-use crate::store::files::Files;
-use crate::store::settings::{ACCESS, Access, StoreType, Tls};
-use crate::store::{Administer, PERMISSIONS};
+use crate::store::settings::{ACCESS, Access, Settings, check_servers, far};
 use crate::types::store::StoreAddress;
+use crate::types::with_sources;
 
 /// The longest name that PostgreSQL does not truncate.
 const NAME_LIMIT_BYTES: usize = 63;
@@ -22,131 +19,116 @@ const NAME_LIMIT_BYTES: usize = 63;
 /// `[store]` with `type = "postgres"`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PostgresSettings {
-    /// `host=h1,h2 dbname=putex user=putex sslmode=require`, or a `postgres://` URL; without a password.
+    /// `postgres://host:5432`, at least one.
+    pub servers: Vec<String>,
+    /// `dbname=putex user=putex sslmode=require`, without servers and without a password.
     pub connection: String,
-    /// A file with the password; a newline at its end is not part of it.
-    pub password_file: Option<PathBuf>,
     /// The table's name, with or without its schema.
     pub table: String,
-    /// The certificates for `sslmode=require`.
-    pub tls: Tls,
+    /// The file with the password, and the certificates for `sslmode=require`.
+    pub access: Access,
 }
 
 type Row = ConfigKey<PostgresSettings>;
 
 const KEYS: &[Row] = &[
+    Row::new("servers", |store| &mut store.servers)
+        .required("add servers = [\"postgres://h1:5432\"]"),
     Row::new("connection", |store| &mut store.connection)
-        .required("add connection = \"host=h1,h2 dbname=putex user=putex\"")
+        .required("add connection = \"dbname=putex user=putex sslmode=require\"")
         .checked(|store| parse(&store.connection).err()),
     Row::new("table", |store| &mut store.table).checked(table_problem),
 ];
 
-impl StoreType for PostgresSettings {
+impl Settings for PostgresSettings {
     fn keys() -> Vec<&'static str> {
         [names(KEYS), names(ACCESS)].concat()
     }
 
-    fn read(table: &mut Table<'_>, root: &Path) -> Option<Self> {
-        let mut store = Self { table: "putex_locks".to_owned(), ..Self::default() };
+    fn read(table: &mut Table<'_>) -> Option<Self> {
+        let mut store = Self {
+            table: "putex_locks".to_owned(),
+            ..Self::default()
+        };
         let is_good = table.read(KEYS, &mut store);
-        let mut access = Access::read(&[], table, root);
-        let config = parse(&store.connection).ok().filter(|_| table.has_taken("connection"));
+        let schemes = ["postgres", "postgresql"];
+        check_servers("servers", &mut store.servers, schemes, 5432, table);
+        store.access = Access::read(&[], table);
         // With "prefer", the default, a server that refuses TLS gets the password without it, in whatever form it asks for it.
-        let is_encrypted = config.as_ref().is_none_or(|config| config.get_ssl_mode() == SslMode::Require);
-        let remedy = "certificates need sslmode=require in the connection";
-        store.tls = access.tls(is_encrypted, remedy, table);
-        let password = table.place("password-file").map(|_| "password-file");
-        let far = config.as_ref().and_then(far).filter(|_| !is_encrypted);
-        access.refuse_plaintext(password, far.as_deref(), "add sslmode=require to the connection", table);
-        store.password_file = access.password_file;
+        let config = parse(&store.connection);
+        let is_encrypted = config.is_ok_and(|config| config.get_ssl_mode() == SslMode::Require);
+        let password = table.has("password-file").then_some("password-file");
+        let far = schemes
+            .iter()
+            .find_map(|scheme| far(&store.servers, scheme));
+        let far = far.filter(|_| !is_encrypted);
+        let remedy = "add sslmode=require to the connection";
+        store
+            .access
+            .check(is_encrypted, password, far, remedy, table);
         is_good.then_some(store)
     }
 
     fn address(&self) -> StoreAddress {
-        StoreAddress { what: format!("postgres, table {}", self.table), servers: vec![self.connection.clone()] }
+        let config = parse(&self.connection).unwrap_or_default();
+        let database = config.get_dbname().or(config.get_user());
+        StoreAddress {
+            what: format!(
+                "postgres, database {}, table {}",
+                database.unwrap_or("postgres"),
+                self.table
+            ),
+            servers: self.servers.clone(),
+        }
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        self.password_file.iter().cloned().chain(self.tls.files()).collect()
+        self.access.files()
     }
+}
 
-    fn title(&self) -> &'static str {
-        "PostgreSQL"
-    }
-
-    fn capacity(&self) -> f64 {
-        1000.0
-    }
-
-    fn rights_to_make(&self) -> String {
-        format!(
-            "have a superuser execute postgres.sql in the database, and the lines with GRANT of {PERMISSIONS}/postgres-role.sql, which \
-             makes the store without this command"
-        )
-    }
-
-    fn open(&self, call_limit: Duration, files: Files) -> Arc<dyn Administer> {
-        Arc::new(PostgresStore::new(self.clone(), call_limit, files))
+impl PostgresSettings {
+    /// How to connect to a server, without a password.
+    pub(super) fn config(&self, server: &str, call_limit: Duration) -> Config {
+        let (_, authority) = server.split_once("://").unwrap_or_default();
+        let host = host_of(authority);
+        let port = authority[host.len()..].trim_start_matches(':');
+        // The configuration has checked it.
+        let mut config = parse(&self.connection).unwrap_or_default();
+        config
+            .host(host.trim_matches(['[', ']']))
+            .port(port.parse().unwrap_or(5432))
+            // Half of the call limit is allowed for one address, because a name may stand for several.
+            .connect_timeout(call_limit / 2)
+            // What each session is asked at its beginning gives a better message.
+            .target_session_attrs(TargetSessionAttrs::Any);
+        if config.get_application_name().is_none() {
+            config.application_name("putexd");
+        }
+        config
     }
 }
 
 /// Parses a connection string, or says what is wrong with it. A password in it is refused, and no message repeats it.
 fn parse(text: &str) -> Result<Config, String> {
-    const PASSWORD: &str = "the connection must not carry a password: use password-file";
-    let authority = text.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
-    let in_url = authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
-    if in_url || text.to_ascii_lowercase().contains("password") {
-        return Err(PASSWORD.to_owned());
+    if text.contains("://") || text.to_ascii_lowercase().contains("password") {
+        let why = "write the connection like \"dbname=putex user=putex\": a password is in password-file, and servers are in servers";
+        return Err(why.to_owned());
     }
-    let config = text.parse::<Config>().map_err(|error| unusable(text, &error))?;
-    if config.get_password().is_some() {
-        return Err(PASSWORD.to_owned());
+    let config = text.parse::<Config>().map_err(|error| {
+        let cause = with_sources(&error);
+        let remedy = "disable, prefer and require are known as sslmode, and certificates have the keys tls-ca, tls-cert and tls-key";
+        format!("the connection cannot be used: {cause}; {remedy}")
+    })?;
+    if !config.get_hosts().is_empty()
+        || !config.get_hostaddrs().is_empty()
+        || !config.get_ports().is_empty()
+    {
+        return Err(
+            "take host, hostaddr and port out of the connection: servers has them".to_owned(),
+        );
     }
-    config_problem(&config).map_or(Ok(config), Err)
-}
-
-fn unusable(text: &str, error: &tokio_postgres::Error) -> String {
-    let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    let remedy = if cause.contains("`sslmode`") {
-        "; disable, prefer and require are known, and a server with TLS is verified in any case"
-    } else if text.contains("sslrootcert") || text.contains("sslcert") || text.contains("sslkey") {
-        "; use tls-ca, tls-cert and tls-key for certificates"
-    } else {
-        ""
-    };
-    format!("the connection cannot be used: {cause}{remedy}")
-}
-
-/// The first server that is reached over the network; `None` if there is none. Where there are addresses, names are not
-/// looked up.
-fn far(config: &Config) -> Option<String> {
-    let addresses = config.get_hostaddrs();
-    if !addresses.is_empty() {
-        return addresses.iter().find(|address| !address.to_canonical().is_loopback()).map(ToString::to_string);
-    }
-    config.get_hosts().iter().find_map(|host| match host {
-        Host::Tcp(name) => (!is_loopback(name)).then(|| name.clone()),
-        Host::Unix(_) => None,
-    })
-}
-
-/// What is wrong with the parsed string; `None` if nothing is. The client would report it only at each connect.
-fn config_problem(config: &Config) -> Option<String> {
-    let (hosts, addresses, ports) = (config.get_hosts().len(), config.get_hostaddrs().len(), config.get_ports().len());
-    let servers = hosts.max(addresses);
-    if servers == 0 {
-        return Some("the connection names no server: add host=h1".to_owned());
-    }
-    if addresses != 0 && hosts != 0 && addresses != hosts {
-        return Some(format!("the connection has {hosts} times host and {addresses} times hostaddr: name each server"));
-    }
-    if ports > 1 && ports != servers {
-        return Some(format!("the connection has {ports} ports for {servers} servers: one for all, or one for each"));
-    }
-    if config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly {
-        return Some("locks are written, on the primary: remove target_session_attrs from the connection".to_owned());
-    }
-    None
+    Ok(config)
 }
 
 /// What is wrong with a name that is to be of the form `table` or `schema.table`, whose parts need no quotes.
@@ -155,7 +137,9 @@ fn table_problem(store: &PostgresSettings) -> Option<String> {
     let is_part = |part: &str| {
         part.len() <= NAME_LIMIT_BYTES
             && part.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
-            && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
     let is_good = name.split('.').count() <= 2 && name.split('.').all(is_part);
     (!is_good).then(|| {

@@ -3,17 +3,14 @@
 //! Each operation is one statement in a transaction of its own, so that its answer describes one moment, the
 //! incarnation included. The statements are simple enough for other servers that speak PostgreSQL's language.
 
-use std::time::Duration;
-
 use tokio_postgres::Row;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::record;
-use super::session::{Session, failure, is_not_understood};
+use super::session::Session;
 use crate::store::{
-    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, LISTED_LIMIT, Listed, Listing, MAKE_ONCE, Snapshot,
-    StoreError, TEXT_LIMIT, listed_name, listing,
+    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, MAKE_ONCE, Snapshot, StoreError,
+    revision,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -29,9 +26,9 @@ const STORE_ROW: &str = "(store)";
 const FIRST_REVISION: &str = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)";
 
 /// The SQL statements for one table.
-pub(super) struct Table {
+pub struct Table {
     /// The table's name, as the configuration has it.
-    pub(super) name: String,
+    pub name: String,
     /// The channel of the hints: the table's name without its schema, because a channel has no schema.
     channel: String,
     quoted: String,
@@ -42,16 +39,20 @@ pub(super) struct Table {
 
 impl Table {
     /// Makes the statements for a table's name, which the configuration has checked.
-    pub(super) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let parts: Vec<String> = name.split('.').map(|part| format!("\"{part}\"")).collect();
         let quoted = parts.join(".");
         // A value that is too large for a client to hold stays in the server, which takes its length from the row's
         // header.
-        let within = |body: &str, fields: &str| {
-            format!("coalesce(octet_length({body}), 0) + coalesce(octet_length({fields}), 0) <= {ENCODED_LIMIT_BYTES}")
+        let within = |prefix: &str| {
+            let length = |column| format!("coalesce(octet_length({prefix}{column}), 0)");
+            format!(
+                "{} + {} <= {ENCODED_LIMIT_BYTES}",
+                length("body"),
+                length("fields")
+            )
         };
-        let small = within("held.body", "held.fields");
-        let small_replaced = within("held.replaced_body", "held.replaced_fields");
+        let (own, small, small_replaced) = (within(""), within("held."), within("held.replaced_"));
         let incarnation = INCARNATION_LIMIT_BYTES + 1;
         let read = format!(
             "SELECT left(store.incarnation, {incarnation}), left(held.incarnation, {incarnation}), held.revision, \
@@ -70,38 +71,39 @@ impl Table {
         let replace = format!(
             "UPDATE {quoted} SET body = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
              fencing_token = CASE WHEN body = $3 THEN fencing_token ELSE revision + 1 END, \
-             replaced_revision = revision, replaced_body = CASE WHEN {} THEN body ELSE '' END, \
-             replaced_fields = CASE WHEN {} THEN fields ELSE '{{}}' END \
-             WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision",
-            within("body", "fields"),
-            within("body", "fields"),
+             replaced_revision = revision, replaced_body = CASE WHEN {own} THEN body ELSE '' END, \
+             replaced_fields = CASE WHEN {own} THEN fields ELSE '{{}}' END \
+             WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision"
         );
         let channel = name.rsplit('.').next().unwrap_or(name).to_owned();
-        Self { name: name.to_owned(), channel, quoted, read, create, replace }
+        Self {
+            name: name.to_owned(),
+            channel,
+            quoted,
+            read,
+            create,
+            replace,
+        }
     }
 
     /// The latest entry of a key, or the one which `before` replaced.
-    pub(super) async fn read(
+    pub async fn read(
         &self,
         session: &Session,
         key: &Key,
         before: Option<Revision>,
     ) -> Result<Snapshot, StoreError> {
-        let rows = session.query(&self.read, &[(&key.as_str(), Type::TEXT)]).await.map_err(|error| failure(&error))?;
-        let row = rows.first().ok_or_else(|| self.missing("it lacks the row of the store itself"))?;
+        let rows = session
+            .query(&self.read, &[(&key.as_str(), Type::TEXT)])
+            .await?;
+        let row = rows.first().ok_or_else(|| self.missing())?;
         let incarnation: String = column(row, 0)?;
         let entry = match column::<Option<String>>(row, 1)? {
             None => None,
-            Some(of_row) if of_row != incarnation => {
+            Some(of_row) if of_row != incarnation || column::<i64>(row, 2)?.is_negative() => {
                 return Err(StoreError::Unfit(format!(
-                    "the row {:?} of {} is of another incarnation than its row {STORE_ROW:?}: delete the row",
-                    key.as_str(),
-                    self.name
-                )));
-            }
-            Some(_) if column::<i64>(row, 2)?.is_negative() => {
-                return Err(StoreError::Unfit(format!(
-                    "the row {:?} of {} has a revision below 0: delete the row",
+                    "the row {:?} of {} is of another incarnation than its row {STORE_ROW:?}, or has a revision below 0: delete \
+                     the row",
                     key.as_str(),
                     self.name
                 )));
@@ -111,128 +113,110 @@ impl Table {
                 Some(revision) => replaced(row, revision)?,
             },
         };
-        Ok(Snapshot { incarnation: crate::store::incarnation(&incarnation)?, entry })
+        Ok(Snapshot {
+            incarnation: crate::store::incarnation(&incarnation)?,
+            entry,
+        })
     }
 
     /// Writes an entry, and returns the revision of the write; `None` if its base is not the latest revision, or its
     /// incarnation is another.
-    pub(super) async fn write(
+    pub async fn write(
         &self,
         session: &Session,
         key: &Key,
         attempt: &Attempt,
     ) -> Result<Option<Revision>, StoreError> {
         // Revisions are `bigint`, so no row has a larger one.
-        let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(None) };
-        let columns = record::encode(&attempt.value).map_err(|error| StoreError::Garbled(error.to_string()))?;
-        let (body, fields) = columns;
-        let write = attempt.write.to_string();
+        let Ok(base) = i64::try_from(attempt.base.0) else {
+            return Ok(None);
+        };
+        let (body, fields) = record::encode(&attempt.value);
+        let (name, write) = (key.as_str(), attempt.write.to_string());
         let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+            (&name, Type::TEXT),
             (&attempt.incarnation.0, Type::TEXT),
             (&body, Type::TEXT),
             (&fields, Type::TEXT),
             (&write, Type::TEXT),
         ];
-        let name = key.as_str();
-        parameters.insert(0, (&name, Type::TEXT));
         let statement = if base == 0 {
             &self.create
         } else {
             parameters.push((&base, Type::INT8));
             &self.replace
         };
-        let rows = session.query(statement, &parameters).await.map_err(|error| failure(&error))?;
-        rows.first().map(|row| revision(column(row, 0)?)).transpose()
-    }
-
-    /// All rows but the store's own.
-    pub(super) async fn list(&self, session: &Session) -> Result<Listing, StoreError> {
-        let question = format!(
-            "SELECT left(name, {}), revision, CAST(extract(epoch FROM now() - heartbeat) AS bigint), \
-             CAST(octet_length(body) + octet_length(fields) AS bigint) \
-             FROM {} WHERE name <> '{STORE_ROW}' ORDER BY name LIMIT {}",
-            TEXT_LIMIT + 1,
-            self.quoted,
-            LISTED_LIMIT + 1
-        );
-        let rows = session.query(&question, &[]).await.map_err(|error| failure(&error))?;
-        let listed = rows.iter().map(|row| {
-            let positive = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
-            Ok(Listed {
-                name: listed_name(&column::<String>(row, 0)?),
-                revision: Revision(positive(column(row, 1)?).unwrap_or(0)),
-                age: positive(column(row, 2)?).map(Duration::from_secs),
-                size: positive(column(row, 3)?),
-            })
-        });
-        Ok(listing(listed.collect::<Result<_, StoreError>>()?, false))
+        let rows = session.query(statement, &parameters).await?;
+        rows.first()
+            .map(|row| revision(column(row, 0)?))
+            .transpose()
     }
 
     /// Sends a hint for `key` to all listening sessions. It is not part of the write: the server lets only one
     /// transaction with a notification commit at a time, over all databases and programs, and a write may have to wait
     /// for a standby.
-    pub(super) async fn notify(&self, session: &Session, key: &Key) -> Result<(), StoreError> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&self.channel, Type::TEXT), (&key.as_str(), Type::TEXT)];
-        let sent = session.query("SELECT pg_notify($1, $2)", &parameters).await;
-        sent.map(drop).map_err(|error| failure(&error))
+    pub async fn notify(&self, session: &Session, key: &Key) -> Result<(), StoreError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.channel, Type::TEXT), (&key.as_str(), Type::TEXT)];
+        session
+            .query("SELECT pg_notify($1, $2)", &parameters)
+            .await?;
+        Ok(())
     }
 
     /// The store's incarnation; `Missing` if the table or its row of the store does not exist.
-    pub(super) async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
+    pub async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
         let limit = INCARNATION_LIMIT_BYTES + 1;
-        let question = format!("SELECT left(incarnation, {limit}) FROM {} WHERE name = '{STORE_ROW}'", self.quoted);
-        let rows = session.query(&question, &[]).await.map_err(|error| failure(&error))?;
-        let row = rows.first().ok_or_else(|| self.missing("it lacks the row of the store itself"))?;
+        let question = format!(
+            "SELECT left(incarnation, {limit}) FROM {} WHERE name = '{STORE_ROW}'",
+            self.quoted
+        );
+        let rows = session.query(&question, &[]).await?;
+        let row = rows.first().ok_or_else(|| self.missing())?;
         crate::store::incarnation(&column::<String>(row, 0)?)
     }
 
-    /// Makes the table, or what is missing of it. `false`: nothing was missing, or another process made it first.
-    pub(super) async fn make(&self, session: &Session) -> Result<bool, StoreError> {
-        match session.execute(&DEFINITION.replace(DEFINED_NAME, &self.quoted)).await {
-            Ok(inserted) => Ok(inserted > 0),
-            // `IF NOT EXISTS` does not protect against a creation at the same moment.
-            Err(error)
-                if error.code().is_some_and(|code| {
-                    [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT].contains(code)
-                }) =>
-            {
-                Ok(false)
+    /// Makes the table, or what is missing of it. `false`: nothing was missing, or another process made it first: `IF NOT EXISTS`
+    /// does not protect against a creation at the same moment.
+    pub async fn make(&self, session: &Session) -> Result<bool, StoreError> {
+        let definition = DEFINITION.replace(DEFINED_NAME, &self.quoted);
+        match session.execute(&definition).await {
+            Ok((inserted, _)) => Ok(inserted > 0),
+            Err(error) => {
+                let found = self.incarnation(session).await;
+                found.map(|_| false).map_err(|_| error.into())
             }
-            Err(error) => Err(failure(&error)),
         }
     }
 
-    /// Subscribes to the hints; `false` if the server has no notifications.
-    pub(super) async fn listen(&self, session: &Session) -> Result<bool, StoreError> {
-        match session.execute(&format!("LISTEN \"{}\"", self.channel)).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_not_understood(&error) => Ok(false),
-            Err(error) => Err(failure(&error)),
-        }
+    /// Subscribes to the hints.
+    pub async fn listen(&self, session: &Session) -> Result<(), StoreError> {
+        let listen = format!("LISTEN \"{}\"", self.channel);
+        session.execute(&listen).await?;
+        Ok(())
     }
 
-    /// Checks that the table, if it exists, can hold locks.
-    pub(super) async fn check(&self, session: &Session) -> Result<(), StoreError> {
-        let question =
-            format!("SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass('{}')", self.quoted);
-        let answer = session.ask(&question).await?;
-        let Some([kind, persistence]) = answer.as_deref() else { return Ok(()) };
-        let problem = problem(kind, persistence);
-        problem.map_or(Ok(()), |why| Err(StoreError::Unfit(format!("the table {} {why}", self.name))))
+    /// The question what kind of table it is, and how lasting.
+    pub fn kind(&self) -> String {
+        let name = &self.quoted;
+        format!(
+            "SELECT concat(relkind, relpersistence) FROM pg_class WHERE oid = to_regclass('{name}')"
+        )
     }
 
-    fn missing(&self, why: &str) -> StoreError {
+    /// Checks that a table of this [`kind`](Self::kind) can hold locks. It may not exist yet.
+    pub fn check(&self, kind: &str) -> Result<(), StoreError> {
+        let why = match kind {
+            "" | "rp" | "pp" => return Ok(()),
+            "ru" => "is unlogged, so a crash empties it: ALTER TABLE ... SET LOGGED",
+            _ => "is no lasting table",
+        };
+        Err(StoreError::Unfit(format!("the table {} {why}", self.name)))
+    }
+
+    fn missing(&self) -> StoreError {
+        let why = "it lacks the row of the store itself";
         StoreError::Missing(format!("the table {}: {why}; {MAKE_ONCE}", self.name))
-    }
-}
-
-/// Why a table of this kind and persistence, as pg_class has them, cannot hold locks; `None` if it can.
-fn problem(kind: &str, persistence: &str) -> Option<&'static str> {
-    match (kind, persistence) {
-        ("r" | "p", "p") => None,
-        (_, "u") => Some("is unlogged, so a crash empties it: ALTER TABLE ... SET LOGGED"),
-        (_, "t") => Some("is temporary: make a lasting one"),
-        _ => Some("is no table"),
     }
 }
 
@@ -248,20 +232,22 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
 }
 
 fn entry(row: &Row, [at, body, fields]: [usize; 3]) -> Result<Entry, StoreError> {
-    let value = match (column::<Option<String>>(row, body)?, column::<Option<String>>(row, fields)?) {
+    let value = match (
+        column::<Option<String>>(row, body)?,
+        column::<Option<String>>(row, fields)?,
+    ) {
         (Some(body), Some(fields)) => record::decode(&body, &fields),
         (None, _) | (_, None) => Value::too_large(),
     };
-    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value.within_limit()) })
+    Ok(Entry {
+        revision: revision(column(row, at)?)?,
+        value: Some(value.within_limit()),
+    })
 }
 
-fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {
-    row.try_get(index).map_err(|error| StoreError::Garbled(format!("a row of the table: {error}")))
-}
-
-fn revision(number: i64) -> Result<Revision, StoreError> {
-    let revision = u64::try_from(number).map_err(|_| StoreError::Garbled(format!("the revision {number}")))?;
-    Ok(Revision(revision))
+fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {
+    row.try_get(index)
+        .map_err(|error| StoreError::Garbled(format!("a row of the table: {error}")))
 }
 
 #[cfg(test)]
@@ -271,15 +257,22 @@ mod tests {
     #[test]
     fn the_definition_gets_the_name_of_the_table_in_all_places() {
         let table = Table::new("ha.locks");
-        assert_eq!((table.quoted.as_str(), table.channel.as_str()), ("\"ha\".\"locks\"", "locks"));
+        assert_eq!(
+            (table.quoted.as_str(), table.channel.as_str()),
+            ("\"ha\".\"locks\"", "locks")
+        );
         let text = DEFINITION.replace(DEFINED_NAME, &table.quoted);
-        assert!(text.contains("CREATE TABLE IF NOT EXISTS \"ha\".\"locks\" (") && !text.contains(DEFINED_NAME));
+        assert!(
+            text.contains("CREATE TABLE IF NOT EXISTS \"ha\".\"locks\" (")
+                && !text.contains(DEFINED_NAME)
+        );
         assert!(text.contains(&format!("'{STORE_ROW}'")));
     }
     #[test]
     fn only_a_logged_table_holds_locks() {
-        assert_eq!(problem("r", "p"), None);
-        assert!(problem("r", "u").is_some_and(|why| why.contains("SET LOGGED")));
-        assert!(problem("r", "t").is_some() && problem("v", "p").is_some());
+        let check = |kind| Table::new("t").check(kind).map_err(|why| why.to_string());
+        assert_eq!((check(""), check("rp")), (Ok(()), Ok(())));
+        assert!(check("ru").is_err_and(|why| why.contains("SET LOGGED")));
+        assert!(check("rt").is_err() && check("vp").is_err());
     }
 }

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use putexd::election::{State, Transition};
-use putexd::journal::{Alarm, Subject, alarm, message_id, transition};
+use putexd::facts::alarm::{Alarm, Problem};
+use putexd::journal::{LockFields, alarm, message_id, transition};
 use putexd::types::{FencingToken, Revision, ServiceName, UnitName};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// What journalctl and its readers know of an entry.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "MESSAGE_ID",
     "OBJECT_SYSTEMD_UNIT",
+    "PUTEX_ALARM",
     "PUTEX_FROM",
     "PUTEX_HOLDER",
     "PUTEX_REASON",
@@ -28,7 +30,10 @@ pub fn journal(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parts = text.splitn(3, "\n--\n");
     let [name, holder, reason] = [(); 3].map(|()| parts.next().unwrap_or_default());
-    let to = State::ALL.into_iter().find(|state| state.as_str() == name).unwrap_or(State::Standby);
+    let to = State::ALL
+        .into_iter()
+        .find(|state| state.as_str() == name)
+        .unwrap_or(State::Standby);
     let service = ServiceName::new("db").expect("a service name");
     let unit = UnitName::new("database.service").expect("a unit name");
     let number = input.len() as u64;
@@ -42,22 +47,30 @@ pub fn journal(input: &[u8]) {
             token: FencingToken(number),
         };
         transition(&service, &unit, &entered);
-        let subject = Subject {
-            service: Some((&service, &unit)),
-            holder: Some(holder),
-            revision: Some(Revision(number)),
-            token: Some(FencingToken(u64::MAX)),
+        let lock = LockFields {
+            unit: Some(&unit),
+            holder,
+            revision: Revision(number),
+            token: FencingToken(u64::MAX),
         };
-        for kind in Alarm::ALL {
-            alarm(*kind, &subject, reason);
-            alarm(*kind, &Subject::default(), reason);
-        }
+        let odd = Problem::OddRecord {
+            holder: holder.into(),
+            what: reason.into(),
+        };
+        alarm(&Alarm::new(Some(service.clone()), odd, number), lock);
+        let failed = Problem::FenceFailed {
+            error: reason.into(),
+        };
+        alarm(&Alarm::new(None, failed, number), LockFields::default());
     });
-    assert_eq!(entries.len(), 1 + 2 * Alarm::ALL.len());
+    assert_eq!(entries.len(), 3);
     for entry in &entries {
         check(entry);
     }
-    let id = entries[0].iter().find(|(name, _)| *name == "MESSAGE_ID").map(|(_, id)| id.as_str());
+    let id = entries[0]
+        .iter()
+        .find(|(name, _)| *name == "MESSAGE_ID")
+        .map(|(_, id)| id.as_str());
     assert_eq!(id, Some(message_id(to)));
 }
 
@@ -67,11 +80,17 @@ type Fields = Vec<(&'static str, String)>;
 /// terminal that shows them obeys them.
 fn check(fields: &Fields) {
     let unique: BTreeMap<_, _> = fields.iter().map(|(name, text)| (*name, text)).collect();
-    assert_eq!(unique.len(), fields.len(), "a field comes twice: {fields:?}");
+    assert_eq!(
+        unique.len(),
+        fields.len(),
+        "a field comes twice: {fields:?}"
+    );
     for (name, text) in &unique {
         assert!(NAMES.contains(name), "{name} is unknown");
         assert!(
-            !text.chars().any(|character| character.is_control() && character != '\n'),
+            !text
+                .chars()
+                .any(|character| character.is_control() && character != '\n'),
             "{name} has control characters: {text:?}"
         );
         if matches!(*name, "PUTEX_REVISION" | "PUTEX_TOKEN") {
@@ -79,7 +98,10 @@ fn check(fields: &Fields) {
         }
     }
     for one_line in ["PUTEX_HOLDER", "PUTEX_TO", "PUTEX_FROM"] {
-        assert!(unique.get(one_line).is_none_or(|text| !text.contains('\n')), "{one_line} has several lines");
+        assert!(
+            unique.get(one_line).is_none_or(|text| !text.contains('\n')),
+            "{one_line} has several lines"
+        );
     }
     assert!(!unique["message"].is_empty());
 }

@@ -35,6 +35,9 @@ pub const TARGETS: &[Target] = &[
 ///
 /// If the input shows something that must not be, or if there is no such target.
 pub fn run(name: &str, input: &[u8]) {
-    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target of this build");
+    let (_, target) = TARGETS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .expect("a target of this build");
     target(input);
 }

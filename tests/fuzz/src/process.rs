@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use putexd::store::Store as _;
 use putexd::store::StoreSettings;
 use putexd::store::directory::DirectorySettings;
 use putexd::store::remote::RemoteStore;
-use putexd::store::{Administer as _, Store as _};
 use putexd::types::{Key, is_printable};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -17,7 +17,10 @@ const LIMIT: Duration = Duration::from_millis(20);
 
 /// Frames, each behind a byte with its length.
 pub fn process(input: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let ours = std::sync::Mutex::new(Some(ours));
@@ -31,29 +34,34 @@ pub fn process(input: &[u8]) {
         tokio::task::yield_now().await;
         let key = Key::new("db").expect("a key");
         let read = tokio::time::timeout(LIMIT, store.read(&key, None));
-        let list = tokio::time::timeout(LIMIT, store.list());
         let examine = tokio::time::timeout(LIMIT, store.examine());
-        let (read, list, examination) = tokio::join!(read, list, examine);
+        let (read, examination) = tokio::join!(read, examine);
         if let Ok(Ok(snapshot)) = read
             && let Some(value) = snapshot.entry.and_then(|entry| entry.value)
         {
-            assert!(!value.is_unsealed(), "a mark of putexd's own comes from outside");
+            assert!(
+                !value.is_unsealed(),
+                "a mark of putexd's own comes from outside"
+            );
             record::check(&value);
         }
-        let listed = list.ok().and_then(Result::ok).map(|listing| listing.keys).unwrap_or_default();
         let found = examination.ok().and_then(Result::ok).unwrap_or_default();
-        let names = listed.into_iter().map(|key| key.name);
-        let texts = names.chain(found.warnings).chain(found.facts.into_iter().map(|(_, text)| text)).chain(found.fault);
+        let texts = [found.what]
+            .into_iter()
+            .chain(found.warnings)
+            .chain(found.fault);
         for text in texts {
             assert!(text.chars().all(is_printable), "{text:?} would be shown");
         }
     });
 }
 
-/// Answers as soon as the three calls are there.
+/// Answers as soon as both calls are there.
 async fn answer(mut stream: UnixStream, input: Vec<u8>) {
-    for _ in 0..4 {
-        let Ok(length) = stream.read_u32().await else { return };
+    for _ in 0..3 {
+        let Ok(length) = stream.read_u32().await else {
+            return;
+        };
         let mut frame = vec![0; length as usize];
         if stream.read_exact(&mut frame).await.is_err() {
             return;
@@ -63,7 +71,11 @@ async fn answer(mut stream: UnixStream, input: Vec<u8>) {
     while let Some((length, behind)) = rest.split_first() {
         let (frame, after) = behind.split_at(behind.len().min(usize::from(*length)));
         let head = u32::try_from(frame.len()).unwrap_or_default().to_be_bytes();
-        if stream.write_all(&[&head[..], frame].concat()).await.is_err() {
+        if stream
+            .write_all(&[&head[..], frame].concat())
+            .await
+            .is_err()
+        {
             return;
         }
         rest = after;

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Election, Event, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Memory, Moment, Observation,
-    ObservedUnit, Record, Settings, Timings, UNFENCED_LIMIT, WriteResult,
+    Action, Content, Details, Election, Event, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Memory,
+    Moment, Observation, ObservedUnit, Record, Settings, Step, Timings, UNFENCED_LIMIT,
+    WriteResult,
 };
+use putexd::facts::{Asked, Order, StepDown, Word};
 use putexd::store::refusal;
 use putexd::types::{
-    FencingToken, Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName, Value, is_printable,
+    FencingToken, Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
+    Value, is_printable,
 };
 
 /// Lines such as `lease-ms: 3000`, an empty line, and the body.
@@ -31,7 +34,10 @@ pub fn parse(input: &[u8]) -> Value {
         let (name, text) = line.split_once(": ").unwrap_or((&line, ""));
         fields.insert(name.to_owned(), text.to_owned());
     }
-    Value { body: rest.to_vec(), fields }
+    Value {
+        body: rest.to_vec(),
+        fields,
+    }
 }
 
 /// What must hold for every value that a store gives, whoever wrote it.
@@ -40,7 +46,11 @@ pub fn check(value: &Value) {
     if value.fields.is_empty() {
         assert_eq!(record.details, None, "putex 0.2.0 says nothing of a lease");
     }
-    assert!(record.holder.as_str().chars().all(is_printable), "{:?}", record.holder);
+    assert!(
+        record.holder.as_str().chars().all(is_printable),
+        "{:?}",
+        record.holder
+    );
     assert!(record.details.is_none() || record.oddity.is_none() && !record.holder.is_unknown());
     survives(&record);
     succeed(record);
@@ -71,7 +81,6 @@ fn settings() -> Settings {
         checks_standby: false,
         fences: true,
         fence_hosts: Vec::new(),
-        unfences: false,
         units: Vec::new(),
     }
 }
@@ -92,7 +101,11 @@ struct World {
 impl World {
     fn handle(&mut self, event: Event) {
         self.random += 1;
-        let moment = Moment { now: Time::both(self.now), wall: self.now, random: self.random };
+        let moment = Moment {
+            now: Time::both(self.now),
+            wall: self.now,
+            random: self.random,
+        };
         for action in self.election.handle(&moment, event) {
             self.carry_out(action);
         }
@@ -100,41 +113,75 @@ impl World {
 
     fn carry_out(&mut self, action: Action) {
         let event = match action {
-            Action::Read { id, before: None } => Event::Read { id, answer: Some(self.seen.clone()) },
-            Action::Read { id, before: Some(_) } => Event::Replaced { id, answer: None },
+            Action::Read { id, before: None } => Event::Read {
+                id,
+                answer: Some(self.seen.clone()),
+            },
+            Action::Read {
+                id,
+                before: Some(_),
+            } => Event::Replaced { id, answer: None },
             Action::Write(request) => {
-                let details = request.record.details.as_ref().expect("putexd says of a lease");
+                let details = request
+                    .record
+                    .details
+                    .as_ref()
+                    .expect("putexd says of a lease");
                 assert!(details.token > self.found_token, "the token has to grow");
-                assert!(details.token <= FencingToken(HIGHEST_TOKEN), "a token that nobody can have stays");
+                assert!(
+                    details.token <= FencingToken(HIGHEST_TOKEN),
+                    "a token that nobody can have stays"
+                );
                 assert!(details.hold <= LONGEST_HOLD && details.lease <= LONGEST_LEASE);
                 assert!(details.unfenced.len() <= UNFENCED_LIMIT);
                 assert!(details.holders.len() <= HOLDERS_LIMIT);
                 let value = request.record.encode();
-                assert_eq!(refusal(&value), None, "the successor's own record must fit into the store");
+                assert_eq!(
+                    refusal(&value),
+                    None,
+                    "the successor's own record must fit into the store"
+                );
                 self.seen = Observation {
                     incarnation: request.incarnation,
                     revision: Revision(request.base.0 + 1),
                     content: Content::Record(Record::decode(&value)),
                 };
-                Event::Written { write: request.write, result: WriteResult::Won(self.seen.revision) }
+                Event::Written {
+                    write: request.write,
+                    result: WriteResult::Won(self.seen.revision),
+                }
             }
-            Action::Guard(request) => {
-                let (instance, done) = request.subject();
-                Event::GuardDone { instance, done }
-            }
+            Action::Guard(request) => Event::GuardDone(request),
             Action::Fence { instance, hosts } => {
                 for host in hosts {
-                    assert!(!host.as_str().starts_with('-'), "a name must be no option of a command");
+                    assert!(
+                        !host.as_str().starts_with('-'),
+                        "a name must be no option of a command"
+                    );
                     // A name may be too long for a unit, and then this says so.
                     let unit = UnitName::from_template("fence@.service", host.as_str());
                     assert!(unit.is_ok() || host.as_str().len() > 50, "{host:?}");
                 }
-                Event::Fenced { instance, result: Ok(()) }
+                Event::Answered {
+                    step: Step::Fence,
+                    instance,
+                    result: Ok(()),
+                }
             }
-            Action::Vet { instance } => Event::Vetted { instance, result: Ok(()) },
-            Action::Start { instance, .. } => Event::Started { instance, result: Ok(()) },
+            Action::Vet { instance } => Event::Answered {
+                step: Step::Vet,
+                instance,
+                result: Ok(()),
+            },
+            Action::Start { instance, .. } => Event::Answered {
+                step: Step::Start,
+                instance,
+                result: Ok(()),
+            },
             Action::Stop { .. } => Event::Stopped,
-            Action::Unfence { .. } | Action::Persist(_) | Action::Report(_) | Action::Alarm(_) => return,
+            Action::Persist(_) | Action::Report(_) | Action::Alarm(_) => {
+                return;
+            }
         };
         self.waiting.push(event);
     }
@@ -144,16 +191,35 @@ impl World {
 fn succeed(record: Record) {
     // One that is not believed is not kept.
     let believed = |details: &&Details| details.token < FencingToken(HIGHEST_TOKEN);
-    let found_token = record.details.as_ref().filter(believed).map_or(FencingToken(0), |details| details.token);
+    let found_token = record
+        .details
+        .as_ref()
+        .filter(believed)
+        .map_or(FencingToken(0), |details| details.token);
     let seen = Observation {
         incarnation: Incarnation("a".to_owned()),
         revision: Revision(7),
         content: Content::Record(record),
     };
-    let election = Election::new(settings(), Memory::default(), None, Time::both(Duration::from_secs(1)));
+    let election = Election::new(
+        settings(),
+        Memory::default(),
+        None,
+        Time::both(Duration::from_secs(1)),
+    );
     let now = Duration::from_secs(1);
-    let mut world = World { election, now, random: 0, seen, found_token, waiting: Vec::new() };
-    let awake = Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false });
+    let mut world = World {
+        election,
+        now,
+        random: 0,
+        seen,
+        found_token,
+        waiting: Vec::new(),
+    };
+    let awake = Event::Unit(ObservedUnit::Dead {
+        result: "success".to_owned(),
+        failed: false,
+    });
     for event in [Event::GuardUp, awake, Event::StoreUp] {
         world.handle(event);
     }
@@ -161,12 +227,21 @@ fn succeed(record: Record) {
         if let Some(event) = world.waiting.pop() {
             world.handle(event);
         } else {
-            let due = world.election.poll_timeout().map_or(world.now, |due| due.boot);
-            world.now = due.clamp(world.now + Duration::from_millis(1), world.now + Duration::from_secs(3600));
+            let due = world
+                .election
+                .poll_timeout()
+                .map_or(world.now, |due| due.boot);
+            world.now = due.clamp(
+                world.now + Duration::from_millis(1),
+                world.now + Duration::from_secs(3600),
+            );
             world.handle(Event::Timeout);
         }
         if step == 30 {
-            world.handle(Event::StepDown { reason: "the test ends".to_owned(), next: None });
+            world.handle(Event::StepDown(StepDown::Order(Order {
+                what: Asked::StepDown(None),
+                word: Word::new("", "the test ends", 0, None),
+            })));
         }
     }
 }

@@ -33,7 +33,9 @@ impl World {
         let into = Duration::from_nanos(nanos(self.elapsed) % nanos(TICK));
         let mut span = TICK.saturating_sub(into);
         if self.plan.exact {
-            let due = (0..self.nodes.len()).filter_map(|n| self.next_instant(n)).min();
+            let due = (0..self.nodes.len())
+                .filter_map(|n| self.next_instant(n))
+                .min();
             span = span.min(due.unwrap_or(span));
         }
         self.elapsed += span;
@@ -49,7 +51,11 @@ impl World {
             self.enforce(n);
         }
         if self.calm {
-            self.quiet = if self.is_served() { Duration::ZERO } else { self.quiet + span };
+            self.quiet = if self.is_served() {
+                Duration::ZERO
+            } else {
+                self.quiet + span
+            };
             for n in 0..self.nodes.len() {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.heartbeat = true;
@@ -74,7 +80,11 @@ impl World {
                 (at.boot.saturating_sub(node.clock.boot), node.rates.0),
                 (at.raw.saturating_sub(node.clock.raw), node.rates.1),
             ];
-            spans.into_iter().map(|(span, rate)| unscaled(span, rate)).filter(|span| *span >= LEAST).min()
+            spans
+                .into_iter()
+                .map(|(span, rate)| unscaled(span, rate))
+                .filter(|span| *span >= LEAST)
+                .min()
         };
         points.into_iter().flatten().filter_map(until).min()
     }

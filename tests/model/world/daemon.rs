@@ -10,8 +10,11 @@ use super::network::{Ask, Call, Sent};
 use super::steps::Step;
 use super::{Unit, World};
 use crate::check::Milestone;
-use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
-use crate::guard::frame::{Command, Outcome};
+use crate::election::{
+    Action, Asked, Election, Event, GuardRequest, Moment, Order, Settings, State,
+};
+use crate::facts::{Bar, StepDown};
+use crate::guard::frame::{Command, Of, Outcome};
 use crate::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure};
 
 /// The process of a daemon.
@@ -22,7 +25,7 @@ pub(super) struct Daemon {
     pub(super) calls: Vec<Call>,
     /// Requests to the guard, which are served in this order.
     pub(super) desk: VecDeque<GuardRequest>,
-    pub(super) replies: VecDeque<(Instance, GuardDone, bool)>,
+    pub(super) replies: VecDeque<(GuardRequest, bool)>,
     pub(super) start: Start,
     /// Hosts that are being fenced, for this tenure.
     pub(super) fence: Option<(Instance, Vec<NodeId>)>,
@@ -41,8 +44,14 @@ pub(super) struct Daemon {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Start {
     None,
-    Queued { instance: Instance, token: FencingToken },
-    Done { instance: Instance, works: bool },
+    Queued {
+        instance: Instance,
+        token: FencingToken,
+    },
+    Done {
+        instance: Instance,
+        works: bool,
+    },
 }
 
 impl World {
@@ -59,7 +68,6 @@ impl World {
             checks_standby: false,
             fences: self.plan.fences,
             fence_hosts: Vec::new(),
-            unfences: false,
             units: Vec::new(),
         }
     }
@@ -67,10 +75,10 @@ impl World {
     pub(super) fn start_daemon(&mut self, n: usize) {
         let settings = self.settings(n);
         let node = self.node(n);
-        let (outcome, _) = node.guard.table.handle(node.clock, Command::List);
+        let (outcome, _) = node.guard.table.handle(node.clock, Command::List(Of::All));
         let remembered = match outcome {
-            Outcome::Leases { leases, .. } => leases.first().map(remembered),
-            Outcome::Done | Outcome::Refused { .. } | Outcome::Source(_) => None,
+            Outcome::Leases(state) => state.leases.first().map(remembered),
+            Outcome::Done | Outcome::Refused { .. } => None,
         };
         let election = Election::new(settings, node.disk.clone(), remembered, node.clock);
         node.daemon = Some(Daemon {
@@ -91,7 +99,7 @@ impl World {
         let drained = node.drained;
         self.give(n, Event::Timeout);
         if drained {
-            self.give(n, Event::Contend(Err("drained".to_owned())));
+            self.give(n, Event::Contend(Err(Bar::ShuttingDown)));
         }
         self.give(n, Event::GuardUp);
         self.give(n, Event::StoreUp);
@@ -103,26 +111,66 @@ impl World {
         self.draws += 1;
         let random = self.draws;
         let node = self.node(n);
-        let moment = Moment { now: node.clock, wall: node.clock.boot + node.wall_ahead, random };
-        let Some(daemon) = node.daemon.as_mut() else { return };
+        let moment = Moment {
+            now: node.clock,
+            wall: node.clock.boot + node.wall_ahead,
+            random,
+        };
+        let Some(daemon) = node.daemon.as_mut() else {
+            return;
+        };
         daemon.heartbeat = false;
         let actions = daemon.election.handle(&moment, event);
         for action in actions {
             self.perform(n, action);
         }
+        self.obey(n);
+    }
+
+    /// Does what the record asks the holder for.
+    fn obey(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let order = node
+            .daemon
+            .as_ref()
+            .and_then(|daemon| daemon.election.order(node.clock));
+        let Some(Order { what, word }) = order.cloned() else {
+            return;
+        };
+        self.give(
+            n,
+            match &what {
+                Asked::StepDown(_) => Event::StepDown(StepDown::Order(Order { what, word })),
+                Asked::Pause => Event::Pause(Some(word)),
+                Asked::Resume => Event::Pause(None),
+            },
+        );
     }
 
     fn perform(&mut self, n: usize, action: Action) {
         match action {
             Action::Read { id, before: None } => self.call(n, Ask::Latest(id)),
-            Action::Read { id, before: Some(revision) } => self.call(n, Ask::ReplacedBy(id, revision)),
+            Action::Read {
+                id,
+                before: Some(revision),
+            } => self.call(n, Ask::ReplacedBy(id, revision)),
             Action::Write(mut request) => {
                 if let Some(details) = request.record.details.as_mut().filter(|_| self.plan.mute) {
                     details.note.above = None;
                 }
-                let token = request.record.details.as_ref().map_or(0, |details| details.token.0);
+                let token = request
+                    .record
+                    .details
+                    .as_ref()
+                    .map_or(0, |details| details.token.0);
                 self.highest_token = self.highest_token.max(token);
-                self.call(n, Ask::Write(Arc::new(Sent { request: *request, blind: false })));
+                self.call(
+                    n,
+                    Ask::Write(Arc::new(Sent {
+                        request: *request,
+                        blind: false,
+                    })),
+                );
             }
             Action::Guard(request) => {
                 if let Some(daemon) = self.daemon(n).filter(|daemon| daemon.told_guard) {
@@ -130,13 +178,19 @@ impl World {
                 }
             }
             // All hosts name the same lock in this world.
-            Action::Vet { instance } => self.give(n, Event::Vetted { instance, result: Ok(()) }),
+            Action::Vet { instance } => self.give(
+                n,
+                Event::Answered {
+                    step: crate::election::Step::Vet,
+                    instance,
+                    result: Ok(()),
+                },
+            ),
             Action::Fence { instance, hosts } => {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.fence = Some((instance, hosts));
                 }
             }
-            Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),
             Action::Start { instance, token } => {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.start = Start::Queued { instance, token };
@@ -152,7 +206,10 @@ impl World {
             }
             Action::Persist(memory) => {
                 let node = self.node(n);
-                node.kept_at = memory.passing.and_then(|passing| passing.until).map(|_| node.clock);
+                node.kept_at = memory
+                    .passing
+                    .and_then(|passing| passing.until)
+                    .map(|_| node.clock);
                 node.disk = memory;
             }
             Action::Report(transition) => self.note(n, transition.from, transition.to),
@@ -164,7 +221,9 @@ impl World {
         match (from, to) {
             (State::NoStore, State::Active) => self.reach(Milestone::Adoption),
             (_, State::Active) => self.reach(Milestone::active_on(n)),
-            (State::Active | State::Starting | State::Releasing, State::Lapsing) => self.reach(Milestone::Lapse),
+            (State::Active | State::Starting | State::Releasing, State::Lapsing) => {
+                self.reach(Milestone::Lapse)
+            }
             (State::Confirming, State::Standby) => self.reach(Milestone::ClaimLost),
             _ => {}
         }
@@ -172,24 +231,44 @@ impl World {
 
     /// Fencing takes the power from the hosts, or nothing comes of it.
     pub(super) fn fence(&mut self, n: usize, works: bool) {
-        let Some((instance, hosts)) = self.daemon(n).and_then(|daemon| daemon.fence.take()) else { return };
+        let Some((instance, hosts)) = self.daemon(n).and_then(|daemon| daemon.fence.take()) else {
+            return;
+        };
         let is_fenced = |name: &str| hosts.iter().any(|host| host.as_str() == name);
         for other in 0..self.nodes.len() {
             if works && other != n && is_fenced(self.plan.hosts[other].name) {
                 self.power_off(other);
             }
         }
-        let result = if works { Ok(()) } else { Err("it says no".to_owned()) };
-        self.give(n, Event::Fenced { instance, result });
+        let result = if works {
+            Ok(())
+        } else {
+            Err("it says no".into())
+        };
+        self.give(
+            n,
+            Event::Answered {
+                step: crate::election::Step::Fence,
+                instance,
+                result,
+            },
+        );
     }
 
     pub(super) fn start_job(&mut self, n: usize) {
         let node = self.node(n);
-        let Some(daemon) = node.daemon.as_mut() else { return };
-        let Start::Queued { instance, token } = daemon.start else { return };
+        let Some(daemon) = node.daemon.as_mut() else {
+            return;
+        };
+        let Start::Queued { instance, token } = daemon.start else {
+            return;
+        };
         let opens = node.gate_is_open(Some(token));
         if let Some(daemon) = node.daemon.as_mut() {
-            daemon.start = Start::Done { instance, works: opens };
+            daemon.start = Start::Done {
+                instance,
+                works: opens,
+            };
         }
         if !opens {
             self.reach(Milestone::GateRefused);
@@ -199,8 +278,13 @@ impl World {
             node.unit = Unit::Running;
         }
         let is_known = |n: usize| {
-            let memory = self.nodes[n].daemon.as_ref().map(|daemon| daemon.election.memory());
-            memory.is_some_and(|seen| seen.token.0 >= self.started_token && seen.token_of != Some(instance))
+            let memory = self.nodes[n]
+                .daemon
+                .as_ref()
+                .map(|daemon| daemon.election.memory());
+            memory.is_some_and(|seen| {
+                seen.token.0 >= self.started_token && seen.token_of != Some(instance)
+            })
         };
         let has_to_grow = !self.plan.tokens_may_fall() || self.plan.witness.is_some_and(is_known);
         self.token_fell |= has_to_grow && token.0 <= self.started_token;
@@ -209,12 +293,25 @@ impl World {
 
     pub(super) fn started(&mut self, n: usize) {
         let Some(daemon) = self.daemon(n) else { return };
-        let Start::Done { instance, works } = daemon.start else { return };
+        let Start::Done { instance, works } = daemon.start else {
+            return;
+        };
         daemon.start = Start::None;
         if works {
             daemon.told_alive = Some(true);
         }
-        let result = if works { Ok(()) } else { Err("the gate is closed".to_owned()) };
-        self.give(n, Event::Started { instance, result });
+        let result = if works {
+            Ok(())
+        } else {
+            Err("the gate is closed".to_owned())
+        };
+        self.give(
+            n,
+            Event::Answered {
+                step: crate::election::Step::Start,
+                instance,
+                result,
+            },
+        );
     }
 }

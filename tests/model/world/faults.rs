@@ -1,6 +1,7 @@
 //! The faults and orders: when each can happen, and what it does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::clocks::TRUE_RATE;
 use super::guard::{Guard, stop_unit};
@@ -8,7 +9,10 @@ use super::network::Ask;
 use super::steps::Step;
 use super::{Both, Unit, World};
 use crate::check::Milestone;
-use crate::election::{Content, Details, Event, Observation, Passing, Record, Standing, Word};
+use crate::election::{
+    Asked, Content, Details, Event, Observation, Order, Passing, Record, Standing, Word,
+};
+use crate::facts::{Bar, StepDown};
 use crate::plan::{Fault, PAUSE};
 use crate::types::{Holder, MachineId, WriteId};
 
@@ -27,44 +31,89 @@ impl World {
         let runs = node.runs();
         let serves = runs && node.daemon.is_some();
         offer(Fault::DaemonCrash, serves);
-        offer(Fault::ForgetPassing, runs && node.daemon.is_none() && node.disk.passing.is_some());
+        offer(
+            Fault::ForgetPassing,
+            runs && node.daemon.is_none() && node.disk.passing.is_some(),
+        );
         offer(Fault::PowerLoss, node.powered);
         offer(Fault::Freeze, runs);
         offer(Fault::StoppedClock, runs);
         offer(Fault::GuardDeath, runs && node.guard.up);
         offer(Fault::UnitDeath, runs && node.unit == Unit::Running);
-        offer(Fault::StartByHand, runs && node.unit == Unit::Dead && node.gate_is_open(None));
+        offer(
+            Fault::StartByHand,
+            runs && node.unit == Unit::Dead && node.gate_is_open(None),
+        );
         offer(Fault::Stray, runs && node.unit == Unit::Dead);
         offer(Fault::NobodyEnforces, runs && node.unit == Unit::Running);
-        offer(Fault::Unkillable, runs && node.unit == Unit::Running && !node.unkillable);
-        offer(Fault::FenceFails, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.fence.is_some()));
-        offer(Fault::Disconnect, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store));
+        offer(
+            Fault::Unkillable,
+            runs && node.unit == Unit::Running && !node.unkillable,
+        );
+        offer(
+            Fault::FenceFails,
+            serves
+                && node
+                    .daemon
+                    .as_ref()
+                    .is_some_and(|daemon| daemon.fence.is_some()),
+        );
+        offer(
+            Fault::Disconnect,
+            serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store),
+        );
         offer(Fault::StepDown, serves);
         for word in [Fault::Stop, Fault::StartAgain, Fault::Pause, Fault::Resume] {
             offer(word, serves);
         }
+        let orders = serves
+            && node
+                .daemon
+                .as_ref()
+                .is_some_and(|daemon| daemon.election.orderable().is_some());
+        for order in [Fault::OrderStepDown, Fault::OrderPause, Fault::OrderResume] {
+            offer(order, orders);
+        }
         offer(Fault::Drain, serves && !node.drained);
         if serves && self.may(Fault::StepDown) {
-            steps.extend((0..self.nodes.len()).filter(|other| *other != n).map(|other| Step::HandOver(n, other)));
+            steps.extend(
+                (0..self.nodes.len())
+                    .filter(|other| *other != n)
+                    .map(|other| Step::HandOver(n, other)),
+            );
         }
         if serves && self.may(Fault::Reload) {
-            let others = self.plan.reloads.iter().enumerate().filter(|(_, timings)| **timings != node.timings);
+            let others = self
+                .plan
+                .reloads
+                .iter()
+                .enumerate()
+                .filter(|(_, timings)| **timings != node.timings);
             steps.extend(others.map(|(index, _)| Step::Reload(n, index)));
         }
         let error = u64::from(node.timings.clock_error_ppm);
         let mut rates = Vec::new();
         if self.may(Fault::Rate) {
-            rates.extend([TRUE_RATE - error, TRUE_RATE, TRUE_RATE + error].map(|rate| (rate, rate)));
+            rates
+                .extend([TRUE_RATE - error, TRUE_RATE, TRUE_RATE + error].map(|rate| (rate, rate)));
         }
         if self.may(Fault::Slew) {
-            rates.extend([(TRUE_RATE / 2, TRUE_RATE), (TRUE_RATE * 2, TRUE_RATE), (TRUE_RATE, TRUE_RATE / 2)]);
+            rates.extend([
+                (TRUE_RATE / 2, TRUE_RATE),
+                (TRUE_RATE * 2, TRUE_RATE),
+                (TRUE_RATE, TRUE_RATE / 2),
+            ]);
         }
         if self.may(Fault::WrongRate) {
             rates.extend([TRUE_RATE / 2, TRUE_RATE * 2].map(|rate| (rate, rate)));
         }
         rates.retain(|rates| *rates != node.rates);
         if runs {
-            steps.extend(rates.into_iter().map(|(boot, raw)| Step::Rate(n, boot, raw)));
+            steps.extend(
+                rates
+                    .into_iter()
+                    .map(|(boot, raw)| Step::Rate(n, boot, raw)),
+            );
         }
     }
 
@@ -72,25 +121,45 @@ impl World {
         let latest = self.store.latest();
         let there = latest.content != Content::Absent;
         let held = latest.content.record().is_some_and(Record::is_held);
-        let standing = latest.content.record().and_then(|record| Some(record.details.as_ref()?.standing));
+        let standing = latest
+            .content
+            .record()
+            .and_then(|record| Some(record.details.as_ref()?.standing));
         let has_past = self.store.history.len() > 1;
         let applies = [
             (Fault::Wipe, there),
-            (Fault::WipeWhatIsKnown, there && self.is_passing_hold_known()),
-            (Fault::FalseResume, self.passing().is_some() && standing == Some(Standing::Active)),
+            (
+                Fault::WipeWhatIsKnown,
+                there && self.is_passing_hold_known(),
+            ),
+            (
+                Fault::FalseResume,
+                self.passing().is_some() && standing == Some(Standing::Active),
+            ),
             (Fault::SilentWipe, there),
             (Fault::Copy, there),
             (Fault::Restore, has_past || !self.store.copy.is_empty()),
-            (Fault::PutBack, self.store.copy.last().is_some_and(|old| old.content != latest.content)),
+            (
+                Fault::PutBack,
+                self.store
+                    .copy
+                    .last()
+                    .is_some_and(|old| old.content != latest.content),
+            ),
             (Fault::GoBack, self.may_go_back()),
             (Fault::RollBack, has_past),
             (Fault::Purge, there),
             (Fault::Delete, latest.content.record().is_some()),
             (Fault::Clear, held),
-            (Fault::FalseGaveUp, held && standing == Some(Standing::Active)),
+            (
+                Fault::FalseGaveUp,
+                held && standing == Some(Standing::Active),
+            ),
             (Fault::KeepBoth, self.both == Both::No),
         ];
-        let offered = applies.into_iter().filter(|(fault, applies)| *applies && self.may(*fault));
+        let offered = applies
+            .into_iter()
+            .filter(|(fault, applies)| *applies && self.may(*fault));
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
     }
 
@@ -102,9 +171,15 @@ impl World {
 
     /// Whether each host but its writer has seen the passing hold of the latest record, or another one under its id.
     fn is_passing_hold_known(&self) -> bool {
-        let Some((details, passing)) = self.passing() else { return true };
+        let Some((details, passing)) = self.passing() else {
+            return true;
+        };
         self.nodes.iter().enumerate().all(|(n, node)| {
-            details.machine == MachineId(n as u128 + 1) || node.disk.passing.is_some_and(|known| known.id == passing.id)
+            details.machine == MachineId(n as u128 + 1)
+                || node
+                    .disk
+                    .passing
+                    .is_some_and(|known| known.id == passing.id)
         })
     }
 
@@ -112,8 +187,13 @@ impl World {
     /// longer than counts as watching.
     fn may_go_back(&self) -> bool {
         let store = &self.store;
-        let lost_for = store.copy_left.map(|left| self.elapsed.saturating_sub(left));
-        store.copy.last().is_some_and(|old| old.incarnation == store.incarnation())
+        let lost_for = store
+            .copy_left
+            .map(|left| self.elapsed.saturating_sub(left));
+        store
+            .copy
+            .last()
+            .is_some_and(|old| old.incarnation == store.incarnation())
             && lost_for.is_some_and(|span| span > self.plan.longest_gap())
     }
 }
@@ -145,18 +225,27 @@ impl World {
                 }
                 self.give(n, Event::StoreDown);
             }
-            Fault::StepDown => self.give(n, Event::StepDown { reason: "step-down".to_owned(), next: None }),
+            Fault::StepDown => self.give(
+                n,
+                Event::StepDown(StepDown::Order(Order {
+                    what: Asked::StepDown(None),
+                    word: Word::new("", "step-down", 0, None),
+                })),
+            ),
             Fault::Stop => self.give(n, Event::Stop(Word::new("root", "", 0, None))),
             Fault::StartAgain => self.give(n, Event::StartAgain),
             Fault::Pause => {
                 let node = &self.nodes[n];
                 let until = (node.clock.boot + node.wall_ahead + PAUSE).as_secs();
-                self.give(n, Event::Pause(Word::new("root", "", 0, Some(until))));
+                self.give(n, Event::Pause(Some(Word::new("root", "", 0, Some(until)))));
             }
-            Fault::Resume => self.give(n, Event::Resume),
+            Fault::Resume => self.give(n, Event::Pause(None)),
+            Fault::OrderStepDown => self.order(n, Asked::StepDown(None), None),
+            Fault::OrderPause => self.order(n, Asked::Pause, Some(PAUSE)),
+            Fault::OrderResume => self.order(n, Asked::Resume, None),
             Fault::Drain => {
                 self.node(n).drained = true;
-                self.give(n, Event::Contend(Err("drained".to_owned())));
+                self.give(n, Event::Contend(Err(Bar::ShuttingDown)));
             }
             Fault::NobodyEnforces => {
                 self.crash(n);
@@ -192,7 +281,9 @@ impl World {
     /// Marks the writes that are under way: they will be applied to whichever store is there.
     fn blindfold(&mut self) {
         for n in 0..self.nodes.len() {
-            let Some(daemon) = self.daemon(n) else { continue };
+            let Some(daemon) = self.daemon(n) else {
+                continue;
+            };
             for call in &mut daemon.calls {
                 if let (Ask::Write(sent), None) = (&mut call.ask, &call.answer) {
                     Arc::make_mut(sent).blind = true;
@@ -205,7 +296,9 @@ impl World {
     }
 
     fn fault_of_the_store(&mut self, fault: Fault) {
-        if matches!(fault, Fault::Wipe | Fault::WipeWhatIsKnown | Fault::Restore) && self.plan.blind_writes {
+        if matches!(fault, Fault::Wipe | Fault::WipeWhatIsKnown | Fault::Restore)
+            && self.plan.blind_writes
+        {
             self.blindfold();
         }
         let store = Arc::make_mut(&mut self.store);
@@ -227,7 +320,12 @@ impl World {
                 store.last_revision = store.latest().revision.0;
             }
             Fault::Restore => {
-                let mut past = if store.copy.is_empty() { &store.history } else { &store.copy }.clone();
+                let mut past = if store.copy.is_empty() {
+                    &store.history
+                } else {
+                    &store.copy
+                }
+                .clone();
                 if store.copy.is_empty() {
                     past.pop();
                 }
@@ -255,7 +353,11 @@ impl World {
             }
             Fault::FalseGaveUp => {
                 let mut content = store.latest().content.clone();
-                if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+                if let Content::Record(Record {
+                    details: Some(details),
+                    ..
+                }) = &mut content
+                {
                     details.standing = Standing::GaveUp;
                 }
                 self.put(content);
@@ -282,6 +384,9 @@ impl World {
             | Fault::StartAgain
             | Fault::Pause
             | Fault::Resume
+            | Fault::OrderStepDown
+            | Fault::OrderPause
+            | Fault::OrderResume
             | Fault::Reload
             | Fault::FenceFails
             | Fault::KeepBoth
@@ -297,11 +402,31 @@ impl World {
         self.store_changed();
     }
 
+    /// Has the record say what the holder is to do, for `span` where it has an end.
+    fn order(&mut self, n: usize, what: Asked, span: Option<Duration>) {
+        let node = &self.nodes[n];
+        let wall = node.clock.boot + node.wall_ahead;
+        let until = span.map(|span| (wall + span).as_secs());
+        let word = Word::new("root", "", wall.as_secs(), until);
+        self.give(n, Event::Order(Order { what, word }));
+    }
+
     fn resume_falsely(&mut self) {
         self.draws += 1;
-        let Observation { revision, mut content, .. } = self.store.latest().clone();
-        if let Content::Record(Record { details: Some(details), .. }) = &mut content {
-            (details.hold, details.lease) = (details.lasting_hold(), details.lease.min(details.lasting_hold()));
+        let Observation {
+            revision,
+            mut content,
+            ..
+        } = self.store.latest().clone();
+        if let Content::Record(Record {
+            details: Some(details),
+            ..
+        }) = &mut content
+        {
+            (details.hold, details.lease) = (
+                details.lasting_hold(),
+                details.lease.min(details.lasting_hold()),
+            );
             (details.passing, details.prev) = (None, Some((revision, Some(details.instance))));
             details.write = WriteId(!self.draws);
         }
@@ -318,7 +443,9 @@ impl World {
 
     /// Ends the daemon. Its writes that are under way may still be applied.
     fn crash(&mut self, n: usize) {
-        let Some(daemon) = self.node(n).daemon.take() else { return };
+        let Some(daemon) = self.node(n).daemon.take() else {
+            return;
+        };
         for call in daemon.calls {
             if let (Ask::Write(request), None) = (call.ask, call.answer) {
                 self.orphans.push(request);

@@ -6,15 +6,25 @@ use super::clocks::nanos;
 use super::network::{Answer, Ask};
 use super::{Node, World};
 use crate::canonical::{Canonical, Mixer};
-use crate::election::{Observation, Record};
+use crate::election::{GuardRequest, Observation, Record};
 use crate::plan::{Fault, TICK};
 use crate::types::{FencingToken, WriteId};
 
 impl World {
     fn live_writes(&self) -> Vec<WriteId> {
-        let mut live: Vec<WriteId> = self.orphans.iter().map(|orphan| orphan.request.write).collect();
+        let mut live: Vec<WriteId> = self
+            .orphans
+            .iter()
+            .map(|orphan| orphan.request.write)
+            .collect();
         let of = |observation: &Observation| observation.content.record().and_then(Record::write);
-        live.extend(self.store.history.iter().chain(&self.store.copy).filter_map(of));
+        live.extend(
+            self.store
+                .history
+                .iter()
+                .chain(&self.store.copy)
+                .filter_map(of),
+        );
         for daemon in self.nodes.iter().filter_map(|node| node.daemon.as_ref()) {
             for call in &daemon.calls {
                 if let Ask::Write(request) = &call.ask {
@@ -42,7 +52,11 @@ impl Node {
             self.guard.up,
             self.daemon.is_some(),
         ];
-        to.number(flags.iter().fold(0, |bits, flag| bits << 1 | u64::from(*flag)));
+        to.number(
+            flags
+                .iter()
+                .fold(0, |bits, flag| bits << 1 | u64::from(*flag)),
+        );
         to.add(&self.rates);
         to.add(&self.timings);
         to.add(&self.unit);
@@ -59,8 +73,16 @@ impl Node {
             to.add(request);
         }
         to.number(daemon.replies.len() as u64);
-        for reply in &daemon.replies {
-            to.add(reply);
+        for (request, done) in &daemon.replies {
+            // Of the terms of a request that is answered the deadline alone is heeded.
+            let (kind, instance, deadline) = match request {
+                GuardRequest::Arm(terms) => (0_u8, terms.instance, Some(terms.deadline)),
+                GuardRequest::Extend(terms) => (1, terms.instance, Some(terms.deadline)),
+                GuardRequest::Shorten(terms) => (2, terms.instance, Some(terms.deadline)),
+                GuardRequest::Close(instance) => (3, *instance, None),
+                GuardRequest::Disarm(instance) => (4, *instance, None),
+            };
+            to.add(&(kind, instance, deadline, done));
         }
         to.add(&daemon.start);
         to.add(&daemon.fence);
@@ -74,7 +96,10 @@ impl Node {
             daemon.hint,
             daemon.heartbeat,
         ];
-        to.number(told.iter().fold(0, |bits, flag| bits << 1 | u64::from(*flag)));
+        to.number(
+            told.iter()
+                .fold(0, |bits, flag| bits << 1 | u64::from(*flag)),
+        );
     }
 }
 
@@ -84,7 +109,12 @@ impl Hash for World {
         let oldest = self.plan.longest_wait() + TICK;
         let oldest_tenure = self.plan.longest_lease() * 10;
         let mut mixer = Mixer::default();
-        let mut to = Canonical::new(&mut mixer, oldest, self.plan.longest_gap() + TICK, oldest_tenure);
+        let mut to = Canonical::new(
+            &mut mixer,
+            oldest,
+            self.plan.longest_gap() + TICK,
+            oldest_tenure,
+        );
         to.losses = self.may(Fault::Loss) || self.may(Fault::Orphan);
         to.latest = self.store.last_revision;
         let shown = self
@@ -99,17 +129,28 @@ impl Hash for World {
         to.live_writes = self.live_writes();
         to.number(u64::from(self.calm) | u64::from(self.token_fell) << 1);
         to.number(nanos(self.quiet));
-        to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
+        to.number(if self.plan.exact {
+            nanos(self.elapsed) % nanos(TICK)
+        } else {
+            0
+        });
         // The end of a pause is a time of day.
-        to.number(if self.plan.longest_pause().is_zero() { 0 } else { nanos(self.elapsed) });
+        to.number(if self.plan.longest_pause().is_zero() {
+            0
+        } else {
+            nanos(self.elapsed)
+        });
         to.add(&self.both);
         to.add(&FencingToken(self.started_token));
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());
         to.add(&self.store.history[..]);
         to.add(&self.store.copy[..]);
-        let left =
-            self.store.copy_left.map(|left| self.elapsed.saturating_sub(left).min(self.plan.longest_gap() + TICK));
+        let left = self.store.copy_left.map(|left| {
+            self.elapsed
+                .saturating_sub(left)
+                .min(self.plan.longest_gap() + TICK)
+        });
         to.number(left.map_or(u64::MAX, nanos));
         to.number(self.orphans.len() as u64);
         for orphan in &self.orphans {

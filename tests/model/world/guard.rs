@@ -1,12 +1,10 @@
 //! The guard. Its deadlines are punctual, and its replies need not be. Here is also what SIGKILL and `BindsTo=` do.
 
-use std::time::Duration;
-
 use super::{Node, Unit, World};
-use crate::election::{Event, GuardDone, GuardRequest, Remembered};
+use crate::election::{Event, GuardRequest, Remembered};
 use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
 use crate::guard::table::{Effect, Table};
-use crate::types::{FencingToken, NodeId, OnStopFailure, ServiceName, Time};
+use crate::types::{Extension, FencingToken, LeaseTerms, NodeId, OnStopFailure, ServiceName, Time};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Guard {
@@ -44,39 +42,42 @@ impl World {
     pub(super) fn guard_serves(&mut self, n: usize) {
         let overrun = self.plan.overrun;
         let node = self.node(n);
-        let Some(request) = node.daemon.as_mut().and_then(|daemon| daemon.desk.pop_front()) else { return };
+        let Some(request) = node
+            .daemon
+            .as_mut()
+            .and_then(|daemon| daemon.desk.pop_front())
+        else {
+            return;
+        };
         let now = node.clock;
         let effects = node.guard.table.expire(now);
         carry_out(node, effects);
-        let (instance, asked) = request.subject();
         let command = command(request, &node.guard.table);
         let (outcome, effects) = node.guard.table.handle(now, command);
         carry_out(node, effects);
         let done = outcome == Outcome::Done;
         if done {
-            match asked {
-                GuardDone::Armed(deadline) => {
-                    let stop_budget = match request {
-                        GuardRequest::Arm(terms) => terms.stop_budget,
-                        GuardRequest::Extend { .. }
-                        | GuardRequest::Shorten { .. }
-                        | GuardRequest::Close { .. }
-                        | GuardRequest::Disarm { .. } => Duration::ZERO,
-                    };
+            match request {
+                GuardRequest::Arm(LeaseTerms {
+                    deadline,
+                    stop_budget,
+                    ..
+                }) => {
                     node.guard.armed = Some((deadline, deadline.plus(stop_budget + overrun)));
                 }
-                GuardDone::Extended(deadline) | GuardDone::Shortened(deadline) => {
+                GuardRequest::Extend(LeaseTerms { deadline, .. })
+                | GuardRequest::Shorten(LeaseTerms { deadline, .. }) => {
                     node.guard.armed = node.guard.armed.map(|(before, dead_by)| {
                         let budget = dead_by.boot.saturating_sub(before.boot);
                         (deadline, deadline.plus(budget))
                     });
                 }
-                GuardDone::Closed => {}
-                GuardDone::Disarmed => node.guard.armed = None,
+                GuardRequest::Close(_) => {}
+                GuardRequest::Disarm(_) => node.guard.armed = None,
             }
         }
         if let Some(daemon) = node.daemon.as_mut() {
-            daemon.replies.push_back((instance, asked, done));
+            daemon.replies.push_back((request, done));
         }
         if !self.plan.slow_guard {
             self.guard_replies(n);
@@ -85,9 +86,15 @@ impl World {
 
     pub(super) fn guard_replies(&mut self, n: usize) {
         let reply = self.daemon(n).and_then(|daemon| daemon.replies.pop_front());
-        if let Some((instance, asked, done)) = reply {
-            let refused = || Event::GuardRefused { instance, asked, reason: "refused".to_owned() };
-            self.give(n, if done { Event::GuardDone { instance, done: asked } } else { refused() });
+        if let Some((request, done)) = reply {
+            self.give(
+                n,
+                if done {
+                    Event::GuardDone(request)
+                } else {
+                    Event::GuardRefused(request, "refused".to_owned())
+                },
+            );
         }
     }
 
@@ -122,7 +129,9 @@ pub(super) fn stop_unit(node: &mut Node) {
 
 /// SIGKILL empties the control group in time, unless a fault prevents that.
 fn kill_if_due(node: &mut Node) {
-    let Some((_, dead_by)) = node.guard.armed else { return };
+    let Some((_, dead_by)) = node.guard.armed else {
+        return;
+    };
     if !node.clock.has_passed(dead_by) {
         return;
     }
@@ -137,7 +146,9 @@ fn kill_if_due(node: &mut Node) {
 fn carry_out(node: &mut Node, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
-            Effect::Grant(lease) => node.guard.grant = Some((lease.terms.token, lease.terms.deadline)),
+            Effect::Grant(lease) => {
+                node.guard.grant = Some((lease.terms.token, lease.terms.deadline))
+            }
             Effect::Extend(_, deadline) => {
                 if let Some((_, granted)) = &mut node.guard.grant {
                     *granted = deadline;
@@ -168,27 +179,41 @@ fn command(request: GuardRequest, table: &Table) -> Command {
         closing: false,
     };
     match request {
-        GuardRequest::Arm(terms) => Command::Arm { lease: lease(terms), shorter: false },
-        GuardRequest::Shorten { instance, write, revision, deadline } => {
-            match table.entry_of(&service()).map(|entry| entry.lease().terms) {
-                Some(mut terms) => {
-                    terms.instance = instance;
-                    terms.extend(write, revision, deadline);
-                    Command::Arm { lease: lease(terms), shorter: true }
-                }
-                // The guard refuses to extend a lease that it does not have.
-                None => Command::Extend { service: service(), instance, write, revision, deadline },
-            }
-        }
-        GuardRequest::Extend { instance, write, revision, deadline } => {
-            Command::Extend { service: service(), instance, write, revision, deadline }
-        }
-        GuardRequest::Close { instance } => Command::Close { service: service(), instance },
-        GuardRequest::Disarm { instance } => Command::Disarm { service: service(), instance },
+        GuardRequest::Arm(terms) => Command::Arm {
+            lease: lease(terms),
+            shorter: false,
+        },
+        GuardRequest::Shorten(terms) if table.entry_of(&service()).is_some() => Command::Arm {
+            lease: lease(terms),
+            shorter: true,
+        },
+        // The guard refuses to extend a lease that it does not have.
+        GuardRequest::Extend(terms) | GuardRequest::Shorten(terms) => Command::Extend {
+            service: service(),
+            instance: terms.instance,
+            extension: Extension {
+                write: terms.write,
+                revision: terms.revision,
+                deadline: terms.deadline,
+            },
+        },
+        GuardRequest::Close(instance) => Command::Close {
+            service: service(),
+            instance,
+        },
+        GuardRequest::Disarm(instance) => Command::Disarm {
+            service: service(),
+            instance,
+        },
     }
 }
 
 pub(super) fn remembered(listed: &ListedLease) -> Remembered {
     let ListedLease { lease, lapsed, .. } = listed;
-    Remembered { terms: lease.terms, closing: lease.closing, lapsed: *lapsed, units: Vec::new() }
+    Remembered {
+        terms: lease.terms,
+        closing: lease.closing,
+        lapsed: *lapsed,
+        units: Vec::new(),
+    }
 }

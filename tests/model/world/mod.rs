@@ -109,16 +109,28 @@ impl World {
                 clocks_stand: false,
                 unenforced: false,
                 unkillable: false,
-                disk: Memory { token: FencingToken(FIRST_TOKEN), ..Memory::default() },
+                disk: Memory {
+                    token: FencingToken(FIRST_TOKEN),
+                    ..Memory::default()
+                },
                 kept_at: None,
                 timings: host.timings,
-                guard: Guard { up: true, ..Guard::default() },
+                guard: Guard {
+                    up: true,
+                    ..Guard::default()
+                },
                 unit: Unit::Dead,
                 drained: false,
                 daemon: None,
             })
         });
-        let mut store = Store { life: 1, last_revision: 0, history: Vec::new(), copy: Vec::new(), copy_left: None };
+        let mut store = Store {
+            life: 1,
+            last_revision: 0,
+            history: Vec::new(),
+            copy: Vec::new(),
+            copy_left: None,
+        };
         store.remember(0, Content::Absent, 1);
         let mut world = Self {
             plan: Arc::clone(plan),

@@ -45,7 +45,11 @@ impl World {
         let node = self.node(n);
         let sent = node.clock;
         if let Some(daemon) = node.daemon.as_mut() {
-            daemon.calls.push(Call { ask, sent, answer: None });
+            daemon.calls.push(Call {
+                ask,
+                sent,
+                answer: None,
+            });
         }
     }
 
@@ -55,11 +59,15 @@ impl World {
         // When the connection is lost, the election gives up a write for which the driver still waits.
         let keeps_writes = self.plan.faults[Fault::Disconnect as usize] > 0;
         let Some(daemon) = self.daemon(n) else { return };
-        let (kept, given_up) = std::mem::take(&mut daemon.calls).into_iter().partition(|call| match (&call.ask, ask) {
-            (Ask::Write(_), Ask::Write(_)) => keeps_writes,
-            (Ask::Latest(_), Ask::Latest(_) | Ask::Write(_)) | (Ask::ReplacedBy(..), Ask::ReplacedBy(..)) => false,
-            _ => true,
-        });
+        let (kept, given_up) =
+            std::mem::take(&mut daemon.calls)
+                .into_iter()
+                .partition(|call| match (&call.ask, ask) {
+                    (Ask::Write(_), Ask::Write(_)) => keeps_writes,
+                    (Ask::Latest(_), Ask::Latest(_) | Ask::Write(_))
+                    | (Ask::ReplacedBy(..), Ask::ReplacedBy(..)) => false,
+                    _ => true,
+                });
         daemon.calls = kept;
         let given_up: Vec<Call> = given_up;
         for call in given_up {
@@ -70,16 +78,20 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, n: usize, call: usize, stale: bool) {
-        let Some(daemon) = &self.nodes[n].daemon else { return };
+        let Some(daemon) = &self.nodes[n].daemon else {
+            return;
+        };
         let answer = match &daemon.calls[call].ask {
-            Ask::Latest(_) if stale => {
-                Answer::Shows(Arc::new(self.store.history[self.store.history.len() - 2].clone()))
-            }
+            Ask::Latest(_) if stale => Answer::Shows(Arc::new(
+                self.store.history[self.store.history.len() - 2].clone(),
+            )),
             Ask::Latest(_) => Answer::Shows(Arc::new(self.store.latest().clone())),
             Ask::ReplacedBy(_, revision) => {
                 let lies = self.plan.faults[Fault::FalseAnswer as usize] > 0;
                 let before = self.store.same_before(*revision).filter(|_| lies);
-                Answer::Shows(Arc::new(before.unwrap_or_else(|| self.store.replaced_by(*revision))))
+                Answer::Shows(Arc::new(
+                    before.unwrap_or_else(|| self.store.replaced_by(*revision)),
+                ))
             }
             Ask::Write(request) => {
                 let request = Arc::clone(request);
@@ -92,7 +104,10 @@ impl World {
     }
 
     pub(super) fn answer(&mut self, n: usize, call: usize) {
-        let asked = self.nodes[n].daemon.as_ref().map(|daemon| &daemon.calls[call]);
+        let asked = self.nodes[n]
+            .daemon
+            .as_ref()
+            .map(|daemon| &daemon.calls[call]);
         if asked.is_some_and(|asked| asked.answer.is_none()) {
             self.apply(n, call, false);
         }
@@ -101,27 +116,43 @@ impl World {
 
     /// The daemon is told the answer to a call, or that there is none.
     fn told(&mut self, n: usize, call: usize) {
-        let Some(Call { ask, answer, .. }) = self.daemon(n).map(|daemon| daemon.calls.remove(call)) else { return };
+        let Some(Call { ask, answer, .. }) = self.daemon(n).map(|daemon| daemon.calls.remove(call))
+        else {
+            return;
+        };
         let shown = |answer| match answer {
             Some(Answer::Shows(observation)) => Some(Arc::unwrap_or_clone(observation)),
             Some(Answer::Wrote(_)) | None => None,
         };
         let event = match ask {
-            Ask::Latest(id) => Event::Read { id, answer: shown(answer) },
-            Ask::ReplacedBy(id, _) => Event::Replaced { id, answer: shown(answer) },
+            Ask::Latest(id) => Event::Read {
+                id,
+                answer: shown(answer),
+            },
+            Ask::ReplacedBy(id, _) => Event::Replaced {
+                id,
+                answer: shown(answer),
+            },
             Ask::Write(request) => {
                 let result = match answer {
                     Some(Answer::Wrote(result)) => result,
                     Some(Answer::Shows(_)) | None => WriteResult::Unknown,
                 };
-                Event::Written { write: request.request.write, result }
+                Event::Written {
+                    write: request.request.write,
+                    result,
+                }
             }
         };
         self.give(n, event);
     }
 
     pub(super) fn give_up(&mut self, n: usize, call: usize, lands_later: bool) {
-        self.spend(if lands_later { Fault::Orphan } else { Fault::Loss });
+        self.spend(if lands_later {
+            Fault::Orphan
+        } else {
+            Fault::Loss
+        });
         let Some(daemon) = self.daemon(n) else { return };
         let given_up = &mut daemon.calls[call];
         if let (Ask::Write(request), true, None) = (&given_up.ask, lands_later, &given_up.answer) {

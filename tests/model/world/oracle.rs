@@ -13,7 +13,10 @@ impl World {
 
     pub fn is_served(&self) -> bool {
         self.nodes.iter().any(|node| {
-            let active = node.daemon.as_ref().is_some_and(|daemon| daemon.election.state() == State::Active);
+            let active = node
+                .daemon
+                .as_ref()
+                .is_some_and(|daemon| daemon.election.state() == State::Active);
             active && node.executes()
         })
     }
@@ -34,8 +37,15 @@ impl World {
     /// The world in one line, for the path of a search.
     pub fn show(&self) -> String {
         let node = |node: &Arc<Node>| {
-            let state = node.daemon.as_ref().map_or("gone", |daemon| daemon.election.state().as_str());
-            format!("{state}/{:?}{}", node.unit, if node.runs() { "" } else { "/still" })
+            let state = node
+                .daemon
+                .as_ref()
+                .map_or("gone", |daemon| daemon.election.state().as_str());
+            format!(
+                "{state}/{:?}{}",
+                node.unit,
+                if node.runs() { "" } else { "/still" }
+            )
         };
         let latest = self.store.latest();
         let holder = match &latest.content {
@@ -47,6 +57,11 @@ impl World {
             }
         };
         let nodes: Vec<String> = self.nodes.iter().map(node).collect();
-        format!("{:>5.2} r{} {holder}: {}", self.elapsed.as_secs_f64(), latest.revision, nodes.join("  "))
+        format!(
+            "{:>5.2} r{} {holder}: {}",
+            self.elapsed.as_secs_f64(),
+            latest.revision,
+            nodes.join("  ")
+        )
     }
 }

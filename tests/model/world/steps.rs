@@ -6,6 +6,7 @@ use super::network::{Ask, Call};
 use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Event, ObservedUnit, WriteResult};
+use crate::facts::{Asked, Order, StepDown, Word};
 use crate::plan::Fault;
 use crate::types::{NodeId, Time};
 
@@ -135,7 +136,9 @@ impl World {
         let time_waits = if self.calm {
             !steps.is_empty()
         } else {
-            steps.iter().any(|step| step.due_at().is_some_and(|n| !self.plan.hosts[n].late))
+            steps
+                .iter()
+                .any(|step| step.due_at().is_some_and(|n| !self.plan.hosts[n].late))
         };
         if !time_waits {
             steps.push(Step::Tick);
@@ -176,7 +179,11 @@ impl World {
         ];
         !self.orphans.is_empty()
             || faults.into_iter().any(|fault| self.may(fault))
-            || self.nodes.iter().filter_map(|node| node.daemon.as_ref()).any(|daemon| daemon.calls.iter().any(writes))
+            || self
+                .nodes
+                .iter()
+                .filter_map(|node| node.daemon.as_ref())
+                .any(|daemon| daemon.calls.iter().any(writes))
     }
 
     fn steps_of(&self, n: usize, changes: bool, steps: &mut Vec<Step>) {
@@ -198,7 +205,10 @@ impl World {
                 steps.push(Step::Answer(n, index));
             }
         }
-        if node.guard.up && !daemon.desk.is_empty() && (self.plan.slow_guard || daemon.replies.is_empty()) {
+        if node.guard.up
+            && !daemon.desk.is_empty()
+            && (self.plan.slow_guard || daemon.replies.is_empty())
+        {
             steps.push(Step::GuardServes(n));
         }
         if !daemon.replies.is_empty() {
@@ -221,7 +231,10 @@ impl World {
         if daemon.told_alive != Some(node.unit != Unit::Dead) {
             steps.push(Step::ObservedUnit(n));
         }
-        let due = daemon.election.poll_timeout().is_some_and(|at| node.clock.boot >= at.boot);
+        let due = daemon
+            .election
+            .poll_timeout()
+            .is_some_and(|at| node.clock.boot >= at.boot);
         if due || (daemon.heartbeat && self.calm) {
             steps.push(Step::Wake(n));
         }
@@ -249,7 +262,9 @@ impl World {
 
     fn delays_of(&self, n: usize, steps: &mut Vec<Step>) {
         let node = &self.nodes[n];
-        let Some(daemon) = node.daemon.as_ref().filter(|_| node.runs()) else { return };
+        let Some(daemon) = node.daemon.as_ref().filter(|_| node.runs()) else {
+            return;
+        };
         if self.plan.hints && daemon.hint {
             steps.push(Step::Hint(n));
         }
@@ -259,12 +274,23 @@ impl World {
             if stale && open && matches!(call.ask, Ask::Latest(_)) {
                 steps.push(Step::ApplyStale(n, index));
             }
-            if node.clock.has_waited_until(call.sent.plus(node.timings.call_limit())) {
+            if node
+                .clock
+                .has_waited_until(call.sent.plus(node.timings.call_limit()))
+            {
                 if self.may(Fault::Loss) {
-                    steps.push(Step::GiveUp { host: n, call: index, lands_later: false });
+                    steps.push(Step::GiveUp {
+                        host: n,
+                        call: index,
+                        lands_later: false,
+                    });
                 }
                 if self.may(Fault::Orphan) && open && matches!(call.ask, Ask::Write(_)) {
-                    steps.push(Step::GiveUp { host: n, call: index, lands_later: true });
+                    steps.push(Step::GiveUp {
+                        host: n,
+                        call: index,
+                        lands_later: true,
+                    });
                 }
             }
         }
@@ -282,7 +308,11 @@ impl World {
                 self.apply(n, call, true);
             }
             Step::Answer(n, call) => self.answer(n, call),
-            Step::GiveUp { host, call, lands_later } => self.give_up(host, call, lands_later),
+            Step::GiveUp {
+                host,
+                call,
+                lands_later,
+            } => self.give_up(host, call, lands_later),
             Step::Land(index) => {
                 let orphan = self.orphans.remove(index);
                 if let WriteResult::Won(_) = self.compare_and_set(&orphan) {
@@ -321,8 +351,14 @@ impl World {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.told_alive = Some(alive);
                 }
-                let dead = ObservedUnit::Dead { result: "exit-code".to_owned(), failed: true };
-                self.give(n, Event::Unit(if alive { ObservedUnit::Alive } else { dead }));
+                let dead = ObservedUnit::Dead {
+                    result: "exit-code".to_owned(),
+                    failed: true,
+                };
+                self.give(
+                    n,
+                    Event::Unit(if alive { ObservedUnit::Alive } else { dead }),
+                );
             }
             Step::StartDaemon(n) => self.start_daemon(n),
             Step::Boot(n) => {
@@ -349,7 +385,13 @@ impl World {
             Step::HandOver(n, to) => {
                 self.spend(Fault::StepDown);
                 let next = NodeId::new(self.plan.hosts[to].name).ok();
-                self.give(n, Event::StepDown { reason: "hand-over".to_owned(), next });
+                self.give(
+                    n,
+                    Event::StepDown(StepDown::Order(Order {
+                        what: Asked::StepDown(next),
+                        word: Word::new("", "hand-over", 0, None),
+                    })),
+                );
             }
             Step::Reload(n, index) => {
                 self.spend(Fault::Reload);

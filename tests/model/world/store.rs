@@ -29,19 +29,31 @@ impl Store {
     }
 
     pub(super) fn latest(&self) -> &Observation {
-        self.history.last().expect("a store holds at least its beginning")
+        self.history
+            .last()
+            .expect("a store holds at least its beginning")
     }
 
     /// Becomes another store, with another incarnation, which shows `past`.
     pub(super) fn restore(&mut self, past: Vec<Observation>) {
         self.life += 1;
         let incarnation = self.incarnation();
-        self.history = past.into_iter().map(|old| Observation { incarnation: incarnation.clone(), ..old }).collect();
+        self.history = past
+            .into_iter()
+            .map(|old| Observation {
+                incarnation: incarnation.clone(),
+                ..old
+            })
+            .collect();
         self.last_revision = self.latest().revision.0;
     }
 
     pub(super) fn remember(&mut self, revision: u64, content: Content, keep: usize) {
-        let observation = Observation { incarnation: self.incarnation(), revision: Revision(revision), content };
+        let observation = Observation {
+            incarnation: self.incarnation(),
+            revision: Revision(revision),
+            content,
+        };
         self.history.push(observation);
         let surplus = self.history.len().saturating_sub(keep);
         self.history.drain(..surplus);
@@ -49,14 +61,23 @@ impl Store {
 
     /// Whether this write would win.
     pub(super) fn takes(&self, Sent { request, blind }: &Sent) -> bool {
-        (*blind || request.incarnation == self.incarnation()) && self.latest().revision == request.base
+        (*blind || request.incarnation == self.incarnation())
+            && self.latest().revision == request.base
     }
 
     /// The record before `revision` that the same write made, if it was held.
     pub(super) fn same_before(&self, revision: Revision) -> Option<Observation> {
-        let write = |old: &Observation| old.content.record().filter(|record| record.is_held())?.write();
+        let write = |old: &Observation| {
+            old.content
+                .record()
+                .filter(|record| record.is_held())?
+                .write()
+        };
         let shown = self.history.iter().rfind(|old| old.revision == revision)?;
-        self.history.iter().rfind(|old| old.revision < revision && write(old) == write(shown)).cloned()
+        self.history
+            .iter()
+            .rfind(|old| old.revision < revision && write(old) == write(shown))
+            .cloned()
     }
 
     pub(super) fn replaced_by(&self, revision: Revision) -> Observation {
@@ -64,9 +85,16 @@ impl Store {
             .history
             .iter()
             .rposition(|old| old.revision == revision)
-            .and_then(|position| self.history[..position].iter().rfind(|old| old.revision < revision));
-        let absent =
-            || Observation { incarnation: self.incarnation(), revision: Revision(0), content: Content::Absent };
+            .and_then(|position| {
+                self.history[..position]
+                    .iter()
+                    .rfind(|old| old.revision < revision)
+            });
+        let absent = || Observation {
+            incarnation: self.incarnation(),
+            revision: Revision(0),
+            content: Content::Absent,
+        };
         replaced.cloned().unwrap_or_else(absent)
     }
 }
@@ -83,7 +111,8 @@ impl World {
             return WriteResult::Conflict;
         }
         if let Some(details) = &request.record.details {
-            let others = |record: &Record| record.is_held() && record.instance() != Some(details.instance);
+            let others =
+                |record: &Record| record.is_held() && record.instance() != Some(details.instance);
             if details.standing == Standing::GaveUp {
                 self.reach(Milestone::GaveUp);
             } else if details.standing == Standing::Proven {
@@ -100,7 +129,12 @@ impl World {
 
     pub(super) fn put(&mut self, content: Content) -> Revision {
         let keep = self.keep();
-        let held = |content: &Content| content.record().filter(|record| record.is_held()).and_then(Record::instance);
+        let held = |content: &Content| {
+            content
+                .record()
+                .filter(|record| record.is_held())
+                .and_then(Record::instance)
+        };
         let now = self.elapsed;
         let store = Arc::make_mut(&mut self.store);
         if store.copy_left.is_none() || held(&content) != held(&store.latest().content) {
@@ -145,7 +179,20 @@ impl World {
     }
 
     fn keep(&self) -> usize {
-        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::GoBack, Fault::RollBack, Fault::FalseAnswer];
-        if looks_back.iter().any(|fault| self.plan.faults[*fault as usize] > 0) { 3 } else { 2 }
+        let looks_back = [
+            Fault::StaleRead,
+            Fault::Restore,
+            Fault::GoBack,
+            Fault::RollBack,
+            Fault::FalseAnswer,
+        ];
+        if looks_back
+            .iter()
+            .any(|fault| self.plan.faults[*fault as usize] > 0)
+        {
+            3
+        } else {
+            2
+        }
     }
 }

@@ -41,28 +41,59 @@ impl Crowd {
 
     /// Checks that each service runs exactly once over all hosts, or tells what is amiss.
     pub fn look(self, fixture: &Fixture) -> Result<(), String> {
-        let running: usize = fixture.hosts.iter().map(|host| host.running_services(PREFIX).len()).sum();
-        if running == self.0 { Ok(()) } else { Err(format!("{running} of the {} services beside it run", self.0)) }
+        let running: usize = fixture
+            .hosts
+            .iter()
+            .map(|host| host.running_services(PREFIX).len())
+            .sum();
+        if running == self.0 {
+            Ok(())
+        } else {
+            Err(format!(
+                "{running} of the {} services beside it run",
+                self.0
+            ))
+        }
     }
 }
 
 /// A service that runs on two hosts at once although no host stood still.
 pub fn find_twice(fixture: &Fixture, standstills: &[Standstill]) -> Option<String> {
-    let excused = |at: Duration| standstills.iter().any(|still| still.from <= at && at <= still.until + THAW_BOUND);
+    let excused = |at: Duration| {
+        standstills
+            .iter()
+            .any(|still| still.from <= at && at <= still.until + THAW_BOUND)
+    };
     let began = now();
-    let look = || -> Vec<Running> { fixture.hosts.iter().map(|host| host.first_processes(PREFIX)).collect() };
+    let look = || -> Vec<Running> {
+        fixture
+            .hosts
+            .iter()
+            .map(|host| host.first_processes(PREFIX))
+            .collect()
+    };
     let first = look();
     let names: Vec<&String> = first.iter().flat_map(BTreeMap::keys).collect();
-    let is_doubled = |name: &&&String| first.iter().filter(|running| running.contains_key(**name)).count() > 1;
+    let is_doubled = |name: &&&String| {
+        first
+            .iter()
+            .filter(|running| running.contains_key(**name))
+            .count()
+            > 1
+    };
     if !names.iter().any(|name| is_doubled(&name)) || excused(began) {
         return None;
     }
     // A process that was read on one host may have ended before the next host was read, so all hosts are read a second
     // time.
     let again = look();
-    names.into_iter().filter(|name| is_doubled(&name)).find_map(|name| {
-        let lasting =
-            |(before, after): &(&Running, &Running)| before.get(name) == after.get(name) && before.contains_key(name);
-        (first.iter().zip(&again).filter(lasting).count() > 1).then(|| name.clone())
-    })
+    names
+        .into_iter()
+        .filter(|name| is_doubled(&name))
+        .find_map(|name| {
+            let lasting = |(before, after): &(&Running, &Running)| {
+                before.get(name) == after.get(name) && before.contains_key(name)
+            };
+            (first.iter().zip(&again).filter(lasting).count() > 1).then(|| name.clone())
+        })
 }

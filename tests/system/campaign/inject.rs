@@ -23,6 +23,7 @@ use crate::environment::utf8;
 use crate::fixture::{ELECTED, Fixture, SOON, UNIT};
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{self, OnHosts};
+use crate::share::PLACE;
 use crate::watch::Event;
 
 /// The file with the seconds that are added to the wall clock of a host's putexd.
@@ -127,7 +128,15 @@ impl<'a> Injector<'a> {
     /// Takes a first copy of the store into `copy`.
     pub fn new(fixture: &'a Fixture, copy: PathBuf) -> Self {
         let past = copy.with_extension("past");
-        let injector = Self { fixture, copy, past, looked: None, begun: Vec::new(), moved: Vec::new(), went_back: 0 };
+        let injector = Self {
+            fixture,
+            copy,
+            past,
+            looked: None,
+            begun: Vec::new(),
+            moved: Vec::new(),
+            went_back: 0,
+        };
         injector.stop_servers();
         injector.copy_store(&injector.copy);
         injector.start_servers();
@@ -137,7 +146,12 @@ impl<'a> Injector<'a> {
     /// Injects and undoes the faults of a step, each at its time. `active` is the host that runs the unit when the step
     /// begins.
     pub fn step(&mut self, step: &[Planned], active: &Host) -> Vec<Injected> {
-        let standbys: Vec<&Host> = self.fixture.hosts.iter().filter(|host| host.name != active.name).collect();
+        let standbys: Vec<&Host> = self
+            .fixture
+            .hosts
+            .iter()
+            .filter(|host| host.name != active.name)
+            .collect();
         let host_of = |role: Role| match role {
             Role::Active => active,
             Role::FirstStandby => standbys[0],
@@ -164,11 +178,21 @@ impl<'a> Injector<'a> {
                     let hit = self.inject(&planned, host);
                     let name = (!planned.fault.is_global()).then(|| host.name.clone());
                     let active = name.as_ref() == Some(&active.name);
-                    injected[index] = Some(Injected { planned, host: name, active, hit, at, undone: None });
+                    injected[index] = Some(Injected {
+                        planned,
+                        host: name,
+                        active,
+                        hit,
+                        at,
+                        undone: None,
+                    });
                 }
                 Turn::Look => self.looked = self.tenure(host).map(|tenure| (tenure, now())),
                 Turn::Undo => {
-                    let Some(injected) = injected[index].as_mut().filter(|injected| injected.hit) else { continue };
+                    let Some(injected) = injected[index].as_mut().filter(|injected| injected.hit)
+                    else {
+                        continue;
+                    };
                     if planned.fault.goes_back() {
                         self.go_back(host, planned.fault.freezes_host());
                     }
@@ -184,7 +208,9 @@ impl<'a> Injector<'a> {
     /// Waits for the commands that were begun; each has a limit of its own.
     pub fn collect(&mut self) {
         for child in self.begun.drain(..) {
-            child.wait_with_output().expect("a child of this process can be waited for");
+            child
+                .wait_with_output()
+                .expect("a child of this process can be waited for");
         }
     }
 
@@ -217,7 +243,11 @@ impl<'a> Injector<'a> {
             Fault::UnitLeft => return self.unit_leaves(host),
             Fault::CutAndGoneBack | Fault::FrozenAndGoneBack => {
                 self.copy_running_store();
-                if planned.fault.freezes_host() { host.freeze() } else { host.partition(Cut::Silent) }
+                if planned.fault.freezes_host() {
+                    host.freeze()
+                } else {
+                    host.partition(Cut::Silent)
+                }
             }
             Fault::ServiceRenamed | Fault::ServiceAdopted => {
                 host.rename_file(SERVICE_FILE, RENAMED_FILE);
@@ -243,7 +273,10 @@ impl<'a> Injector<'a> {
             Fault::WallClockJumped => set_clock(host, planned.jump_s),
             Fault::UnitFilesChanged => {
                 let limit = 8 + planned.from.as_millis() % 5;
-                host.write_file(CHANGED_UNIT, &format!("[Service]\nTimeoutStopSec={limit}s\n"));
+                host.write_file(
+                    CHANGED_UNIT,
+                    &format!("[Service]\nTimeoutStopSec={limit}s\n"),
+                );
                 self.begin(host, &["systemctl", "daemon-reload"]);
             }
             Fault::UnitDeaf => host.write_file(DEAF, ""),
@@ -251,7 +284,16 @@ impl<'a> Injector<'a> {
             Fault::UnitStartedByHand => self.begin(host, &["systemctl", "start", UNIT]),
             // Only the main process is killed, and the other processes are left to systemd.
             Fault::UnitKilled => {
-                self.begin(host, &["systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT]);
+                self.begin(
+                    host,
+                    &[
+                        "systemctl",
+                        "kill",
+                        "--kill-who=main",
+                        "--signal=KILL",
+                        UNIT,
+                    ],
+                );
             }
             Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "--no-wait", "db"]),
             Fault::ServersRolled => {
@@ -281,7 +323,9 @@ impl<'a> Injector<'a> {
         }
         match planned.fault {
             Fault::PowerLoss => host.power_on(),
-            Fault::SilentCut | Fault::DeafCut | Fault::MuteCut | Fault::CutAndGoneBack => host.heal(),
+            Fault::SilentCut | Fault::DeafCut | Fault::MuteCut | Fault::CutAndGoneBack => {
+                host.heal()
+            }
             Fault::HostFrozen | Fault::FrozenAndGoneBack => host.thaw(),
             Fault::DaemonStopped => drop(signal_services(host, &[DAEMON], Signal::CONT)),
             Fault::GuardStopped => drop(signal_services(host, &[GUARD], Signal::CONT)),
@@ -346,7 +390,11 @@ impl<'a> Injector<'a> {
 
     fn wait_for_no_server(&self) {
         wait_until(ELECTED, "no server runs", || {
-            self.fixture.hosts.iter().all(|host| SERVERS.iter().all(|server| host.processes(server).is_empty()))
+            self.fixture.hosts.iter().all(|host| {
+                SERVERS
+                    .iter()
+                    .all(|server| host.processes(server).is_empty())
+            })
         });
     }
 
@@ -365,14 +413,29 @@ impl<'a> Injector<'a> {
             let copy = into.join(number.to_string());
             fs::create_dir_all(&copy).expect("the cluster's folder can be written to");
             // A server may allocate space in advance. It is empty, so the copy is sparse.
-            run("cp", &["-a", "--sparse=always", &format!("{}/.", utf8(place)), utf8(&copy)]);
+            run(
+                "cp",
+                &[
+                    "-a",
+                    "--sparse=always",
+                    &format!("{}/.", utf8(place)),
+                    utf8(&copy),
+                ],
+            );
         }
     }
 
     fn restore_store(&self, from: &Path) {
         for (number, place) in self.stored().iter().enumerate() {
             run("find", &[utf8(place), "-mindepth", "1", "-delete"]);
-            run("cp", &["-a", &format!("{}/.", utf8(&from.join(number.to_string()))), utf8(place)]);
+            run(
+                "cp",
+                &[
+                    "-a",
+                    &format!("{}/.", utf8(&from.join(number.to_string()))),
+                    utf8(place),
+                ],
+            );
         }
     }
 
@@ -384,12 +447,23 @@ impl<'a> Injector<'a> {
             self.copy_store(&self.past);
             return self.fixture.locks.regain(self.fixture);
         }
-        let servers: Vec<Pid> =
-            self.fixture.hosts.iter().flat_map(|host| SERVERS.map(|name| host.processes(name))).flatten().collect();
+        let servers: Vec<Pid> = self
+            .fixture
+            .hosts
+            .iter()
+            .flat_map(|host| SERVERS.map(|name| host.processes(name)))
+            .flatten()
+            .collect();
         // A server that is gone already needs no signal.
-        let signal = |signal| servers.iter().for_each(|server| _ = kill_process(*server, signal));
+        let signal = |signal| {
+            servers
+                .iter()
+                .for_each(|server| _ = kill_process(*server, signal))
+        };
         signal(Signal::STOP);
-        wait_until(SOON, "the servers stand still", || servers.iter().all(|server| stands_still(*server)));
+        wait_until(SOON, "the servers stand still", || {
+            servers.iter().all(|server| stands_still(*server))
+        });
         self.copy_store(&self.past);
         signal(Signal::CONT);
     }
@@ -398,31 +472,47 @@ impl<'a> Injector<'a> {
     /// would be lost than the protocol allows: a change of holder that is younger than [`SETTLED`].
     fn go_back(&mut self, away: &Host, frozen: bool) {
         let looked = self.looked.take();
-        let settled = looked.as_ref().map_or(Duration::ZERO, |(_, at)| *at + SETTLED);
+        let settled = looked
+            .as_ref()
+            .map_or(Duration::ZERO, |(_, at)| *at + SETTLED);
         thread::sleep(settled.saturating_sub(now()));
         let on_hosts = self.fixture.locks.servers().is_some();
         // A folder can be read while no host reaches it any more. Servers cannot, but those that come back have to elect
         // a leader, which takes longer than any lease lasts that could have been won since.
         let before = if on_hosts { self.tenure(away) } else { None };
-        let others = self.fixture.hosts.iter().filter(|host| !frozen || host.name != away.name);
+        let others = self
+            .fixture
+            .hosts
+            .iter()
+            .filter(|host| !frozen || host.name != away.name);
         if on_hosts {
             // Otherwise the systemd of a frozen host would start the server again after the thaw.
-            others.clone().for_each(|host| drop(host.exec(&["systemctl", "stop", "--no-block", on_hosts::UNIT])));
+            others.clone().for_each(|host| {
+                drop(host.exec(&["systemctl", "stop", "--no-block", on_hosts::UNIT]))
+            });
             // The servers get SIGKILL: what they would write at an orderly end is not kept, and some would wait for one
             // that is away.
-            self.fixture.hosts.iter().for_each(|host| _ = kill_server(host));
+            self.fixture
+                .hosts
+                .iter()
+                .for_each(|host| _ = kill_server(host));
             self.wait_for_no_server();
         } else {
             self.fixture.locks.lose(self.fixture);
         }
         let held = if on_hosts { before } else { self.tenure(away) };
         if held.is_some() && held == looked.map(|(tenure, _)| tenure) {
-            println!("    the store goes back to what it was when {} went away", away.name);
+            println!(
+                "    the store goes back to what it was when {} went away",
+                away.name
+            );
             self.restore_store(&self.past);
             self.went_back += 1;
         }
         if on_hosts {
-            others.for_each(|host| drop(host.exec(&["systemctl", "start", "--no-block", on_hosts::UNIT])));
+            others.for_each(|host| {
+                drop(host.exec(&["systemctl", "start", "--no-block", on_hosts::UNIT]))
+            });
         } else {
             self.fixture.locks.regain(self.fixture);
         }
@@ -433,7 +523,10 @@ impl<'a> Injector<'a> {
         let snapshot = read_lock(self.fixture, Some(away))?.ok()?;
         let record = Record::decode(&snapshot.entry?.value?);
         let instance = record.instance().filter(|_| record.is_held())?;
-        Some(Tenure { incarnation: snapshot.incarnation, instance })
+        Some(Tenure {
+            incarnation: snapshot.incarnation,
+            instance,
+        })
     }
 
     /// Has systemd start the unit again in the other slice. Returns when the guard knows the new group: until then, for an
@@ -441,18 +534,40 @@ impl<'a> Injector<'a> {
     /// lost its lease.
     fn move_unit(&mut self, host: &Host) -> bool {
         let group = host.property(UNIT, "ControlGroup");
-        let slice = SLICES.into_iter().find(|slice| !group.contains(slice)).expect("it is in one of two");
-        host.write_file(MOVED_UNIT, &format!("[Service]\nSlice={slice}\nRestart=always\nRestartSec=0\n"));
+        let slice = SLICES
+            .into_iter()
+            .find(|slice| !group.contains(slice))
+            .expect("it is in one of two");
+        host.write_file(
+            MOVED_UNIT,
+            &format!("[Service]\nSlice={slice}\nRestart=always\nRestartSec=0\n"),
+        );
         host.exec(&["systemctl", "daemon-reload"]);
         let before = self.live_on(host);
-        let killed = host.output(&["systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT]).status.success();
-        let moved = before.filter(|_| killed).and_then(|before| self.wait_for_restart(host, &before));
+        let killed = host
+            .output(&[
+                "systemctl",
+                "kill",
+                "--kill-who=main",
+                "--signal=KILL",
+                UNIT,
+            ])
+            .status
+            .success();
+        let moved = before
+            .filter(|_| killed)
+            .and_then(|before| self.wait_for_restart(host, &before));
         let known = moved.is_some_and(|moved| {
             let group = format!("/{slice}/{UNIT}");
-            let knows = || host.guards_table().is_some_and(|table| table.contains(&group));
-            wait_until(SOON, &format!("the guard of {} knows {group}", host.name), || {
-                knows() || self.live_on(host).as_ref() != Some(&moved)
-            });
+            let knows = || {
+                host.guards_table()
+                    .is_some_and(|table| table.contains(&group))
+            };
+            wait_until(
+                SOON,
+                &format!("the guard of {} knows {group}", host.name),
+                || knows() || self.live_on(host).as_ref() != Some(&moved),
+            );
             knows()
         });
         if !known {
@@ -469,7 +584,11 @@ impl<'a> Injector<'a> {
     }
 
     fn live_on(&self, host: &Host) -> Option<Event> {
-        self.fixture.oracle.live().into_iter().find(|live| live.host == host.name)
+        self.fixture
+            .oracle
+            .live()
+            .into_iter()
+            .find(|live| live.host == host.name)
     }
 
     /// Waits for the copy that systemd starts after `before` under the same lease.
@@ -496,17 +615,23 @@ impl<'a> Injector<'a> {
         let line = format!("mkdir -p {ELSEWHERE} && echo {main} >{ELSEWHERE}/cgroup.procs");
         let left = main != "0" && host.output(&["sh", "-c", &line]).status.success();
         if left {
-            wait_until(SOON, &format!("putexd on {} sees what has left", host.name), || {
-                host.journal_since(since).contains("work of the unit is outside of its control group")
-                    || self.live_on(host) != before
-            });
+            wait_until(
+                SOON,
+                &format!("putexd on {} sees what has left", host.name),
+                || {
+                    host.journal_since(since)
+                        .contains("work of the unit is outside of its control group")
+                        || self.live_on(host) != before
+                },
+            );
         }
         left
     }
 
     /// Runs `putexctl adopt` again and again until it succeeds, as a persistent operator does.
     fn adopt(&mut self, host: &Host, service: &str, file: &str) {
-        let line = format!("while test -e {file}; do putexctl adopt {service} && break; sleep 0.3; done");
+        let line =
+            format!("while test -e {file}; do putexctl adopt {service} && break; sleep 0.3; done");
         self.begin(host, &["sh", "-c", &line]);
     }
 
@@ -516,7 +641,11 @@ impl<'a> Injector<'a> {
             return vec![self.fixture.putex()];
         }
         let data = on_hosts::DATA.trim_start_matches('/');
-        self.fixture.hosts.iter().map(|host| host.root().join(data)).collect()
+        self.fixture
+            .hosts
+            .iter()
+            .map(|host| host.root().join(data))
+            .collect()
     }
 
     fn make_anew(&mut self) {
@@ -553,8 +682,11 @@ pub fn set_clock(host: &Host, seconds: i64) {
 
 /// Signals all processes of these services, and returns whether there was one.
 fn signal_services(host: &Host, services: &[&str], signal: Signal) -> bool {
-    let processes = services.iter().flat_map(|service| host.processes_of(service));
-    let sent = processes.filter_map(|pid| kill_process(Pid::from_raw(pid.cast_signed())?, signal).ok());
+    let processes = services
+        .iter()
+        .flat_map(|service| host.processes_of(service));
+    let sent =
+        processes.filter_map(|pid| kill_process(Pid::from_raw(pid.cast_signed())?, signal).ok());
     sent.count() > 0
 }
 
@@ -563,7 +695,8 @@ fn stands_still(process: Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
     threads.into_iter().flatten().flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.starts_with(" T"))
+        stat.rsplit_once(')')
+            .is_none_or(|(_, rest)| rest.starts_with(" T"))
     })
 }
 
@@ -594,7 +727,8 @@ fn delete_bucket(cluster: &Cluster) {
 /// Whether the store takes writes at all. The probe writes outside of the services' own keys, so that no service is
 /// touched.
 pub fn takes_writes(fixture: &Fixture, store: Lockstore) -> bool {
-    store != Lockstore::Nats || ask_nats(fixture, "$KV.locks.campaign").is_some_and(|answer| answer.contains("\"seq\""))
+    store != Lockstore::Nats
+        || ask_nats(fixture, "$KV.locks.campaign").is_some_and(|answer| answer.contains("\"seq\""))
 }
 
 /// Reads the lock from the store. `None` if the store cannot be reached; any other answer or error is returned.
@@ -613,7 +747,9 @@ fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, 
         let answered = async {
             loop {
                 match store.read(&key, None).await {
-                    Err(StoreError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    Err(StoreError::Unreachable(_)) => {
+                        tokio::time::sleep(Duration::from_millis(10)).await
+                    }
                     answer => return answer,
                 }
             }
@@ -625,16 +761,33 @@ fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, 
 /// Clears a lock that all hosts call damaged, as an administrator does: a write that was under way when a folder went back
 /// may land far above the revision in that folder. Returns whether there was such a lock.
 pub fn clear_damaged(fixture: &Fixture) -> bool {
-    let damaged = matches!(read_lock(fixture, None), Some(Err(StoreError::Garbled(_))));
-    damaged
-        && fixture.hosts.iter().any(|host| host.is_on() && host.output(&["putexctl", "clear", "db"]).status.success())
+    let Some(Err(StoreError::Garbled(_))) = read_lock(fixture, None) else {
+        return false;
+    };
+    let settings = fixture.locks.settings(fixture);
+    let remedy = if let StoreSettings::Directory(_) = settings {
+        format!("mv {PLACE}/lock-db {PLACE}/x-db-$$")
+    } else {
+        "putexctl clear db".to_owned()
+    };
+    fixture
+        .hosts
+        .iter()
+        .any(|host| host.is_on() && host.output(&["sh", "-c", &remedy]).status.success())
 }
 
 /// Sends an empty message to `subject`, and returns the answer if there is one.
 fn ask_nats(cluster: &Cluster, subject: &'static str) -> Option<String> {
     let urls = OnHosts::Nats.urls(cluster);
     cluster.ask_on_the_switch(async || {
-        let asked = async { async_nats::connect(urls).await.ok()?.request(subject, "".into()).await.ok() };
+        let asked = async {
+            async_nats::connect(urls)
+                .await
+                .ok()?
+                .request(subject, "".into())
+                .await
+                .ok()
+        };
         let answer = tokio::time::timeout(SOON, asked).await.ok()??;
         Some(String::from_utf8_lossy(&answer.payload).into_owned())
     })

@@ -89,7 +89,10 @@ use crate::on_hosts;
 use crate::watch::Event;
 
 #[path = "../../support/rng.rs"]
-#[expect(dead_code, reason = "a campaign draws fewer kinds of numbers than the simulation")]
+#[expect(
+    dead_code,
+    reason = "a campaign draws fewer kinds of numbers than the simulation"
+)]
 pub mod rng;
 
 pub const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
@@ -119,16 +122,26 @@ fn random_faults_on_three_hosts() {
         Ok("etcd") => Lockstore::Etcd,
         Ok("directory") => Lockstore::Directory,
         Ok("nats") | Err(_) => Lockstore::Nats,
-        Ok(other) => panic!("{STORE} is neither \"nats\" nor \"directory\" nor \"etcd\": {other:?}"),
+        Ok(other) => {
+            panic!("{STORE} is neither \"nats\" nor \"directory\" nor \"etcd\": {other:?}")
+        }
     };
-    tell(&format!("campaign on {store:?}: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
+    tell(&format!(
+        "campaign on {store:?}: {SEED}={seed}, for {:.1} minutes\n",
+        length.as_secs_f64() / 60.0
+    ));
     let plan = Plan::hosts("campaign", 3, store)
         .servers_on_hosts()
         .small_disk(on_hosts::DATA)
-        .file("/etc/systemd/system/putexd.service.d/clock.conf", CLOCK_OF_ITS_OWN)
+        .file(
+            "/etc/systemd/system/putexd.service.d/clock.conf",
+            CLOCK_OF_ITS_OWN,
+        )
         .file(inject::CLOCK, "+0\n");
     let crowd = Crowd::of_this_run();
-    let Some(fixture) = crowd.join(plan).begin() else { return };
+    let Some(fixture) = crowd.join(plan).begin() else {
+        return;
+    };
     try_clock(&fixture.hosts[0]);
     let mut campaign = Campaign::new(&fixture, crowd, seed, store);
     let began = now();
@@ -153,12 +166,18 @@ pub fn seed() -> u64 {
 
 pub fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")),
+    )
 }
 
 /// Time of the wall clock, as `journalctl --since` takes it.
 pub fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// Writes to stderr past the test harness, which captures what `eprintln!` prints.
@@ -209,13 +228,29 @@ impl<'a> Campaign<'a> {
         let step = script::draw(&mut self.rng, &self.faults);
         let began = now();
         let old = self.rest();
-        let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
-        self.note(&format!("step {} at {:.1} s, {} is active{listed}", self.steps, self.age(), old.host));
+        let listed = step.iter().fold(String::new(), |all, planned| {
+            all + "; " + &planned.to_string()
+        });
+        self.note(&format!(
+            "step {} at {:.1} s, {} is active{listed}",
+            self.steps,
+            self.age(),
+            old.host
+        ));
 
         let injected = self.injector.step(&step, self.fixture.host_of(&old));
-        for injected in injected.iter().filter(|injected| injected.planned.fault.freezes_host()) {
-            let (Some(host), Some(until)) = (injected.host.clone(), injected.undone) else { continue };
-            self.standstills.push(Standstill { host, from: injected.at, until });
+        for injected in injected
+            .iter()
+            .filter(|injected| injected.planned.fault.freezes_host())
+        {
+            let (Some(host), Some(until)) = (injected.host.clone(), injected.undone) else {
+                continue;
+            };
+            self.standstills.push(Standstill {
+                host,
+                from: injected.at,
+                until,
+            });
         }
         let over = now();
         let new = self.rest();
@@ -223,10 +258,17 @@ impl<'a> Campaign<'a> {
         self.injector.collect();
         self.examine();
 
-        let mut starts: Vec<Event> =
-            self.fixture.oracle.starts().into_iter().filter(|start| start.at > began).collect();
+        let mut starts: Vec<Event> = self
+            .fixture
+            .oracle
+            .starts()
+            .into_iter()
+            .filter(|start| start.at > began)
+            .collect();
         // A copy that was moved to another slice belongs to the same tenure.
-        let moved = starts.extract_if(.., |start| self.injector.moved.contains(start)).last();
+        let moved = starts
+            .extract_if(.., |start| self.injector.moved.contains(start))
+            .last();
         let old = moved.unwrap_or(old);
         let end = self.fixture.oracle.ends().get(&old.id).copied();
         self.tally.add_step(&injected, &old, end, &starts, settled);
@@ -248,15 +290,18 @@ impl<'a> Campaign<'a> {
             if let Some(name) = crowd::find_twice(self.fixture, &self.standstills) {
                 self.fail(&format!("{name} runs on two hosts at once"));
             }
-            let good =
-                audit::look(self.fixture, "oracle").and_then(|good| self.crowd.look(self.fixture).map(|()| good));
+            let good = audit::look(self.fixture, "oracle")
+                .and_then(|good| self.crowd.look(self.fixture).map(|()| good));
             let amiss = match (good, audit::unwell(self.fixture)) {
                 (Ok(good), unwell) if unwell.is_empty() => match rest.confirm(good) {
                     Ok(active) => return active,
                     Err(amiss) => amiss,
                 },
                 (Ok(_), unwell) => {
-                    format!("{:?} are not well", unwell.iter().map(|host| &host.name).collect::<Vec<_>>())
+                    format!(
+                        "{:?} are not well",
+                        unwell.iter().map(|host| &host.name).collect::<Vec<_>>()
+                    )
                 }
                 (Err(amiss), _) => amiss,
             };
@@ -290,10 +335,16 @@ impl<'a> Campaign<'a> {
         for host in unwell.into_iter().filter(|host| host.is_on()) {
             self.tally.add_revival();
             if self.store == Lockstore::Nats && is_the_only_one && restarted.contains(&host.name) {
-                self.note(&format!("    the server of {} does not recover after a restart: emptied", host.name));
+                self.note(&format!(
+                    "    the server of {} does not recover after a restart: emptied",
+                    host.name
+                ));
                 inject::empty_server(host);
             } else {
-                self.note(&format!("    the server of {} does not recover after {CATCH_UP:?}: restarted", host.name));
+                self.note(&format!(
+                    "    the server of {} does not recover after {CATCH_UP:?}: restarted",
+                    host.name
+                ));
                 inject::kill_server(host);
                 restarted.push(host.name.clone());
             }
@@ -303,7 +354,10 @@ impl<'a> Campaign<'a> {
     /// Checks what must never happen: overlaps, tokens that do not grow, defects in journals.
     fn examine(&mut self) {
         let overlaps = audit::overlaps(self.fixture, &self.standstills);
-        if let Some(violation) = overlaps.iter().find(|overlap| overlap.kind == OverlapKind::Violation) {
+        if let Some(violation) = overlaps
+            .iter()
+            .find(|overlap| overlap.kind == OverlapKind::Violation)
+        {
             self.fail(&format!("two copies were alive at once: {violation}"));
         }
         self.tally.set_overlaps(
@@ -315,7 +369,9 @@ impl<'a> Campaign<'a> {
                 })
                 .collect(),
         );
-        if let Some(pair) = audit::token_that_did_not_grow(&self.fixture.oracle.starts(), &self.injector.moved) {
+        if let Some(pair) =
+            audit::token_that_did_not_grow(&self.fixture.oracle.starts(), &self.injector.moved)
+        {
             self.fail(&format!("the fencing token has to grow: {pair:#?}"));
         }
         let until = seconds_since_1970();
@@ -344,7 +400,10 @@ impl<'a> Campaign<'a> {
 
     fn tell_report(&self, ran: Duration) {
         tell(&self.tally.report(self.seed, ran, 0));
-        tell(&format!("{:<44} {:>7}\n", "times the store went back under a host away", self.injector.went_back));
+        tell(&format!(
+            "{:<44} {:>7}\n",
+            "times the store went back under a host away", self.injector.went_back
+        ));
     }
 }
 
@@ -357,11 +416,21 @@ impl Drop for Campaign<'_> {
         let folder: PathBuf = Path::new(BASE).join(format!("campaign-{}", self.seed));
         self.fixture.keep_journals(&folder);
         let overlaps = audit::overlaps(self.fixture, &self.standstills);
-        let violations = overlaps.iter().filter(|overlap| overlap.kind == OverlapKind::Violation).count();
+        let violations = overlaps
+            .iter()
+            .filter(|overlap| overlap.kind == OverlapKind::Violation)
+            .count();
         let mut text = self.tally.report(self.seed, since(self.began), violations);
         writeln!(text, "\nthe last steps:").expect("a string takes all text");
-        self.last.iter().for_each(|line| writeln!(text, "{line}").expect("a string takes all text"));
-        writeln!(text, "the journals of all hosts are kept in {}", folder.display()).expect("a string takes all text");
+        self.last
+            .iter()
+            .for_each(|line| writeln!(text, "{line}").expect("a string takes all text"));
+        writeln!(
+            text,
+            "the journals of all hosts are kept in {}",
+            folder.display()
+        )
+        .expect("a string takes all text");
         tell(&text);
     }
 }
@@ -371,7 +440,8 @@ pub fn hosts_of(injected: &[Injected]) -> String {
     injected.iter().fold(String::new(), |mut all, injected| {
         let host = injected.host.as_deref().unwrap_or("all");
         let missed = if injected.hit { "" } else { " (missed)" };
-        write!(all, ", {} {host}{missed}", injected.planned.fault.words()).expect("a string takes all text");
+        write!(all, ", {} {host}{missed}", injected.planned.fault.words())
+            .expect("a string takes all text");
         all
     })
 }

@@ -135,7 +135,13 @@ impl Fault {
     /// All faults that can befall a store of this kind, and the hosts.
     pub fn with(store: Lockstore) -> Vec<Self> {
         let of_servers = |fault| {
-            matches!(fault, Self::ServerStopped | Self::ServerKilled | Self::ServerDiskFull | Self::ServersRolled)
+            matches!(
+                fault,
+                Self::ServerStopped
+                    | Self::ServerKilled
+                    | Self::ServerDiskFull
+                    | Self::ServersRolled
+            )
         };
         let there = |fault: &Self| match store {
             Lockstore::Directory => !of_servers(*fault),
@@ -196,7 +202,10 @@ impl Fault {
 
     /// Whether the fault befalls the store rather than a host.
     pub fn is_global(self) -> bool {
-        matches!(self, Self::ServersRolled | Self::ServersAway | Self::StoreMadeAnew | Self::StoreRolledBack)
+        matches!(
+            self,
+            Self::ServersRolled | Self::ServersAway | Self::StoreMadeAnew | Self::StoreRolledBack
+        )
     }
 
     /// Whether the fault is gone after the host went down and came back.
@@ -206,7 +215,10 @@ impl Fault {
 
     /// Whether the fault changes files on the disk of the host, which have to be changed back.
     fn is_of_files(self) -> bool {
-        matches!(self, Self::UnitMoved | Self::ServiceRenamed | Self::ServiceAdopted)
+        matches!(
+            self,
+            Self::UnitMoved | Self::ServiceRenamed | Self::ServiceAdopted
+        )
     }
 
     /// Whether the store goes back while a host is away.
@@ -272,7 +284,11 @@ impl Fault {
 
     /// Whether the fault shows only when another one makes the host stop the unit.
     fn needs_company(self) -> bool {
-        self.goes_back() || matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitMoved)
+        self.goes_back()
+            || matches!(
+                self,
+                Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitMoved
+            )
     }
 
     /// Whether the store has one server less meanwhile.
@@ -293,23 +309,36 @@ impl Fault {
     }
 
     fn is_cut(self) -> bool {
-        matches!(self, Self::SilentCut | Self::DeafCut | Self::MuteCut | Self::CutAndGoneBack)
+        matches!(
+            self,
+            Self::SilentCut | Self::DeafCut | Self::MuteCut | Self::CutAndGoneBack
+        )
     }
 
     fn is_of_daemon(self) -> bool {
         self.is_of_both()
             || matches!(
                 self,
-                Self::DaemonStopped | Self::DaemonKilled | Self::DaemonRestarted | Self::DaemonAndSystemdStopped
+                Self::DaemonStopped
+                    | Self::DaemonKilled
+                    | Self::DaemonRestarted
+                    | Self::DaemonAndSystemdStopped
             )
     }
 
     fn is_of_guard(self) -> bool {
-        self.is_of_both() || matches!(self, Self::GuardStopped | Self::GuardKilled | Self::GuardPairStopped)
+        self.is_of_both()
+            || matches!(
+                self,
+                Self::GuardStopped | Self::GuardKilled | Self::GuardPairStopped
+            )
     }
 
     fn is_of_both(self) -> bool {
-        matches!(self, Self::BothStopped | Self::BothKilled | Self::AllStopped)
+        matches!(
+            self,
+            Self::BothStopped | Self::BothKilled | Self::AllStopped
+        )
     }
 
     fn stops_systemd(self) -> bool {
@@ -321,7 +350,10 @@ impl Fault {
         self.is_of_daemon()
             || self.stops_systemd()
             || self.freezes_host()
-            || matches!(self, Self::SystemdReexecuted | Self::BusStopped | Self::BusKilled)
+            || matches!(
+                self,
+                Self::SystemdReexecuted | Self::BusStopped | Self::BusKilled
+            )
     }
 }
 
@@ -359,16 +391,34 @@ pub struct Planned {
 
 impl Planned {
     fn draw(rng: &mut Rng, among: &[Fault], first: bool) -> Self {
-        let fault = among[usize::try_from(rng.below(among.len() as u64)).expect("there are few faults")];
+        let fault =
+            among[usize::try_from(rng.below(among.len() as u64)).expect("there are few faults")];
         let role = Role::draw(rng);
         let from = rng.millis(0, SPREAD_MS);
-        let span = rng.millis(SPAN_MS.0, SPAN_MS.1) + if fault.goes_back() { AWAY } else { Duration::ZERO };
+        let span = rng.millis(SPAN_MS.0, SPAN_MS.1)
+            + if fault.goes_back() {
+                AWAY
+            } else {
+                Duration::ZERO
+            };
         let jump = i64::try_from(rng.below(7_200)).expect("two hours") - 3_600;
         Self {
             fault,
-            role: if fault.is_of_the_unit() { Role::Active } else { role },
-            from: if first || fault.comes_first() { Duration::ZERO } else { from },
-            span: if fault.is_brief() { Duration::ZERO } else { span },
+            role: if fault.is_of_the_unit() {
+                Role::Active
+            } else {
+                role
+            },
+            from: if first || fault.comes_first() {
+                Duration::ZERO
+            } else {
+                from
+            },
+            span: if fault.is_brief() {
+                Duration::ZERO
+            } else {
+                span
+            },
             jump_s: jump,
         }
     }
@@ -399,7 +449,10 @@ impl Planned {
             || one_and_other(Fault::is_global, Fault::is_global)
             || one_and_other(Fault::is_global, Fault::goes_back)
             || one_and_other(Fault::changes_store, |fault| fault == Fault::RunFull)
-            || one_and_other(|fault| fault.is_global() || fault.goes_back(), |fault| fault == Fault::ServiceAdopted)
+            || one_and_other(
+                |fault| fault.is_global() || fault.goes_back(),
+                |fault| fault == Fault::ServiceAdopted,
+            )
             || one_and_other(
                 |fault| fault == Fault::ServersAway || fault.goes_back_to_copy(),
                 |fault| fault == Fault::PowerLoss || fault.freezes_host() || fault.stops_systemd(),
@@ -416,12 +469,18 @@ impl Planned {
         if either(|fault| fault == Fault::PowerLoss) {
             return either(Fault::is_cut);
         }
-        let stands_still = |fault: Fault| fault.freezes_host() || fault.stops_systemd() || fault == Fault::RunFull;
+        let stands_still =
+            |fault: Fault| fault.freezes_host() || fault.stops_systemd() || fault == Fault::RunFull;
         !(one_and_other(Fault::is_of_guard, Fault::is_of_daemon)
             || one_and_other(Fault::is_of_guard, Fault::freezes_host)
             || one_and_other(Fault::is_of_both, stands_still)
-            || one_and_other(Fault::stops_systemd, |fault| fault == Fault::DaemonAndSystemdStopped)
-            || one_and_other(|fault| fault == Fault::UnitLeft, |fault| fault.is_of_guard() || fault.blinds_daemon())
+            || one_and_other(Fault::stops_systemd, |fault| {
+                fault == Fault::DaemonAndSystemdStopped
+            })
+            || one_and_other(
+                |fault| fault == Fault::UnitLeft,
+                |fault| fault.is_of_guard() || fault.blinds_daemon(),
+            )
             || are(Fault::UnitMoved, Fault::UnitKilled)
             || are(Fault::UnitMoved, Fault::UnitLeft)
             || are(Fault::ServiceRenamed, Fault::ServiceAdopted))
@@ -438,7 +497,11 @@ impl fmt::Display for Planned {
         if self.fault == Fault::WallClockJumped {
             write!(formatter, " by {} s", self.jump_s)?;
         }
-        if self.fault.is_brief() { Ok(()) } else { write!(formatter, " for {span:.1} s") }
+        if self.fault.is_brief() {
+            Ok(())
+        } else {
+            write!(formatter, " for {span:.1} s")
+        }
     }
 }
 
@@ -450,7 +513,8 @@ pub fn draw(rng: &mut Rng, among: &[Fault]) -> Vec<Planned> {
     for _ in 0..count {
         add(rng, among, &mut step);
     }
-    if step.iter().any(|planned| planned.fault.needs_company()) && !step.iter().any(Planned::moves) {
+    if step.iter().any(|planned| planned.fault.needs_company()) && !step.iter().any(Planned::moves)
+    {
         add(rng, &Fault::MOVING, &mut step);
     }
     step
@@ -489,23 +553,47 @@ mod tests {
     #[test]
     fn every_fault_is_drawn_alone_or_in_company_and_no_step_is_empty() {
         let steps = steps(3);
-        let drawn: BTreeSet<Fault> = steps.iter().flatten().map(|planned| planned.fault).collect();
+        let drawn: BTreeSet<Fault> = steps
+            .iter()
+            .flatten()
+            .map(|planned| planned.fault)
+            .collect();
         assert_eq!(drawn.len(), Fault::ALL.len());
-        assert!(steps.iter().all(|step| !step.is_empty() && step[0].from == Duration::ZERO));
-        assert!(steps.iter().any(|step| step.len() == 1) && steps.iter().any(|step| step.len() == 3));
+        assert!(
+            steps
+                .iter()
+                .all(|step| !step.is_empty() && step[0].from == Duration::ZERO)
+        );
+        assert!(
+            steps.iter().any(|step| step.len() == 1) && steps.iter().any(|step| step.len() == 3)
+        );
     }
 
     #[test]
     fn what_the_assumptions_exclude_is_never_drawn() {
         for step in steps(4) {
-            let pairs = step.iter().flat_map(|one| step.iter().map(move |other| (one, other)));
+            let pairs = step
+                .iter()
+                .flat_map(|one| step.iter().map(move |other| (one, other)));
             for (one, other) in pairs.filter(|(one, other)| !std::ptr::eq(*one, *other)) {
                 let (fault, beside) = (one.fault, other.fault);
                 let here = one.shares_host_with(other);
-                assert!(!(here && fault.is_of_guard() && beside.is_of_daemon()), "{one} and {other}");
-                assert!(!(here && fault.is_of_both() && beside.stops_systemd()), "{one} and {other}");
-                assert!(!(here && fault == Fault::UnitLeft && beside.blinds_daemon()), "{one} and {other}");
-                assert!(!(fault.changes_store() && beside.takes_a_server()), "{one} and {other}");
+                assert!(
+                    !(here && fault.is_of_guard() && beside.is_of_daemon()),
+                    "{one} and {other}"
+                );
+                assert!(
+                    !(here && fault.is_of_both() && beside.stops_systemd()),
+                    "{one} and {other}"
+                );
+                assert!(
+                    !(here && fault == Fault::UnitLeft && beside.blinds_daemon()),
+                    "{one} and {other}"
+                );
+                assert!(
+                    !(fault.changes_store() && beside.takes_a_server()),
+                    "{one} and {other}"
+                );
             }
         }
     }
@@ -513,10 +601,15 @@ mod tests {
     #[test]
     fn what_putexd_has_to_see_begins_its_step_and_a_store_that_goes_back_has_something_to_lose() {
         for planned in steps(5).into_iter().flatten() {
-            assert!(!planned.fault.comes_first() || planned.from == Duration::ZERO, "{planned}");
+            assert!(
+                !planned.fault.comes_first() || planned.from == Duration::ZERO,
+                "{planned}"
+            );
         }
-        let back: Vec<_> =
-            steps(6).into_iter().filter(|step| step.iter().any(|planned| planned.fault.goes_back())).collect();
+        let back: Vec<_> = steps(6)
+            .into_iter()
+            .filter(|step| step.iter().any(|planned| planned.fault.goes_back()))
+            .collect();
         let moves = |step: &&Vec<Planned>| step.iter().any(Planned::moves);
         let moving = back.iter().filter(moves).count();
         assert!(moving * 20 > back.len() * 19, "{moving} of {}", back.len());

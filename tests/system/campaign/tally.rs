@@ -42,11 +42,17 @@ impl Tally {
         }
         let mut before = old;
         for start in starts {
-            let counter = if start.host == before.host { &mut self.restarts } else { &mut self.hand_overs };
+            let counter = if start.host == before.host {
+                &mut self.restarts
+            } else {
+                &mut self.hand_overs
+            };
             *counter += 1;
             before = start;
         }
-        let Some(cause) = cause(injected, end) else { return };
+        let Some(cause) = cause(injected, end) else {
+            return;
+        };
         let fault = cause.planned.fault;
         let Some(new) = starts.first() else {
             *self.uninterrupted.entry(fault).or_default() += 1;
@@ -55,7 +61,11 @@ impl Tally {
         if let Some(end) = end {
             self.gaps.push(new.after(end));
         }
-        let kind = if injected.len() == 1 { &mut self.alone } else { &mut self.in_company };
+        let kind = if injected.len() == 1 {
+            &mut self.alone
+        } else {
+            &mut self.in_company
+        };
         kind.entry(fault).or_default().push(new.after(cause.at));
     }
 
@@ -82,21 +92,31 @@ impl Tally {
             self.restarts,
         ));
         line(String::new());
-        line(format!("{:<40} {:^31}  {:^31}", "seconds from the fault to the next start", "alone", "among others"));
+        line(format!(
+            "{:<40} {:^31}  {:^31}",
+            "seconds from the fault to the next start", "alone", "among others"
+        ));
         let columns = format!("{:>7} {:>7} {:>7} {:>7}", "runs", "p50", "p99", "max");
-        line(format!("{:<24} {:>6} {:>8} {columns}  {columns}", "fault", "injected", "no gap"));
+        line(format!(
+            "{:<24} {:>6} {:>8} {columns}  {columns}",
+            "fault", "injected", "no gap"
+        ));
         for fault in Fault::ALL {
             let count = |of: &BTreeMap<Fault, usize>| of.get(&fault).copied().unwrap_or_default();
             let spans = |of: &BTreeMap<Fault, Vec<Duration>>| {
-                of.get(&fault).map_or_else(String::new, |spans| columns_of(spans))
+                of.get(&fault)
+                    .map_or_else(String::new, |spans| columns_of(spans))
             };
             let (injected, uninterrupted) = (count(&self.injected), count(&self.uninterrupted));
             if injected > 0 {
                 let (alone, in_company) = (spans(&self.alone), spans(&self.in_company));
                 line(
-                    format!("{:<24} {injected:>6} {uninterrupted:>8} {alone:>31}  {in_company:>31}", fault.words())
-                        .trim_end()
-                        .to_owned(),
+                    format!(
+                        "{:<24} {injected:>6} {uninterrupted:>8} {alone:>31}  {in_company:>31}",
+                        fault.words()
+                    )
+                    .trim_end()
+                    .to_owned(),
                 );
             }
         }
@@ -106,10 +126,17 @@ impl Tally {
             ("from the last undoing to all at rest", &self.settled),
             ("both alive after the thaw of a frozen host", &self.overlaps),
         ] {
-            let spans = if spans.is_empty() { format!("{:>7}", 0) } else { columns_of(spans) };
+            let spans = if spans.is_empty() {
+                format!("{:>7}", 0)
+            } else {
+                columns_of(spans)
+            };
             line(format!("{what:<44} {spans}"));
         }
-        line(format!("{:<44} {:>7}", "servers revived, damaged locks cleared", self.revivals));
+        line(format!(
+            "{:<44} {:>7}",
+            "servers revived, damaged locks cleared", self.revivals
+        ));
         text
     }
 }
@@ -118,15 +145,26 @@ impl Tally {
 /// was injected before the old copy ended. If there is none, the first fault of the step.
 fn cause(injected: &[Injected], end: Option<Duration>) -> Option<&Injected> {
     let in_time = |injected: &&Injected| injected.hit && end.is_none_or(|end| injected.at <= end);
-    let concerned = injected.iter().filter(|injected| injected.active || injected.host.is_none()).filter(in_time);
-    concerned.min_by_key(|injected| injected.at).or_else(|| injected.iter().min_by_key(|injected| injected.at))
+    let concerned = injected
+        .iter()
+        .filter(|injected| injected.active || injected.host.is_none())
+        .filter(in_time);
+    concerned
+        .min_by_key(|injected| injected.at)
+        .or_else(|| injected.iter().min_by_key(|injected| injected.at))
 }
 
 fn columns_of(spans: &[Duration]) -> String {
     let mut sorted = spans.to_vec();
     sorted.sort();
     let seconds = |percent: usize| quantile(&sorted, percent).as_secs_f64();
-    format!("{:>7} {:>7.3} {:>7.3} {:>7.3}", sorted.len(), seconds(50), seconds(99), seconds(100))
+    format!(
+        "{:>7} {:>7.3} {:>7.3} {:>7.3}",
+        sorted.len(),
+        seconds(50),
+        seconds(99),
+        seconds(100)
+    )
 }
 
 /// The smallest value that at least `percent` of all values do not exceed. `sorted` must not be empty.

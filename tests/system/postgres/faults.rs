@@ -58,12 +58,20 @@ const FAULTS: [Fault; 29] = [
 const REST: Duration = Duration::from_secs(90);
 
 #[test]
-#[cfg_attr(not(feature = "postgres"), ignore = "its writers need a PostgreSQL client: --all-features")]
+#[cfg_attr(
+    not(feature = "postgres"),
+    ignore = "its writers need a PostgreSQL client: --all-features"
+)]
 fn no_acknowledged_row_is_lost_over_random_faults() {
     let length = Duration::from_secs_f64(60.0 * number(MINUTES).unwrap_or(1.0));
     let seed = seed();
-    tell(&format!("PostgreSQL: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
-    let Some(database) = Database::run("postgres", 3, true) else { return };
+    tell(&format!(
+        "PostgreSQL: {SEED}={seed}, for {:.1} minutes\n",
+        length.as_secs_f64() / 60.0
+    ));
+    let Some(database) = Database::run("postgres", 3, true) else {
+        return;
+    };
     let hosts = &database.fixture.hosts[..];
     let power = Power::default();
     thread::scope(|scope| {
@@ -71,7 +79,14 @@ fn no_acknowledged_row_is_lost_over_random_faults() {
         let _end = power.until_dropped();
         let copy = database.fixture.shared().with_file_name("copy");
         let injector = Injector::new(&database.fixture, copy);
-        let mut run = Run { database: &database, injector, rng: Rng::new(seed), steps: 0, faults: 0, read_until: 0 };
+        let mut run = Run {
+            database: &database,
+            injector,
+            rng: Rng::new(seed),
+            steps: 0,
+            faults: 0,
+            read_until: 0,
+        };
         let began = now();
         let mut active = run.rest();
         while since(began) < length {
@@ -118,7 +133,9 @@ impl Run<'_> {
         self.steps += 1;
         let fixture = &self.database.fixture;
         let step = script::draw(&mut self.rng, &FAULTS);
-        let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
+        let listed = step.iter().fold(String::new(), |all, planned| {
+            all + "; " + &planned.to_string()
+        });
         println!("step {}, {} is active{listed}", self.steps, old.host);
         let injected = self.injector.step(&step, fixture.host_of(old));
         self.faults += injected.iter().filter(|injected| injected.hit).count();
@@ -128,14 +145,19 @@ impl Run<'_> {
         self.injector.collect();
         fixture.assert_no_violation();
         let tokens = audit::token_that_did_not_grow(&fixture.oracle.starts(), &self.injector.moved);
-        assert!(tokens.is_none(), "the fencing token has to grow: {tokens:#?}");
+        assert!(
+            tokens.is_none(),
+            "the fencing token has to grow: {tokens:#?}"
+        );
         let until = crate::campaign::seconds_since_1970();
         let unexpected = audit::unexpected(fixture, self.read_until);
         assert!(unexpected.is_empty(), "the journals have {unexpected:#?}");
         self.read_until = until;
         self.database.wait_for_rows(&new);
         let rows = self.database.assert_rows(&new);
-        self.database.check(&new).expect("tables and indexes are sound");
+        self.database
+            .check(&new)
+            .expect("tables and indexes are sound");
         println!(
             "    {} is active, at rest after {:.1} s, {rows} rows{}",
             new.host,
@@ -168,9 +190,18 @@ impl Run<'_> {
 
     fn tell_report(&self, seed: u64, active: &Event) {
         let acknowledged = self.database.acknowledged();
-        let outside = acknowledged.iter().filter(|row| row.is_of("outside")).count();
-        let hands =
-            self.database.fixture.oracle.starts().windows(2).filter(|pair| pair[0].host != pair[1].host).count();
+        let outside = acknowledged
+            .iter()
+            .filter(|row| row.is_of("outside"))
+            .count();
+        let hands = self
+            .database
+            .fixture
+            .oracle
+            .starts()
+            .windows(2)
+            .filter(|pair| pair[0].host != pair[1].host)
+            .count();
         tell(&format!(
             "PostgreSQL: seed {seed}, {} steps, {} faults, {} starts, {hands} changes of hands; acknowledged were {outside} \
              rows from outside and {} on the hosts, {} rows are there, none was lost\n",

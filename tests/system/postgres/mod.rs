@@ -56,7 +56,8 @@ echo 'host all all 10.77.0.0/24 trust' >>pg_hba.conf
 touch made
 ";
 
-const WITH_ADDRESS: &str = "[Unit]\nRequires=database-address.service\nAfter=database-address.service\n";
+const WITH_ADDRESS: &str =
+    "[Unit]\nRequires=database-address.service\nAfter=database-address.service\n";
 
 /// The address as a unit. Its start tells the neighbours where the address is now, or they would go on looking for it at
 /// its former place. arping waits for answers that nobody needs, so it is stopped after 0.1 s.
@@ -70,7 +71,8 @@ ExecStop=/usr/sbin/ip address del 10.77.0.100/24 dev eth0
 ";
 
 /// The address has no process to kill, so a host that cannot take its address away has to reboot.
-const ADDRESS_BOUND: &str = "bound-units = [\"database-address.service\"]\non-stop-failure = \"reboot-force\"\n";
+const ADDRESS_BOUND: &str =
+    "bound-units = [\"database-address.service\"]\non-stop-failure = \"reboot-force\"\n";
 
 /// A writer on every host, whether active or not: its socket leads to a server or nowhere.
 const LOCAL_WRITER: &str = "\
@@ -99,21 +101,36 @@ impl Database {
     /// With an address there is a writer outside as well.
     fn run(name: &'static str, hosts: u8, with_address: bool) -> Option<Self> {
         let mut plan = Plan::hosts(name, hosts, Lockstore::Directory)
-            .file("/etc/systemd/system/database.service.d/postgres.conf", UNIT_CHANGES)
+            .file(
+                "/etc/systemd/system/database.service.d/postgres.conf",
+                UNIT_CHANGES,
+            )
             .file("/usr/local/lib/make-database", MAKE_DATABASE)
             .file("/etc/systemd/system/writer.service", LOCAL_WRITER)
-            .file("/etc/systemd/system/multi-user.target.d/writer.conf", WRITES_AT_BOOT);
+            .file(
+                "/etc/systemd/system/multi-user.target.d/writer.conf",
+                WRITES_AT_BOOT,
+            );
         if with_address {
             plan = plan
                 .service("db", format!("{SERVICE}{ADDRESS_BOUND}"))
                 .file("/etc/systemd/system/database-address.service", ADDRESS_UNIT)
-                .file("/etc/systemd/system/database.service.d/address.conf", WITH_ADDRESS);
+                .file(
+                    "/etc/systemd/system/database.service.d/address.conf",
+                    WITH_ADDRESS,
+                );
         }
         let (fixture, _) = plan.run()?;
-        let mut database = Self { fixture, network: None };
+        let mut database = Self {
+            fixture,
+            network: None,
+        };
         database.make_table();
         if with_address {
-            database.network = Some(write_from_outside(&database.fixture, utf8(&database.acknowledgements())));
+            database.network = Some(write_from_outside(
+                &database.fixture,
+                utf8(&database.acknowledgements()),
+            ));
         }
         Some(database)
     }
@@ -124,7 +141,8 @@ impl Database {
             host.exec(&["systemctl", "stop", "writer.service", "putexd.service"]);
         }
         fs::remove_dir_all(self.acknowledgements()).expect("the shared folder can be written to");
-        fs::remove_dir_all(self.fixture.shared().join(DATA)).expect("the shared folder can be written to");
+        fs::remove_dir_all(self.fixture.shared().join(DATA))
+            .expect("the shared folder can be written to");
         for host in &self.fixture.hosts {
             host.exec(&["systemctl", "start", "putexd.service"]);
         }
@@ -134,7 +152,8 @@ impl Database {
     /// Makes the table, and starts the writers on the hosts.
     fn make_table(&self) {
         let active = self.wait_for_one_active();
-        self.ask(&active, SCHEMA).expect("a new database takes a table");
+        self.ask(&active, SCHEMA)
+            .expect("a new database takes a table");
         fs::create_dir(self.acknowledgements()).expect("the shared folder can be written to");
         for host in &self.fixture.hosts {
             host.exec(&["systemctl", "start", "writer.service"]);
@@ -144,12 +163,17 @@ impl Database {
     /// Waits until one copy is alive and the putexd of its host shows `active`, whatever happened before.
     #[track_caller]
     fn wait_for_one_active(&self) -> Event {
-        wait_for(TAKE_OVER, "one host is active", || match &self.fixture.oracle.live()[..] {
-            [one] => {
-                let status = self.fixture.host_of(one).property("putexd.service", "StatusText");
-                status.contains("db active").then(|| one.clone())
+        wait_for(TAKE_OVER, "one host is active", || {
+            match &self.fixture.oracle.live()[..] {
+                [one] => {
+                    let status = self
+                        .fixture
+                        .host_of(one)
+                        .property("putexd.service", "StatusText");
+                    status.contains("db active").then(|| one.clone())
+                }
+                _ => None,
             }
-            _ => None,
         })
     }
 
@@ -161,9 +185,22 @@ impl Database {
     /// The answer of the database on the host of `active`, asked on that host, or the error that psql printed.
     fn ask(&self, active: &Event, statement: &str) -> Result<String, String> {
         let host = self.fixture.host_of(active);
-        let quiet = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command"];
-        let output =
-            host.output(&[&["psql", "-h", "/run/postgresql", "-U", "postgres"], &quiet[..], &[statement]].concat());
+        let quiet = [
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set=ON_ERROR_STOP=1",
+            "--command",
+        ];
+        let output = host.output(
+            &[
+                &["psql", "-h", "/run/postgresql", "-U", "postgres"],
+                &quiet[..],
+                &[statement],
+            ]
+            .concat(),
+        );
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
@@ -174,7 +211,10 @@ impl Database {
     /// Every acknowledgement so far.
     fn acknowledged(&self) -> Vec<Acknowledged> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(self.acknowledgements()).expect("the folder can be read").flatten() {
+        for entry in fs::read_dir(self.acknowledgements())
+            .expect("the folder can be read")
+            .flatten()
+        {
             let writer = entry.file_name().to_string_lossy().into_owned();
             let text = fs::read_to_string(entry.path()).expect("the file can be read");
             // A line that is not complete yet is left to a later look.
@@ -191,14 +231,20 @@ impl Database {
         let since = now();
         let outside = self.network.is_some().then_some("outside");
         for writer in outside.into_iter().chain([active.host.as_str()]) {
-            wait_until(TAKE_OVER, &format!("a row of {writer} is taken"), || self.last_of(writer) > since);
+            wait_until(TAKE_OVER, &format!("a row of {writer} is taken"), || {
+                self.last_of(writer) > since
+            });
         }
     }
 
     /// When the last acknowledged row of a host, or of "outside", was sent.
     fn last_of(&self, writer: &str) -> Duration {
         let folder = fs::read_dir(self.acknowledgements()).expect("the folder can be read");
-        let logs = folder.flatten().filter(|log| log.file_name().to_string_lossy().starts_with(&format!("{writer}-")));
+        let logs = folder.flatten().filter(|log| {
+            log.file_name()
+                .to_string_lossy()
+                .starts_with(&format!("{writer}-"))
+        });
         logs.filter_map(|log| last_line(&log.path()))
             .map(|line| Acknowledged::parse(writer, &line).sent)
             .max()
@@ -211,8 +257,16 @@ impl Database {
         let acknowledged = self.acknowledged();
         let (rows, twice) = self.rows(active).expect("the database answers");
         assert!(twice.is_empty(), "rows are there twice: {twice:?}");
-        let lost: Vec<&Acknowledged> = acknowledged.iter().filter(|row| !rows.contains(&row.key())).collect();
-        assert!(lost.is_empty(), "of {} acknowledged rows {} are lost: {lost:#?}", acknowledged.len(), lost.len());
+        let lost: Vec<&Acknowledged> = acknowledged
+            .iter()
+            .filter(|row| !rows.contains(&row.key()))
+            .collect();
+        assert!(
+            lost.is_empty(),
+            "of {} acknowledged rows {} are lost: {lost:#?}",
+            acknowledged.len(),
+            lost.len()
+        );
         rows.len()
     }
 
@@ -220,16 +274,35 @@ impl Database {
     fn rows(&self, active: &Event) -> Result<(HashSet<String>, Vec<String>), String> {
         let answer = self.ask(active, "SELECT writer || ' ' || n FROM written")?;
         let mut rows = HashSet::new();
-        let twice = answer.lines().filter(|row| !rows.insert((*row).to_owned())).map(str::to_owned).collect();
+        let twice = answer
+            .lines()
+            .filter(|row| !rows.insert((*row).to_owned()))
+            .map(str::to_owned)
+            .collect();
         Ok((rows, twice))
     }
 
     /// Checks with `pg_amcheck` that tables and indexes are sound, those of the system too. The error is what it
     /// printed.
     fn check(&self, active: &Event) -> Result<(), String> {
-        let check = ["pg_amcheck", "-h", "/run/postgresql", "-U", "postgres", "--install-missing", "--heapallindexed"];
-        let checked = self.fixture.host_of(active).output(&[&check[..], &["--database=postgres"]].concat());
-        if checked.status.success() { Ok(()) } else { Err(said(&checked)) }
+        let check = [
+            "pg_amcheck",
+            "-h",
+            "/run/postgresql",
+            "-U",
+            "postgres",
+            "--install-missing",
+            "--heapallindexed",
+        ];
+        let checked = self
+            .fixture
+            .host_of(active)
+            .output(&[&check[..], &["--database=postgres"]].concat());
+        if checked.status.success() {
+            Ok(())
+        } else {
+            Err(said(&checked))
+        }
     }
 }
 
@@ -256,13 +329,20 @@ impl Drop for Database {
 
 /// Starts the writer in the network of the switch, outside of the hosts.
 fn write_from_outside(fixture: &Fixture, folder: &str) -> Child {
-    let program = environment().expect("there are hosts").programs.join("usr/local/bin/writer");
+    let program = environment()
+        .expect("there are hosts")
+        .programs
+        .join("usr/local/bin/writer");
     // A server that is cut off or has moved does not answer, so the connection has short timeouts.
     let patience = "connect_timeout=1 tcp_user_timeout=2 keepalives_idle=1 keepalives_interval=1 keepalives_retries=2";
     let connection = format!("host={ADDRESS} user=postgres dbname=postgres {patience}");
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/run/netns/{}", fixture.switch())).arg(program);
-    command.args(["outside", &connection, folder]).stdin(Stdio::null());
+    command
+        .arg(format!("--net=/run/netns/{}", fixture.switch()))
+        .arg(program);
+    command
+        .args(["outside", &connection, folder])
+        .stdin(Stdio::null());
     command.spawn().expect("nsenter can be run")
 }
 
@@ -279,15 +359,27 @@ struct Acknowledged {
 
 impl Acknowledged {
     fn parse(writer: &str, line: &str) -> Self {
-        let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("writers write numbers")).collect();
-        let [n, sent, at] = numbers[..] else { panic!("{writer} wrote {line:?}") };
+        let numbers: Vec<u64> = line
+            .split(' ')
+            .map(|word| word.parse().expect("writers write numbers"))
+            .collect();
+        let [n, sent, at] = numbers[..] else {
+            panic!("{writer} wrote {line:?}")
+        };
         let n = i64::try_from(n).expect("writers count from one");
-        Self { writer: writer.to_owned(), n, sent: Duration::from_nanos(sent), at: Duration::from_nanos(at) }
+        Self {
+            writer: writer.to_owned(),
+            n,
+            sent: Duration::from_nanos(sent),
+            at: Duration::from_nanos(at),
+        }
     }
 
     /// Whether the writer ran on this host, or "outside".
     fn is_of(&self, host: &str) -> bool {
-        self.writer.strip_prefix(host).is_some_and(|rest| rest.starts_with('-'))
+        self.writer
+            .strip_prefix(host)
+            .is_some_and(|rest| rest.starts_with('-'))
     }
 
     /// The row as [`Database::rows`] returns it.

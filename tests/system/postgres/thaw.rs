@@ -33,7 +33,9 @@ const RECOVERY: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn a_database_on_a_host_that_thaws() {
-    let Some(database) = Database::run("thaw", 2, false) else { return };
+    let Some(database) = Database::run("thaw", 2, false) else {
+        return;
+    };
     let rounds: Vec<Round> = (1..=number(THAWS).unwrap_or(20))
         .map(|number| {
             let round = freeze(&database);
@@ -70,7 +72,10 @@ fn a_database_on_a_host_that_thaws() {
     );
     // The cluster is dropped before the test can fail, because its journals would only hide the figures.
     drop(database);
-    assert!(median <= MEDIAN && longest <= LONGEST, "allowed are {MEDIAN:?} and {LONGEST:?}");
+    assert!(
+        median <= MEDIAN && longest <= LONGEST,
+        "allowed are {MEDIAN:?} and {LONGEST:?}"
+    );
 }
 
 /// The median and the longest of one time in all rounds.
@@ -105,7 +110,9 @@ struct Round {
 
 impl Round {
     fn is_whole(&self) -> bool {
-        self.recovery.is_ok() && self.damage.is_none() && self.lost_of_new + self.lost_of_thawed == 0
+        self.recovery.is_ok()
+            && self.damage.is_none()
+            && self.lost_of_new + self.lost_of_thawed == 0
     }
 }
 
@@ -120,7 +127,9 @@ fn freeze(database: &Database) -> Round {
     let frozen = now();
     host.freeze();
     // A host whose copies were killed soon after their start waits longer before each new try.
-    let new = fixture.oracle.wait_for_start_on(&[fixture.other(&old)], frozen, RECOVERY);
+    let new = fixture
+        .oracle
+        .wait_for_start_on(&[fixture.other(&old)], frozen, RECOVERY);
     database.wait_for_rows(&new);
     // Waits for the rest of the freeze.
     thread::sleep((frozen + FREEZE).saturating_sub(now()));
@@ -130,12 +139,21 @@ fn freeze(database: &Database) -> Round {
     wait_for_standby(host);
     let shots = guards_shot(host) - shots;
     // The rows are read before the crash, because the next copy may run on the same host.
-    let (late, kept): (Vec<Acknowledged>, Vec<Acknowledged>) =
-        database.acknowledged().into_iter().partition(|row| row.is_of(&host.name) && row.at > thawed);
+    let (late, kept): (Vec<Acknowledged>, Vec<Acknowledged>) = database
+        .acknowledged()
+        .into_iter()
+        .partition(|row| row.is_of(&host.name) && row.at > thawed);
     let (kernels, recovery) = crash(database, &new);
-    let sound = recovery.as_ref().ok().map(|()| look_into(database)).transpose();
+    let sound = recovery
+        .as_ref()
+        .ok()
+        .map(|()| look_into(database))
+        .transpose();
     let lost = |acknowledged: &[Acknowledged]| match &sound {
-        Ok(Some(rows)) => acknowledged.iter().filter(|row| !rows.contains(&row.key())).count(),
+        Ok(Some(rows)) => acknowledged
+            .iter()
+            .filter(|row| !rows.contains(&row.key()))
+            .count(),
         Ok(None) | Err(_) => 0,
     };
     Round {
@@ -154,7 +172,10 @@ fn freeze(database: &Database) -> Round {
 /// How often systemd's watchdog has killed the guard of a host.
 fn guards_shot(host: &Host) -> usize {
     let journal = host.journal(&["putex-guard.service"]);
-    journal.lines().filter(|line| line.contains("Watchdog timeout")).count()
+    journal
+        .lines()
+        .filter(|line| line.contains("Watchdog timeout"))
+        .count()
 }
 
 /// Kills all processes of the database at once. Returns how long they took to end, and whether a copy accepts rows after
@@ -166,15 +187,28 @@ fn crash(database: &Database, active: &Event) -> (Duration, Result<(), String>) 
     // Until the end of this copy it may still acknowledge a row, and counts as the one that is alive.
     let end = fixture.oracle.wait_for_end(active, SOON);
     loop {
-        let up = fixture.hosts.iter().any(|host| database.last_of(&host.name) > end.at);
+        let up = fixture
+            .hosts
+            .iter()
+            .any(|host| database.last_of(&host.name) > end.at);
         if up && fixture.oracle.live().len() == 1 {
             return (end.after(killed), Ok(()));
         }
-        let journals = fixture.hosts.iter().map(|host| host.journal_since(second)).collect::<String>();
-        if let Some((_, said)) = journals.lines().find_map(|line| line.split_once(" PANIC: ")) {
+        let journals = fixture
+            .hosts
+            .iter()
+            .map(|host| host.journal_since(second))
+            .collect::<String>();
+        if let Some((_, said)) = journals
+            .lines()
+            .find_map(|line| line.split_once(" PANIC: "))
+        {
             return (end.after(killed), Err(said.trim().to_owned()));
         }
-        assert!(since(killed) < RECOVERY, "no database came up after a crash, nor said why: {journals}");
+        assert!(
+            since(killed) < RECOVERY,
+            "no database came up after a crash, nor said why: {journals}"
+        );
         thread::sleep(PACE);
     }
 }
@@ -184,17 +218,31 @@ fn crash(database: &Database, active: &Event) -> (Duration, Result<(), String>) 
 fn look_into(database: &Database) -> Result<HashSet<String>, String> {
     loop {
         let active = database.wait_for_one_active();
-        let why = match database.check(&active).and_then(|()| database.rows(&active)) {
+        let why = match database
+            .check(&active)
+            .and_then(|()| database.rows(&active))
+        {
             Ok((rows, _)) => return Ok(rows),
             Err(why) => why,
         };
-        let answers = wait_for(RECOVERY, "the copy that was looked into answers or ends", || {
-            let lives = database.fixture.oracle.live().contains(&active);
-            if lives { database.ask(&active, "SELECT 1").ok().map(|_| true) } else { Some(false) }
-        });
+        let answers = wait_for(
+            RECOVERY,
+            "the copy that was looked into answers or ends",
+            || {
+                let lives = database.fixture.oracle.live().contains(&active);
+                if lives {
+                    database.ask(&active, "SELECT 1").ok().map(|_| true)
+                } else {
+                    Some(false)
+                }
+            },
+        );
         if answers {
             return Err(why);
         }
-        println!("the copy on {} ended while it was looked into: {why}", active.host);
+        println!(
+            "the copy on {} ended while it was looked into: {why}",
+            active.host
+        );
     }
 }

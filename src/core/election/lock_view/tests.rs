@@ -3,7 +3,10 @@ use std::collections::BTreeSet;
 use super::super::record::{OperatorNote, Passing};
 use super::super::stagger::{PLACES, SHORTEST_TURN, TURNS_OF_NEW_NODES, place};
 use super::*;
-use crate::types::{FencingToken, Holder};
+use crate::types::{FencingToken, Holder, WriteId};
+
+mod twins;
+mod watching;
 
 const ASKED: ReadId = ReadId(1);
 /// Longer than the contender's own hold.
@@ -33,7 +36,11 @@ fn shows(revision: u64, instance: u128, standing: Standing, prev: u64) -> Observ
         holders: Vec::new(),
         note: OperatorNote::default(),
     };
-    let token = if standing == Standing::Proven { "" } else { "h1" };
+    let token = if standing == Standing::Proven {
+        ""
+    } else {
+        "h1"
+    };
     Observation {
         incarnation: Incarnation("a".to_owned()),
         revision: Revision(revision),
@@ -45,18 +52,32 @@ fn shows(revision: u64, instance: u128, standing: Standing, prev: u64) -> Observ
 /// revision 5.
 fn let_go() -> LockView {
     let mut lock = LockView::new(Duration::ZERO, None);
-    lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
-    lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
+    lock.observe(
+        shows(4, 7, Standing::Active, 3),
+        at(9),
+        at(9),
+        &timings(),
+        None,
+    );
+    lock.observe(
+        shows(6, 7, Standing::Proven, 5),
+        at(10),
+        at(10),
+        &timings(),
+        None,
+    );
     lock
 }
 
-fn claim(lock: &LockView) -> Claim {
-    lock.claim(&key(), &NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
+fn claim(lock: &LockView) -> Entitlement {
+    lock.claim(&key(), &NodeId::new("h2").expect("a node name"), &timings())
+        .expect("a claim")
 }
 
 /// Whether the lock may be taken from `earliest` on, or later by no more than turns take.
-fn in_turn(claim: &Claim, earliest: Time) -> bool {
-    claim.take_at.boot >= earliest.boot && claim.take_at.since_at_most(earliest) < timings().renew_interval / 2
+fn in_turn(claim: &Entitlement, earliest: Time) -> bool {
+    claim.take_at.boot >= earliest.boot
+        && claim.take_at.since_at_most(earliest) < timings().renew_interval / 2
 }
 
 fn answered(answer: Option<&Observation>) -> LockView {
@@ -72,13 +93,37 @@ fn answered(answer: Option<&Observation>) -> LockView {
 #[test]
 fn a_proven_that_replaced_an_older_record_than_was_seen_is_not_verified() {
     let mut lock = LockView::default();
-    lock.observe(shows(12, 8, Standing::Active, 11), at(9), at(9), &timings(), None);
-    lock.observe(shows(13, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
+    lock.observe(
+        shows(12, 8, Standing::Active, 11),
+        at(9),
+        at(9),
+        &timings(),
+        None,
+    );
+    lock.observe(
+        shows(13, 7, Standing::Proven, 5),
+        at(10),
+        at(10),
+        &timings(),
+        None,
+    );
     assert_eq!(lock.question(), None);
     assert_ne!(claim(&lock).entitled_at, at(10));
     let mut lock = LockView::default();
-    lock.observe(shows(12, 7, Standing::Active, 11), at(9), at(9), &timings(), None);
-    lock.observe(shows(13, 7, Standing::Proven, 12), at(10), at(10), &timings(), None);
+    lock.observe(
+        shows(12, 7, Standing::Active, 11),
+        at(9),
+        at(9),
+        &timings(),
+        None,
+    );
+    lock.observe(
+        shows(13, 7, Standing::Proven, 12),
+        at(10),
+        at(10),
+        &timings(),
+        None,
+    );
     assert_eq!(lock.question(), Some((Revision(13), at(10))));
 }
 
@@ -87,8 +132,20 @@ fn a_proven_that_replaced_an_older_record_than_was_seen_is_not_verified() {
 fn a_proven_that_was_copied_with_its_holder_is_not_verified() {
     let mut lock = LockView::default();
     let known = (Incarnation("gone".to_owned()), Revision(9));
-    lock.observe(shows(5, 1, Standing::Active, 4), at(0), at(0), &timings(), Some(&known));
-    lock.observe(shows(6, 1, Standing::Proven, 5), at(1), at(1), &timings(), None);
+    lock.observe(
+        shows(5, 1, Standing::Active, 4),
+        at(0),
+        at(0),
+        &timings(),
+        Some(&known),
+    );
+    lock.observe(
+        shows(6, 1, Standing::Proven, 5),
+        at(1),
+        at(1),
+        &timings(),
+        None,
+    );
     assert_eq!(lock.question(), None);
 }
 
@@ -96,46 +153,90 @@ fn a_proven_that_was_copied_with_its_holder_is_not_verified() {
 fn who_took_the_lock_in_a_copied_store_is_believed() {
     let mut lock = LockView::default();
     let known = (Incarnation("gone".to_owned()), Revision(9));
-    lock.observe(shows(5, 1, Standing::Active, 4), at(0), at(0), &timings(), Some(&known));
-    lock.observe(shows(6, 2, Standing::Active, 5), at(1), at(1), &timings(), None);
-    lock.observe(shows(7, 2, Standing::Proven, 6), at(2), at(2), &timings(), None);
+    lock.observe(
+        shows(5, 1, Standing::Active, 4),
+        at(0),
+        at(0),
+        &timings(),
+        Some(&known),
+    );
+    lock.observe(
+        shows(6, 2, Standing::Active, 5),
+        at(1),
+        at(1),
+        &timings(),
+        None,
+    );
+    lock.observe(
+        shows(7, 2, Standing::Proven, 6),
+        at(2),
+        at(2),
+        &timings(),
+        None,
+    );
     assert_eq!(lock.question(), Some((Revision(7), at(2))));
 }
 
 /// Passing hold (H9): the answer to this host's own write may come after a read that has shown another store.
 #[test]
 fn a_write_to_another_store_does_not_end_what_passes_in_this_one() {
-    let in_store = |name: &str, observation| Observation { incarnation: Incarnation(name.to_owned()), ..observation };
+    let in_store = |name: &str, observation| Observation {
+        incarnation: Incarnation(name.to_owned()),
+        ..observation
+    };
     let passes_after = |written: Observation| {
         let mut lock = LockView::default();
         for revision in [4, 5] {
             let mut paused = in_store("b", shows(revision, 7, Standing::Active, revision - 1));
-            if let Content::Record(Record { details: Some(details), .. }) = &mut paused.content {
+            if let Content::Record(Record {
+                details: Some(details),
+                ..
+            }) = &mut paused.content
+            {
                 details.hold = Duration::from_secs(60);
-                details.passing = Some(Passing { lasting: HOLD, id: WriteId(4) });
+                details.passing = Some(Passing {
+                    lasting: HOLD,
+                    id: WriteId(4),
+                });
             }
             lock.observe(paused, at(revision), at(revision), &timings(), None);
         }
-        assert!(lock.passing_hold().is_some());
-        let Observation { incarnation, revision, content: Content::Record(record) } = written else {
-            panic!("a record")
-        };
-        lock.wrote(incarnation, revision, record, at(5), at(6), &timings());
-        lock.passing_hold().is_some()
+        assert!(lock.longest.passing.is_some());
+        lock.wrote(written, at(5), at(6), &timings());
+        lock.longest.passing.is_some()
     };
-    assert!(!passes_after(in_store("b", shows(6, 7, Standing::Active, 5))), "its holder has an ordinary lease again");
-    assert!(passes_after(in_store("a", shows(6, 7, Standing::Active, 5))), "nobody has seen that holder let go of it");
+    assert!(
+        !passes_after(in_store("b", shows(6, 7, Standing::Active, 5))),
+        "its holder has an ordinary lease again"
+    );
+    assert!(
+        passes_after(in_store("a", shows(6, 7, Standing::Active, 5))),
+        "nobody has seen that holder let go of it"
+    );
 }
 
 #[test]
 fn the_absence_of_a_key_that_existed_counts_anew() {
     let mut lock = LockView::default();
-    let absent = Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 1, Standing::Active, 4) };
+    let absent = Observation {
+        revision: Revision(0),
+        content: Content::Absent,
+        ..shows(5, 1, Standing::Active, 4)
+    };
     lock.observe(absent, at(9), at(9), &timings(), None);
     lock.existed(at(12));
-    assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(timings().hold())));
+    assert_eq!(
+        claim(&lock).entitled_at,
+        at(12).plus(timings().wait(timings().hold()))
+    );
     // The age of a record does not change.
-    lock.observe(shows(6, 1, Standing::Active, 5), at(13), at(13), &timings(), None);
+    lock.observe(
+        shows(6, 1, Standing::Active, 5),
+        at(13),
+        at(13),
+        &timings(),
+        None,
+    );
     lock.existed(at(15));
     assert_eq!(claim(&lock).entitled_at, at(13).plus(timings().wait(HOLD)));
 }
@@ -156,11 +257,26 @@ fn node(name: &str) -> NodeId {
 }
 
 /// A verified `proven` at this revision, shown by a read that took `round_trip`, of a lock that these nodes have held.
-fn handed_over(revision: u64, holders: &[&str], next: Option<&str>, round_trip: Duration) -> LockView {
+fn handed_over(
+    revision: u64,
+    holders: &[&str],
+    next: Option<&str>,
+    round_trip: Duration,
+) -> LockView {
     let mut lock = LockView::new(Duration::ZERO, None);
-    lock.observe(shows(revision - 2, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
+    lock.observe(
+        shows(revision - 2, 7, Standing::Active, 3),
+        at(9),
+        at(9),
+        &timings(),
+        None,
+    );
     let mut proven = shows(revision, 7, Standing::Proven, revision - 1);
-    if let Content::Record(Record { details: Some(details), .. }) = &mut proven.content {
+    if let Content::Record(Record {
+        details: Some(details),
+        ..
+    }) = &mut proven.content
+    {
         details.holders = holders.iter().map(|holder| node(holder)).collect();
         details.note.next = next.map(node);
     }
@@ -168,15 +284,26 @@ fn handed_over(revision: u64, holders: &[&str], next: Option<&str>, round_trip: 
     let sent = Time::both(Duration::from_secs(10).saturating_sub(round_trip));
     lock.observe(proven, sent, now, &timings(), None);
     lock.asked(ASKED);
-    lock.verify(ASKED, Some(&shows(revision - 1, 7, Standing::Active, 3)), now);
+    lock.verify(
+        ASKED,
+        Some(&shows(revision - 1, 7, Standing::Active, 3)),
+        now,
+    );
     assert!(lock.is_verified_proven());
     lock
 }
 
 /// For each of these nodes, how long after 10 s, when the release was seen, it may take the lock.
 fn turns_of<'a>(lock: &LockView, nodes: impl IntoIterator<Item = &'a str>) -> Vec<Duration> {
-    let take_at = |name| lock.claim(&key(), &node(name), &timings()).expect("a claim").take_at;
-    nodes.into_iter().map(|name| take_at(name).since_at_most(at(10))).collect()
+    let take_at = |name| {
+        lock.claim(&key(), &node(name), &timings())
+            .expect("a claim")
+            .take_at
+    };
+    nodes
+        .into_iter()
+        .map(|name| take_at(name).since_at_most(at(10)))
+        .collect()
 }
 
 #[test]
@@ -193,14 +320,26 @@ fn at_a_release_the_first_in_turn_waits_for_nothing_and_whoever_let_go_comes_las
         let new = turns_of(&lock, ["new"])[0];
         assert!((ms(90)..ms(210)).contains(&new), "{revision}: {new:?}");
     }
-    assert_eq!(first, [Some(0), Some(1), Some(2)].into(), "each is first at some revision");
+    assert_eq!(
+        first,
+        [Some(0), Some(1), Some(2)].into(),
+        "each is first at some revision"
+    );
 }
 
 #[test]
 fn a_turn_lasts_until_the_claim_before_it_is_seen_and_all_of_them_at_most_half_of_r() {
     let ms = Duration::from_millis;
-    let latest = |round_trip| turns_of(&handed_over(20, &["h1", "h2"], None, ms(round_trip)), ["h2"])[0];
-    assert_eq!([0, 7, 8, 10].map(latest), [30, 30, 32, 40].map(|turn| ms(turn * 5)));
+    let latest = |round_trip| {
+        turns_of(
+            &handed_over(20, &["h1", "h2"], None, ms(round_trip)),
+            ["h2"],
+        )[0]
+    };
+    assert_eq!(
+        [0, 7, 8, 10].map(latest),
+        [30, 30, 32, 40].map(|turn| ms(turn * 5))
+    );
     // The turn of the one other node that is known, the four turns of new nodes, and its own.
     assert_eq!(latest(500), ms(500) / 6 * 5);
     let all: Vec<String> = (0..100).map(|number| format!("h{number}")).collect();
@@ -220,13 +359,29 @@ fn whoever_is_named_next_waits_for_no_turn_and_the_others_for_r_before_theirs() 
 
 #[test]
 fn a_proven_that_replaced_anything_else_is_waited_out() {
-    let absent = Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
-    let elsewhere = Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 7, Standing::Active, 4) };
-    let others = [shows(4, 7, Standing::Active, 3), shows(5, 8, Standing::Active, 4), absent, elsewhere];
+    let absent = Observation {
+        revision: Revision(0),
+        content: Content::Absent,
+        ..shows(5, 7, Standing::Active, 4)
+    };
+    let elsewhere = Observation {
+        incarnation: Incarnation("b".to_owned()),
+        ..shows(5, 7, Standing::Active, 4)
+    };
+    let others = [
+        shows(4, 7, Standing::Active, 3),
+        shows(5, 8, Standing::Active, 4),
+        absent,
+        elsewhere,
+    ];
     for replaced in others {
         let claim = claim(&answered(Some(&replaced)));
         assert!(in_turn(&claim, at(10)), "{replaced:?}");
-        assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)), "{replaced:?}");
+        assert_eq!(
+            claim.entitled_at,
+            at(10).plus(timings().wait(HOLD)),
+            "{replaced:?}"
+        );
     }
 }
 
@@ -235,7 +390,10 @@ fn an_unanswered_question_is_asked_again_and_does_not_hold_the_lock_up_for_ever(
     let lock = answered(None);
     assert_eq!(lock.question(), Some((Revision(6), at(11))));
     let claim = claim(&lock);
-    assert!(in_turn(&claim, at(10).plus(timings().takeover_wait(Duration::ZERO))));
+    assert!(in_turn(
+        &claim,
+        at(10).plus(timings().takeover_wait(Duration::ZERO))
+    ));
     assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)));
 }
 
@@ -243,13 +401,33 @@ fn an_unanswered_question_is_asked_again_and_does_not_hold_the_lock_up_for_ever(
 fn nodes_take_turns_and_other_turns_the_next_time() {
     let turns = |revision| -> Vec<Duration> {
         let mut lock = LockView::new(Duration::ZERO, None);
-        lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), at(9), &timings(), None);
+        lock.observe(
+            shows(revision, 7, Standing::Active, revision - 1),
+            at(9),
+            at(9),
+            &timings(),
+            None,
+        );
         let nodes = (1..=8).map(|number| NodeId::new(&format!("h{number}")).expect("a node name"));
-        nodes.map(|node| lock.claim(&key(), &node, &timings()).expect("a claim").take_at.boot).collect()
+        nodes
+            .map(|node| {
+                lock.claim(&key(), &node, &timings())
+                    .expect("a claim")
+                    .take_at
+                    .boot
+            })
+            .collect()
     };
     let (first, next) = (turns(20), turns(21));
-    let earliest = at(9).plus(timings().takeover_wait(Duration::from_secs(3))).boot;
-    assert!(first.iter().all(|turn| (earliest..earliest + Duration::from_millis(500)).contains(turn)), "{first:?}");
+    let earliest = at(9)
+        .plus(timings().takeover_wait(Duration::from_secs(3)))
+        .boot;
+    assert!(
+        first
+            .iter()
+            .all(|turn| (earliest..earliest + Duration::from_millis(500)).contains(turn)),
+        "{first:?}"
+    );
     let mut apart = first.clone();
     apart.sort_unstable();
     apart.dedup();
@@ -267,19 +445,42 @@ fn a_turn_takes_at_most_half_of_the_wait_on_either_clock_and_at_most_half_of_r()
     let node = node("h2");
     let seen = |revision| {
         let mut lock = LockView::new(Duration::ZERO, None);
-        lock.observe(shows(revision, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
+        lock.observe(
+            shows(revision, 7, Standing::Active, 3),
+            at(9),
+            at(9),
+            &timings(),
+            None,
+        );
         lock.seen().cloned().expect("a record")
     };
-    let time = |boot, raw| Time { boot: Duration::from_millis(boot), raw: Duration::from_millis(raw) };
+    let time = |boot, raw| Time {
+        boot: Duration::from_millis(boot),
+        raw: Duration::from_millis(raw),
+    };
     // For each case, how long the claim waits after 10 s on one clock and 7 s on the other, and how long the turns take in
     // all.
-    for (boot, raw, turns) in [(9000, 5000, 500), (600, 5000, 300), (9000, 400, 200), (1000, 1000, 500), (9000, 0, 150)]
-    {
+    for (boot, raw, turns) in [
+        (9000, 5000, 500),
+        (600, 5000, 300),
+        (9000, 400, 200),
+        (1000, 1000, 500),
+        (9000, 0, 150),
+    ] {
         let (take_at, entitled_at) = (time(10_000, 7000), time(10_000 + boot, 7000 + raw));
-        let claim = Claim { take_at, entitled_at, hold: HOLD, until: None, why: Why::nobody() };
+        let claim = Entitlement {
+            take_at,
+            entitled_at,
+            hold: HOLD,
+            until: None,
+            former: None,
+        };
         for revision in 0..200 {
             let place = place(&key(), &node, Revision(revision));
-            let own = Duration::from_millis(turns) / (TURNS_OF_NEW_NODES + 1) * TURNS_OF_NEW_NODES * place / PLACES;
+            let own = Duration::from_millis(turns) / (TURNS_OF_NEW_NODES + 1)
+                * TURNS_OF_NEW_NODES
+                * place
+                / PLACES;
             let turn = staggered(&claim, &key(), &node, &seen(revision), &timings());
             assert_eq!(turn, claim.take_at.plus(own), "{boot} {raw}, place {place}");
             assert!(place < PLACES, "{place}");
@@ -293,23 +494,53 @@ fn after_a_conflict_a_lower_revision_is_a_regression_and_may_be_a_copy_from_the_
     for other in [
         shows(6, 9, Standing::Active, 5),
         shows(7, 9, Standing::Active, 6),
-        Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 9, Standing::Active, 4) },
+        Observation {
+            incarnation: Incarnation("b".to_owned()),
+            ..shows(5, 9, Standing::Active, 4)
+        },
     ] {
-        assert_eq!(lock.regress(&other, at(11), at(11), &timings()), None, "{other:?}");
-        assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(6), at(10))));
+        assert_eq!(
+            lock.regress(&other, at(11), at(11), &timings()),
+            None,
+            "{other:?}"
+        );
+        assert_eq!(
+            lock.seen().map(|seen| (seen.revision, seen.since)),
+            Some((Revision(6), at(10)))
+        );
     }
     assert_eq!(
-        LockView::new(Duration::ZERO, None).regress(&shows(5, 9, Standing::Active, 4), at(11), at(11), &timings()),
+        LockView::new(Duration::ZERO, None).regress(
+            &shows(5, 9, Standing::Active, 4),
+            at(11),
+            at(11),
+            &timings()
+        ),
         None
     );
     let short = |mut lower: Observation| {
-        if let Content::Record(Record { details: Some(details), .. }) = &mut lower.content {
+        if let Content::Record(Record {
+            details: Some(details),
+            ..
+        }) = &mut lower.content
+        {
             details.hold = Duration::from_secs(1);
         }
         lower
     };
-    assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12), at(12), &timings()), Some(Revision(6)));
-    assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(5), at(12))));
+    assert_eq!(
+        lock.regress(
+            &short(shows(5, 9, Standing::Active, 4)),
+            at(12),
+            at(12),
+            &timings()
+        ),
+        Some((Revision(6), Revision(5)))
+    );
+    assert_eq!(
+        lock.seen().map(|seen| (seen.revision, seen.since)),
+        Some((Revision(5), at(12)))
+    );
     // A host that held the lock in between may live for the longest hold of any record that was seen.
     assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(HOLD)));
 }
@@ -318,7 +549,13 @@ fn after_a_conflict_a_lower_revision_is_a_regression_and_may_be_a_copy_from_the_
 fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
     let mut lock = let_go();
     lock.asked(ASKED);
-    lock.observe(shows(9, 7, Standing::Proven, 8), at(11), at(11), &timings(), None);
+    lock.observe(
+        shows(9, 7, Standing::Proven, 8),
+        at(11),
+        at(11),
+        &timings(),
+        None,
+    );
     lock.verify(ASKED, Some(&shows(5, 7, Standing::Active, 4)), at(12));
     assert_eq!(lock.question(), Some((Revision(9), at(11))));
     assert!(!lock.is_verified_proven());
@@ -336,8 +573,9 @@ fn the_first_answer_is_compared_with_what_is_known_from_before() {
             Some(&known),
         )
     };
-    assert_eq!(first("b", 4), News::OtherStore);
-    assert_eq!(first("a", 5), News::Regressed { from: Revision(5) });
+    assert_eq!(first("b", 4), News::WentBack(None));
+    let back = |from, to| News::WentBack(Some((Revision(from), Revision(to))));
+    assert_eq!(first("a", 5), back(5, 4));
     assert_eq!(first("a", 4), News::Newer);
     assert_eq!(first("a", 3), News::Newer);
 }
@@ -345,208 +583,26 @@ fn the_first_answer_is_compared_with_what_is_known_from_before() {
 #[test]
 fn one_record_at_two_revisions_is_newer_and_two_at_one_revision_are_a_regression() {
     let mut lock = let_go();
-    let again = |revision| Observation { revision: Revision(revision), ..shows(6, 7, Standing::Proven, 5) };
-    assert_eq!(lock.observe(again(8), at(11), at(11), &timings(), None), News::Newer);
-    assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(8), at(11))));
-    let other = shows(8, 9, Standing::Active, 7);
-    assert_eq!(lock.observe(other.clone(), at(12), at(12), &timings(), None), News::Stale);
-    assert_eq!(lock.observe(other, at(13), at(13), &timings(), None), News::Regressed { from: Revision(8) });
-    assert_eq!(lock.record().and_then(Record::instance), Some(Instance(9)));
-}
-
-/// The longest time between a read and the next answer that counts as watching, and two that do not.
-fn gaps() -> [(Duration, bool); 3] {
-    let gap = timings().watch_gap();
-    [(gap, true), (gap + Duration::from_nanos(1), false), (Duration::from_secs(100), false)]
-}
-
-#[test]
-fn what_is_shown_again_ages_only_while_it_is_watched() {
-    let absent = Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
-    for shown in [absent, shows(5, 7, Standing::Active, 4), shows(5, 7, Standing::Proven, 4)] {
-        for (gap, watched) in gaps() {
-            let mut lock = LockView::new(Duration::ZERO, None);
-            lock.observe(shown.clone(), at(8), at(9), &timings(), None);
-            // The time counts from when the last answered read was sent, not from when its answer came.
-            let now = at(8).plus(gap);
-            assert_eq!(lock.observe(shown.clone(), now, now, &timings(), None), News::Same);
-            let since = if watched { at(9) } else { now };
-            assert_eq!(lock.seen().map(|seen| seen.since), Some(since), "{gap:?}");
-        }
-    }
-}
-
-#[test]
-fn what_is_newer_is_followed_only_while_it_is_watched() {
-    for (gap, watched) in gaps() {
-        let mut lock = let_go();
-        let now = at(10).plus(gap);
-        lock.observe(shows(8, 8, Standing::Active, 7), now, now, &timings(), None);
-        assert_eq!(lock.is_found(), !watched);
-        let short = |mut record: Observation| {
-            if let Content::Record(Record { details: Some(details), .. }) = &mut record.content {
-                details.hold = Duration::from_secs(1);
-            }
-            record
-        };
-        // A host that held the lock in the gap may live for the longest hold of any record that was seen.
-        lock.observe(short(shows(9, 8, Standing::Active, 8)), now.plus(gap), now.plus(gap), &timings(), None);
-        let hold = if watched { Duration::from_secs(1) } else { HOLD };
-        assert_eq!(claim(&lock).hold, hold, "{gap:?}");
-    }
-}
-
-#[test]
-fn a_proven_is_asked_about_only_while_it_is_watched_and_found_ones_leave_the_lock_to_others_for_t() {
-    for (gap, watched) in gaps() {
-        // One `proven` is first shown after a gap; another one is shown again after a gap, though it had been verified.
-        let mut first = LockView::new(Duration::ZERO, None);
-        first.observe(shows(5, 7, Standing::Active, 4), at(9), at(9), &timings(), None);
-        first.observe(shows(6, 7, Standing::Active, 5), at(10), at(10), &timings(), None);
-        let again = answered(Some(&shows(5, 7, Standing::Active, 4)));
-        for (mut lock, revision) in [(first, 7), (again, 6)] {
-            let now = at(10).plus(gap);
-            lock.observe(shows(revision, 7, Standing::Proven, revision - 1), now, now, &timings(), None);
-            assert_eq!(lock.question().is_some() || lock.is_verified_proven(), watched, "{revision} after {gap:?}");
-            if !watched {
-                assert_eq!(claim(&lock).entitled_at, now.plus(timings().wait(HOLD)));
-                assert!(in_turn(&claim(&lock), now.plus(timings().takeover_wait(Duration::ZERO))));
-            }
-        }
-    }
-}
-
-#[test]
-fn a_proven_that_replaced_what_was_found_after_a_gap_may_be_a_copy_as_well() {
-    for (prev, believed) in [(8, false), (9, true)] {
-        let mut lock = let_go();
-        lock.observe(shows(8, 8, Standing::Active, 7), at(60), at(60), &timings(), None);
-        lock.observe(shows(10, 8, Standing::Proven, prev), at(61), at(61), &timings(), None);
-        assert_eq!(lock.question().is_some(), believed, "{prev}");
-    }
-}
-
-#[test]
-fn the_clock_that_moved_more_says_how_long_a_host_was_away() {
-    // Suspend stops one of the clocks, and chrony bends the other.
-    let short = Duration::from_millis(500);
-    for (boot, raw) in [(Duration::from_secs(60), short), (short, Duration::from_secs(60))] {
-        let mut lock = let_go();
-        let now = Time { boot: at(10).boot + boot, raw: at(10).raw + raw };
-        assert!(!lock.is_up_to_date(now, &timings()));
-        lock.observe(shows(7, 8, Standing::Active, 6), now, now, &timings(), None);
-        assert!(lock.is_found(), "{boot:?} {raw:?}");
-    }
-}
-
-#[test]
-fn a_stale_answer_does_not_count_as_watching() {
-    let mut lock = let_go();
-    let after = timings().watch_gap() + Duration::from_nanos(1);
-    let stale = at(10).plus(Duration::from_millis(500));
-    assert_eq!(lock.observe(shows(5, 7, Standing::Active, 4), stale, stale, &timings(), None), News::Stale);
-    assert!(lock.is_up_to_date(at(11), &timings()));
-    let now = at(10).plus(after);
-    assert!(!lock.is_up_to_date(now, &timings()));
-    lock.observe(shows(7, 8, Standing::Active, 6), now, now, &timings(), None);
-    assert!(lock.is_found());
-}
-
-#[test]
-fn ones_own_won_writes_count_as_watching_from_when_they_were_sent() {
-    let wrote = |lock: &mut LockView, revision, sent: Time, now| {
-        let Observation { incarnation, content, .. } = shows(revision, 9, Standing::Confirming, revision - 1);
-        let Content::Record(record) = content else { panic!("a record") };
-        lock.wrote(incarnation, Revision(revision), record, sent, now, &timings());
+    let again = |revision| Observation {
+        revision: Revision(revision),
+        ..shows(6, 7, Standing::Proven, 5)
     };
-    for (gap, watched) in gaps() {
-        let mut lock = let_go();
-        wrote(&mut lock, 7, at(10).plus(gap), at(10).plus(gap));
-        assert_eq!(lock.is_found(), !watched, "{gap:?}");
-        // This write was answered late, and sent before the last read: it does not show that the store was watched any later.
-        let mut lock = let_go();
-        wrote(&mut lock, 7, at(9), at(12));
-        let now = at(10).plus(gap);
-        lock.observe(shows(8, 9, Standing::Active, 7), now, now, &timings(), None);
-        assert_eq!(lock.is_found(), !watched, "{gap:?}");
-    }
-    // A read that showed this write first has told already whether it was followed.
-    let mut lock = let_go();
-    lock.observe(shows(7, 9, Standing::Confirming, 6), at(60), at(60), &timings(), None);
-    wrote(&mut lock, 7, at(59), at(60));
-    assert!(lock.is_found());
-    // A read showed another record at that revision, before the store went back: that is not what the store holds now.
-    let mut lock = let_go();
-    lock.observe(shows(7, 8, Standing::Active, 6), at(11), at(11), &timings(), None);
-    wrote(&mut lock, 7, at(12), at(12));
+    assert_eq!(
+        lock.observe(again(8), at(11), at(11), &timings(), None),
+        News::Newer
+    );
+    assert_eq!(
+        lock.seen().map(|seen| (seen.revision, seen.since)),
+        Some((Revision(8), at(11)))
+    );
+    let other = shows(8, 9, Standing::Active, 7);
+    assert_eq!(
+        lock.observe(other.clone(), at(12), at(12), &timings(), None),
+        News::Stale
+    );
+    assert_eq!(
+        lock.observe(other, at(13), at(13), &timings(), None),
+        News::WentBack(Some((Revision(8), Revision(8))))
+    );
     assert_eq!(lock.record().and_then(Record::instance), Some(Instance(9)));
-}
-
-#[test]
-fn after_a_look_away_whatever_is_shown_is_found() {
-    let mut lock = let_go();
-    lock.look_away();
-    assert!(!lock.is_up_to_date(at(10), &timings()));
-    lock.observe(shows(7, 8, Standing::Active, 6), at(11), at(11), &timings(), None);
-    assert!(lock.is_found() && lock.is_up_to_date(at(11), &timings()));
-}
-
-#[test]
-fn the_longest_hold_of_all_records_is_remembered() {
-    let mut lock = LockView::new(Duration::from_secs(2), None);
-    assert_eq!(lock.longest_hold(), Duration::from_secs(2));
-    lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
-    assert_eq!(lock.longest_hold(), HOLD);
-    assert_eq!(LockView::new(HOLD * 2, None).longest_hold(), HOLD * 2);
-}
-
-/// A lock whose record, in the name of h1, changes every second; each change has the machine, instance and write given. The
-/// node is h1 and holds instance 7; its own writes are 1 to 4. Also returns for each change whether it showed a duplicate.
-fn changes(of: &[(u128, u128, u128)]) -> (LockView, Vec<bool>) {
-    let node = NodeId::new("h1").expect("a node name");
-    let mut lock = LockView::new(Duration::ZERO, None);
-    for write in 1..=4 {
-        lock.sent(WriteId(write));
-    }
-    let told = (10..).zip(of).map(|(second, &(machine, instance, write))| {
-        let mut observation = shows(second, instance, Standing::Active, second - 1);
-        if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
-            (details.machine, details.write) = (MachineId(machine), WriteId(write));
-        }
-        lock.observe(observation, at(second), at(second), &timings(), None);
-        lock.watch_for_duplicate(&node, Some(Instance(7)), at(second), &timings())
-    });
-    let told = told.collect();
-    (lock, told)
-}
-
-#[test]
-fn a_twin_is_a_machine_that_keeps_changing_a_record_in_our_name() {
-    let (lock, told) = changes(&[(2, 8, 80), (2, 8, 81), (2, 8, 82), (2, 8, 83)]);
-    assert_eq!(told, [false, false, true, false]);
-    assert_eq!(lock.duplicate(at(13), &timings()), Some(MachineId(2)));
-    assert_eq!(lock.duplicate(at(13).plus(timings().takeover_wait(Duration::ZERO)), &timings()), None);
-}
-
-#[test]
-fn own_writes_are_no_twins_whatever_became_of_them() {
-    // The first are late writes of a tenure that was given up, the second those of the instance that is held.
-    for own in [[(1, 8, 1), (1, 8, 2), (1, 8, 3)], [(1, 7, 90), (1, 7, 91), (1, 7, 92)]] {
-        let (lock, told) = changes(&own);
-        assert_eq!((told, lock.duplicate(at(12), &timings())), (vec![false; 3], None));
-    }
-}
-
-#[test]
-fn two_machines_that_change_the_record_in_turn_are_not_counted_as_one() {
-    let (lock, told) = changes(&[(2, 8, 80), (3, 9, 90), (2, 8, 81), (3, 9, 91)]);
-    assert_eq!((told, lock.duplicate(at(13), &timings())), (vec![false; 4], None));
-}
-
-#[test]
-fn nothing_is_asked_about_what_may_be_a_copy_from_the_past() {
-    let mut lock = LockView::new(Duration::ZERO, None);
-    lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
-    assert_eq!(lock.question(), None);
-    assert_eq!(claim(&lock).entitled_at, at(10).plus(timings().wait(HOLD)));
 }

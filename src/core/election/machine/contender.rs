@@ -3,37 +3,54 @@
 
 use std::time::Duration;
 
-use super::phase::{Phase, StartStep};
-use super::{BackOff, Election};
-use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, WriteRequest};
-use crate::election::record::{Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT};
-use crate::election::stop_cause::Occasion;
-use crate::election::tenure::{Guarded, Tenure};
-use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, Time, WriteId};
+use super::Election;
+use super::phase::Phase;
+use crate::election::event::{Action, GuardRequest, Moment, WriteRequest};
+use crate::election::observed_lock::Entitlement;
+use crate::election::record::{
+    Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT,
+};
+use crate::election::tenure::{Attempts, Claim, Grant, Tenure};
+use crate::facts::Occasion;
+use crate::facts::alarm::Problem;
+use crate::types::{FencingToken, Instance, NodeId, Time, WriteId};
 
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {
         let timings = self.settings.timings;
-        let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &timings) else { return };
-        let Some(seen) = self.lock.seen().cloned() else { return };
-        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
+        let Some(claim) = self.entitlement() else {
+            return;
+        };
+        let Some(seen) = self.lock.seen().cloned() else {
+            return;
+        };
+        if self.bar(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
             return;
         }
         if !self.lock.is_up_to_date(at.now, &timings) {
             return;
         }
-        let details = seen.content.record().and_then(|record| record.details.as_ref());
+        let details = seen.content.details();
         // The stop is over, if there was one, the pause was the former holder's, and the node that was named next has had its chance.
-        let stopped = self.word_of_claim();
-        let said = details.map(|details| details.note.clone()).unwrap_or_default();
-        let note = OperatorNote { next: None, stopped, started: self.memory.started, paused: None, ..said };
+        let note = details.map_or_else(OperatorNote::default, |details| OperatorNote {
+            next: None,
+            stopped: None,
+            paused: None,
+            order: None,
+            refused: None,
+            ..details.note.clone()
+        });
         let entitled_at = match details {
             Some(_) => claim.entitled_at,
             // Nobody could say of what is there now that the claim needs a higher token (tokens seen, K10).
             None => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
         };
-        let is_suspect = self.suspects(&seen.content).contains(&self.settings.node);
-        let unfenced = self.hosts_to_fence(&seen.content);
+        let record = seen.content.record();
+        let suspects = record
+            .map(|record| self.suspects(record))
+            .unwrap_or_default();
+        let is_suspect = suspects.contains(&self.settings.node);
+        let unfenced = record.map(|record| self.hosts_to_fence(record, suspects));
         let previous_token = details.map_or(0, |details| details.token.0);
         // Saturating: a token that nobody can exceed was put there by hand, and must not make the new one fall to zero.
         let highest = previous_token.max(self.memory.token.0);
@@ -43,66 +60,63 @@ impl Election {
         let tenure = Tenure {
             instance: Instance(at.random),
             token: FencingToken(token),
-            base: seen.revision,
-            base_instance: details.map(|details| details.instance),
-            base_write: None,
-            won_sent: None,
-            won_deadline: at.now.plus(timings.deadline_after()),
-            granted: None,
-            asked: None,
-            shortening: false,
-            pause_told: None,
-            pause_ends: None,
-            passing: None,
-            lasting: Duration::ZERO,
-            guarded: Guarded::No,
-            renewals: 0,
-            attempts: Vec::new(),
-            awaited: None,
-            unresolved: false,
-            conflicted: false,
-            adopted: false,
-            vetted: false,
-            next_attempt: at.now,
-            hastened: None,
-            in_step: false,
-            entitled_at,
-            inherited_hold: claim.hold,
-            inherited_until: claim.until,
-            why: claim.why,
-            inherited_lease: details.map_or(Duration::ZERO, Details::lasting_lease),
-            unfenced,
-            is_suspect,
+            claim: Claim {
+                incarnation: seen.incarnation,
+                base: seen.revision,
+                base_instance: details.map(|details| details.instance),
+                base_write: None,
+                inherited: Entitlement {
+                    entitled_at,
+                    ..claim
+                },
+                lease: details.map_or(Duration::ZERO, Details::lasting_lease),
+                unfenced: unfenced.unwrap_or_default(),
+                is_suspect,
+                renewals: 0,
+                vetted: false,
+                adopted: false,
+            },
+            attempts: Attempts {
+                next: at.now,
+                ..Attempts::default()
+            },
+            grant: Grant::until(at.now.plus(timings.deadline_after()), None),
             units: self.settings.units.clone(),
             holders: self.holders_with_this(details),
             stop_budget: timings.stop_budget,
             kill_reserve: timings.kill_reserve,
-            prove_by: None,
             note,
-            incarnation: seen.incarnation,
+            answered: None,
         };
         // A read that looked at the store before this write must not be taken for an answer about it.
         self.reads.pending = None;
-        self.become_claiming(tenure);
+        self.tenure = Some(tenure);
+        self.enter(Phase::Claiming, "the lock is written");
         self.renew(at);
     }
 
     /// Confirming (K3): the claim was answered, or found not to be made, only after a gap, in which the store may have gone back
     /// to what was claimed. Everything that may have happened meanwhile is waited out.
     pub(super) fn doubt_the_claim(&mut self) {
-        let Phase::Claiming(tenure) = &mut self.phase else { return };
-        if self.lock.is_found()
-            && let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)
-        {
-            let later = tenure.entitled_at.until_waited(claim.entitled_at);
+        let Some(claim) = self.entitlement().filter(|_| self.lock.is_found()) else {
+            return;
+        };
+        if let (Phase::Claiming, Some(tenure)) = (&self.phase, &mut self.tenure) {
+            let inherited = &mut tenure.claim.inherited;
+            let later = inherited.entitled_at.until_waited(claim.entitled_at);
             tenure.token = FencingToken(tenure.token.0.saturating_add(seconds_up(later)));
-            tenure.entitled_at = tenure.entitled_at.latest(claim.entitled_at);
-            tenure.inherited_hold = tenure.inherited_hold.max(claim.hold);
-            if let Some(until) = claim.until {
-                tenure.inherited_until = Some(tenure.inherited_until.map_or(until, |known| known.latest(until)));
-                tenure.passing = None;
+            if claim.until.is_some() {
+                tenure.grant.passing = None;
             }
-            tenure.why = claim.why;
+            *inherited = Entitlement {
+                entitled_at: inherited.entitled_at.latest(claim.entitled_at),
+                hold: inherited.hold.max(claim.hold),
+                until: [inherited.until, claim.until]
+                    .into_iter()
+                    .flatten()
+                    .reduce(Time::latest),
+                ..claim
+            };
         }
     }
 
@@ -111,10 +125,14 @@ impl Election {
     /// start with a higher one, whatever becomes of this one.
     pub(super) fn raise_token(&mut self) {
         let highest = self.memory.token;
-        let (Phase::Claiming(tenure) | Phase::Confirming(tenure)) = &mut self.phase else { return };
-        if tenure.note.above.is_some_and(|above| tenure.token <= above && above <= highest) {
+        let (Phase::Claiming | Phase::Confirming, Some(tenure)) = (&self.phase, &mut self.tenure)
+        else {
+            return;
+        };
+        let is_told = |above| tenure.token <= above && above <= highest;
+        if tenure.note.above.is_some_and(is_told) {
             tenure.token = FencingToken(highest.0.saturating_add(1));
-            tenure.renewals = 0;
+            tenure.claim.renewals = 0;
         }
     }
 
@@ -122,18 +140,19 @@ impl Election {
     ///
     /// Whoever writes to the store says who is fenced, and fencing is done as root. So only hosts are fenced that the
     /// configuration names, or, if it names none, that have held the lock by a record that is believed.
-    fn hosts_to_fence(&mut self, content: &Content) -> Vec<NodeId> {
-        let Some(record) = content.record() else { return Vec::new() };
-        let mut hosts = self.suspects(content);
+    fn hosts_to_fence(&mut self, record: &Record, suspects: Vec<NodeId>) -> Vec<NodeId> {
+        let mut hosts = suspects;
         hosts.retain(|host| *host != self.settings.node);
         if self.settings.fences {
-            let (fenced, left): (Vec<NodeId>, _) = hosts.into_iter().partition(|host| self.may_be_fenced(host, record));
+            let (fenced, left): (Vec<NodeId>, _) = hosts
+                .into_iter()
+                .partition(|host| self.may_be_fenced(host, record));
             let mut left: Vec<String> = left.iter().map(NodeId::to_string).collect();
             if record.is_held() && record.holder.node().is_none() {
                 left.push(record.holder.to_string());
             }
             if !left.is_empty() {
-                self.actions.push(Action::Alarm(Alarm::NotToBeFenced { hosts: left }));
+                self.alarm(Problem::NotToBeFenced { hosts: left });
             }
             hosts = fenced;
         }
@@ -145,23 +164,22 @@ impl Election {
     ///
     /// A record that is not believed may have been written over that of a holder which nothing has shown dead. Then all the hosts
     /// count that the last record which was believed would have had fenced.
-    fn suspects(&self, content: &Content) -> Vec<NodeId> {
-        let Some(record) = content.record().filter(|record| record.is_held()) else { return Vec::new() };
-        let standing = record.details.as_ref().map(|details| details.standing);
-        let before = match &record.details {
-            Some(details) if matches!(details.standing, Standing::Confirming | Standing::GaveUp) => {
-                &details.unfenced[..]
-            }
-            Some(_) => &[],
-            None => &self.overwritten[..],
-        };
-        let holder = record.holder.node().filter(|_| standing != Some(Standing::GaveUp));
-        let mut hosts: Vec<NodeId> = Vec::new();
-        for host in before.iter().cloned().chain(holder) {
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
+    fn suspects(&self, record: &Record) -> Vec<NodeId> {
+        if !record.is_held() {
+            return Vec::new();
         }
+        let standing = record.details.as_ref().map(|details| details.standing);
+        let mut hosts = match &record.details {
+            Some(details) => details.unfenced.clone(),
+            None => self.overwritten.clone(),
+        };
+        if matches!(standing, Some(Standing::Active | Standing::Proven)) {
+            hosts.clear();
+        }
+        let holder = record.holder.node();
+        hosts.extend(
+            holder.filter(|node| standing != Some(Standing::GaveUp) && !hosts.contains(node)),
+        );
         hosts
     }
 
@@ -171,24 +189,31 @@ impl Election {
             Some(details) => record.holder == *host || details.holders.contains(host),
             None => self.overwritten.contains(host),
         };
-        if named.is_empty() { has_held() } else { named.contains(host) }
+        if named.is_empty() {
+            has_held()
+        } else {
+            named.contains(host)
+        }
     }
 
     /// Remembers whom a record that is believed would have had fenced: one that is not believed may be written over it later.
     pub(super) fn remember_suspects(&mut self) {
-        let Some(seen) = self.lock.seen() else { return };
-        if !self.settings.fences || seen.content.record().is_none_or(|record| record.details.is_none()) {
+        let record = self.lock.record().filter(|record| record.details.is_some());
+        let Some(record) = record.filter(|_| self.settings.fences) else {
             return;
-        }
-        let (mut hosts, record) = (self.suspects(&seen.content), seen.content.record());
-        hosts.retain(|host| record.is_some_and(|record| self.may_be_fenced(host, record)));
+        };
+        let mut hosts = self.suspects(record);
+        hosts.retain(|host| self.may_be_fenced(host, record));
         self.overwritten = hosts;
     }
 
     /// Taking (K2): the nodes that have held the lock as far as its record says, and this node as the latest.
     fn holders_with_this(&self, details: Option<&Details>) -> Vec<NodeId> {
         let node = &self.settings.node;
-        let before = details.into_iter().flat_map(|details| &details.holders).filter(|holder| *holder != node);
+        let before = details
+            .into_iter()
+            .flat_map(|details| &details.holders)
+            .filter(|holder| *holder != node);
         let mut holders: Vec<NodeId> = before.chain([node]).cloned().collect();
         holders.split_off(holders.len().saturating_sub(HOLDERS_LIMIT))
     }
@@ -200,67 +225,58 @@ impl Election {
             self.give_up(&format!("the standby check fails: {reason}"));
             return;
         }
-        let Phase::Confirming(tenure) = &mut self.phase else { return };
-        if !at.now.has_waited_until(tenure.entitled_at) {
+        let (Phase::Confirming, Some(tenure)) = (&self.phase, &mut self.tenure) else {
+            return;
+        };
+        if !at.now.has_waited_until(tenure.claim.inherited.entitled_at) {
             return;
         }
-        let proof = tenure.won_sent.filter(|_| tenure.renewals > 0);
-        if proof.is_some_and(|sent| sent.has_waited_until(tenure.entitled_at)) {
-            if !tenure.vetted {
+        let proof = tenure.grant.won_sent.filter(|_| tenure.claim.renewals > 0);
+        if proof.is_some_and(|sent| sent.has_waited_until(tenure.claim.inherited.entitled_at)) {
+            if !tenure.claim.vetted {
                 return;
             }
-            if self.settings.fences && !tenure.unfenced.is_empty() {
-                let (instance, hosts) = (tenure.instance, tenure.unfenced.clone());
-                self.become_fencing(instance, hosts);
+            if self.settings.fences && !tenure.claim.unfenced.is_empty() {
+                let (instance, hosts) = (tenure.instance, tenure.claim.unfenced.clone());
+                let names: Vec<&str> = hosts.iter().map(NodeId::as_str).collect();
+                let reason = format!("entitled; fences {}", names.join(", "));
+                self.enter(Phase::Fencing, &reason);
+                self.actions.push(Action::Fence { instance, hosts });
             } else {
                 self.become_starting("entitled, and the lock is still ours");
             }
         } else {
             // A write that is under way or in doubt goes first all the same: `may_send` sees to that.
-            tenure.next_attempt = at.now;
+            tenure.attempts.next = at.now;
         }
     }
 
     /// Arms the guard with the last won write, which was sent after the entitlement.
     pub(super) fn arm(&mut self) {
-        let Phase::Starting(tenure, _) = &mut self.phase else { return };
-        let Some(write) = tenure.base_write else { return };
-        tenure.guarded = Guarded::Asked;
-        (tenure.granted, tenure.asked) = (Some(tenure.won_deadline), Some(tenure.won_deadline));
-        self.actions.push(Action::Guard(GuardRequest::Arm(LeaseTerms {
-            instance: tenure.instance,
-            write,
-            revision: tenure.base,
-            token: tenure.token,
-            deadline: tenure.won_deadline,
-            stop_budget: tenure.stop_budget,
-            kill_reserve: tenure.kill_reserve,
-        })));
-    }
-
-    pub(super) fn go_on_starting(&mut self, from: StartStep) {
-        let unfences = self.settings.unfences;
-        let Phase::Starting(tenure, step) = &mut self.phase else { return };
-        if *step != from {
-            return;
-        }
-        let (instance, token) = (tenure.instance, tenure.token);
-        if from == StartStep::Arming && unfences {
-            *step = StartStep::Unfencing;
-            self.actions.push(Action::Unfence { instance });
-        } else {
-            *step = StartStep::Starting;
-            self.actions.push(Action::Start { instance, token });
+        if let Some(tenure) = &mut self.tenure
+            && let Some(terms) = tenure.terms()
+        {
+            let deadline = Some(terms.deadline);
+            (tenure.grant.acknowledged, tenure.grant.asked) = (deadline, deadline);
+            self.ask_guard(GuardRequest::Arm(terms));
         }
     }
 
     /// Who may write `proven` (H6): a host that gives up before the start stops renewing, and at most tells that it gave up.
     pub(super) fn give_up(&mut self, reason: &str) {
-        if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
-            self.keep_word(self.last_now);
+        if matches!(
+            self.phase,
+            Phase::Claiming | Phase::Confirming | Phase::Fencing
+        ) {
             self.gave_up = self.tenure_without_a_trace();
             self.become_idle(reason);
         }
+    }
+
+    /// Gives up before the start, and waits before the next claim.
+    pub(super) fn end_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
+        self.wait_before_next_claim(now, occasion, reason);
+        self.give_up(reason);
     }
 
     /// Who is fenced: the tenure that is given up now, if it can be told that nothing runs here because of it or an earlier one.
@@ -268,28 +284,31 @@ impl Election {
     /// The guard has not been asked for a lease in these phases, and nothing is started before that. The lock is known to have this
     /// tenure's record. Nothing of the unit is alive here, under whichever tenure it was started.
     fn tenure_without_a_trace(&self) -> Option<Instance> {
-        let (Phase::Confirming(tenure) | Phase::Fencing(tenure)) = &self.phase else { return None };
-        let is_known = self.connected && tenure.awaited.is_none() && !tenure.unresolved;
-        let is_dead = self.unit_alive == Some(false) && !self.strayed;
-        (self.settings.fences && is_known && is_dead && !tenure.is_suspect).then_some(tenure.instance)
+        let (Phase::Confirming | Phase::Fencing, Some(tenure)) = (&self.phase, &self.tenure) else {
+            return None;
+        };
+        let is_known =
+            self.connected && tenure.attempts.awaited.is_none() && !tenure.attempts.unresolved;
+        let is_dead = self.unit.is_alive == Some(false) && !self.unit.strayed;
+        (self.settings.fences && is_known && is_dead && !tenure.claim.is_suspect)
+            .then_some(tenure.instance)
     }
 
     /// Who is fenced: writes once, and whatever comes of it, that the tenure which was given up in this call has started nothing.
     /// All else is as its record says, so that a successor waits as long, and has as many others to fence.
     pub(super) fn tell_that_it_gave_up(&mut self, at: &Moment) {
-        let Some(instance) = self.gave_up.take() else { return };
-        let Some(seen) = self.lock.seen() else { return };
-        let Content::Record(Record { holder, details: Some(details), .. }) = &seen.content else { return };
-        if details.instance != instance {
+        let Some(instance) = self.gave_up.take() else {
             return;
-        }
+        };
         let write = WriteId(!at.random);
-        let prev = Some((seen.revision, Some(instance)));
-        let details = Details { write, prev, standing: Standing::GaveUp, ..details.clone() };
-        let record = Record::new(holder.clone(), Some(details));
-        let request = WriteRequest { base: seen.revision, incarnation: seen.incarnation.clone(), write, record };
-        self.lock.sent(write);
-        self.actions.push(Action::Write(Box::new(request)));
+        let gave_up = |details: &mut Details, base| {
+            (details.write, details.prev) = (write, Some((base, Some(instance))));
+            details.standing = Standing::GaveUp;
+        };
+        let is_own = |request: &WriteRequest| request.record.instance() == Some(instance);
+        if let Some(request) = self.reworded(write, gave_up).filter(is_own) {
+            self.actions.push(Action::Write(Box::new(request)));
+        }
     }
 
     /// Back-off (K9): each failure in a row makes the wait longer, and what somebody asked for does not. Neither shortens a wait
@@ -297,33 +316,37 @@ impl Election {
     pub(super) fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
         let timings = &self.settings.timings;
         let once = timings.renew_interval * 2;
-        let BackOff { until: before, last, failures, .. } = self.back_off;
-        let (wait, last, failures) = match occasion {
-            Occasion::Planned => (once, last, failures),
-            Occasion::Failure => {
-                let wait = (last * 2).clamp(once, timings.lease() * 10);
-                (wait, wait, failures.saturating_add(1))
-            }
+        let back_off = &mut self.back_off;
+        let wait = match occasion {
+            Occasion::Planned => once,
+            Occasion::Failure => (back_off.last * 2).clamp(once, timings.lease() * 10),
         };
-        if before.is_some_and(|until| !now.plus(wait).has_waited_until(until)) {
+        let until = now.plus(wait);
+        if back_off
+            .until
+            .is_some_and(|before| !until.has_waited_until(before))
+        {
             return;
         }
-        let told = if occasion == Occasion::Failure { failures } else { 0 };
-        self.back_off = BackOff { until: Some(now.plus(wait)), last, failures, told, reason: reason.to_owned() };
+        back_off.told = 0;
+        if occasion == Occasion::Failure {
+            back_off.failures = back_off.failures.saturating_add(1);
+            (back_off.last, back_off.told) = (wait, back_off.failures);
+        }
+        (back_off.until, back_off.reason) = (Some(until), reason.to_owned());
     }
 
     /// Unknown holder (K5): keeps the longest hold on disk, and the passing one. It is written when a hold is seen that is longer than
     /// what is waited for anyway, when a pause is first seen, and when one is forgotten.
     pub(super) fn remember_longest_hold(&mut self, now: Time) {
         let timings = &self.settings.timings;
-        let forgotten = self.lock.forget_longest_hold(now, timings);
-        let (longest, passing) = (self.lock.longest_hold(), self.lock.passing_hold());
-        let has_grown = longest > self.memory.longest_hold && longest > timings.usual_hold();
+        let usual = timings.usual_hold();
+        let forgotten = self.lock.longest.expire(usual, now, timings);
+        let (longest, passing) = (self.lock.longest.hold, self.lock.longest.passing);
+        let has_grown = longest > self.memory.longest_hold && longest > usual;
         let is_another = passing != self.memory.passing;
         (self.memory.longest_hold, self.memory.passing) = (longest, passing);
-        if forgotten || has_grown || is_another {
-            self.actions.push(Action::Persist(self.memory.clone()));
-        }
+        self.keeps |= forgotten || has_grown || is_another;
     }
 }
 

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use super::phase::{LapseStep, Phase, ReleaseStep, StartStep};
-use super::{BackOff, Election, PendingDisarm};
+use super::phase::{Lapse, Phase, Release, ReleaseStep};
+use super::{BackOff, Election};
 use crate::election::event::{
-    Action, Alarm, Content, Event, GuardDone, GuardRequest, Moment, Observation, ObservedUnit, ReadId, Settings,
-    WriteResult,
+    Action, Content, Event, GuardRequest, Moment, Observation, ObservedUnit, ReadId, Settings,
+    Step, WriteResult,
 };
 use crate::election::lock_view::News;
-use crate::election::record::Record;
-use crate::election::stop_cause::{LapseCause, Occasion, ReleaseCause};
-use crate::election::tenure::Guarded;
-use crate::election::waiting::ahead;
+use crate::election::record::FORMAT;
+use crate::facts::alarm::Problem;
+use crate::facts::{Bar, LapseCause, Occasion, ReleaseCause};
 use crate::types::{FencingToken, Instance, Time, WriteId};
 
 /// 2026, in seconds since 1970. A clock that shows less is wrong, and a host that has lost its clock has to believe the other
@@ -33,7 +32,10 @@ impl Election {
     pub(super) fn happened(&mut self, at: &Moment, event: Event) {
         match event {
             Event::Timeout => {}
-            Event::StoreUp => self.store_up(at.now),
+            Event::StoreUp => {
+                self.connected = true;
+                self.reads.anew(at.now);
+            }
             Event::StoreDown => self.store_down(),
             Event::Forged => self.lose(at.now, &LapseCause::Forged),
             Event::Hint => self.hint(at.now),
@@ -42,74 +44,80 @@ impl Election {
                 self.read(at.now, id, answer);
             }
             Event::Replaced { id, answer } => {
-                self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace()));
+                self.lock
+                    .verify(id, answer.as_ref(), at.now.plus(self.pace()));
                 self.remember_longest_hold(at.now);
             }
             Event::Written { write, result } => self.written(at.now, write, result),
             Event::GuardUp => self.guard_is_up(),
             Event::GuardDown => self.guard_is_down(at.now),
-            Event::GuardDone { instance, done } => self.guard_done(at.now, instance, done),
-            Event::GuardRefused { instance, asked, reason } => self.guard_refused(at.now, instance, asked, &reason),
+            Event::GuardDone(request) => self.guard_done(at.now, request),
+            Event::GuardRefused(request, reason) => self.guard_refused(at.now, request, reason),
             Event::Unit(unit) => self.observe_unit(at.now, unit),
             Event::SystemdSilent { nothing_left } => self.systemd_is_silent(at.now, nothing_left),
             Event::StandbyCheck(result) => self.standby_check = Some(result),
             Event::ActiveCheck(result) => self.active_check(at.now, result),
-            Event::Vetted { instance, result } => self.vetted(at.now, instance, result),
-            Event::Fenced { instance, result } => self.fenced(at.now, instance, result),
-            Event::Unfenced { instance, result } => self.unfenced(at.now, instance, result),
-            Event::Started { instance, result } => self.started(at.now, instance, result),
-            Event::Stopped => self.stopped(at.now),
-            Event::Contend(Ok(())) => (self.barred, self.strayed) = (None, false),
-            Event::Contend(Err(reason)) => self.bar(at.now, reason),
-            Event::Strayed(reason) => {
-                self.strayed = true;
-                self.bar(at.now, reason);
+            Event::Answered {
+                instance,
+                step,
+                result,
+            } => self.answered(at.now, instance, step, result),
+            Event::Stopped => self.stopped(),
+            Event::Contend(Ok(())) => (self.barred, self.unit.strayed) = (None, false),
+            Event::Contend(Err(bar)) => {
+                self.unit.strayed |= matches!(bar, Bar::Outside { .. });
+                self.barred = Some(bar.clone());
+                self.release(at.now, ReleaseCause::Barred(bar));
             }
-            Event::StepDown { reason, next } => {
+            Event::StepDown(because) => {
+                let cause = ReleaseCause::SteppedDown(because);
                 if self.may_be_running() {
-                    self.release(at.now, ReleaseCause::SteppedDown(reason), next);
+                    self.release(at.now, cause);
                 } else {
-                    self.wait_before_next_claim(at.now, Occasion::Planned, &reason);
-                    self.give_up(&reason);
+                    self.end_claim(at.now, Occasion::Planned, &cause.to_string());
                 }
             }
+            Event::Order(order) => self.order_holder(at.now, order),
+            Event::Refuse(refused) => self.refuse(at.now, refused),
             Event::Stop(word) => self.stop_everywhere(at.now, word),
             Event::StartAgain => self.start_again(at.now),
-            Event::Pause(word) => self.pause(at.now, Some(word)),
-            Event::Resume => self.pause(at.now, None),
-            Event::Retire { reason } => {
-                self.retiring = Some(reason.clone());
-                self.release(at.now, ReleaseCause::Retired(reason), None);
+            Event::Pause(word) => self.pause(at.now, word),
+            Event::Retire(because) => {
+                self.retiring = Some(because);
+                self.release(at.now, ReleaseCause::Retired(because));
             }
             Event::Reconfigure(settings) => self.reconfigure(settings),
             Event::TryAgain => self.back_off = BackOff::default(),
         }
     }
 
-    fn bar(&mut self, now: Time, reason: String) {
-        self.barred = Some(reason.clone());
-        self.release(now, ReleaseCause::Barred(reason), None);
-    }
-
-    pub(super) fn store_up(&mut self, now: Time) {
-        self.connected = true;
-        self.reads.pending = None;
-        self.reads.due = now;
-    }
-
-    pub(super) fn store_down(&mut self) {
+    fn store_down(&mut self) {
         self.connected = false;
-        self.doubt_the_word();
-        if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited.is_some()) {
-            tenure.doubt(false);
+        // Nobody knows what became of an attempt, and the record is read before the next one.
+        self.rewrite.attempt = None;
+        if let Some(tenure) = &mut self.tenure
+            && tenure.attempts.awaited.is_some()
+        {
+            tenure.attempts.doubt(false);
         }
-        if let Phase::Idle(_) = self.phase {
-            self.settle("the store is out of reach");
+        if let Phase::Idle = self.phase {
+            self.enter(Phase::Idle, "the store is out of reach");
         }
     }
 
     pub(super) fn hint(&mut self, now: Time) {
-        if let Phase::Idle(_) = self.phase {
+        let heeds = if let Some(tenure) = self.tenure.as_ref().filter(|_| self.phase.is_open()) {
+            // The writes of this host itself bring hints, too, at about the time of their answers.
+            let pause = self.settings.timings.renew_interval / 8;
+            let sent = tenure
+                .grant
+                .won_sent
+                .filter(|_| tenure.attempts.awaited.is_none());
+            sent.is_some_and(|sent| now.since_at_least(sent) >= pause)
+        } else {
+            matches!(self.phase, Phase::Idle)
+        };
+        if heeds {
             self.reads.again = true;
             self.reads.due = now;
         }
@@ -129,26 +137,27 @@ impl Election {
         let news = self.observe(now, observation.clone());
         // A regression (K6) is shown by two older answers R apart, and so the time counts from the first of them. For other
         // answers it counts from the sending of the read, however long an answer takes.
-        let from = if news == News::Stale { now } else { self.reads.sent };
+        let from = if news == News::Stale {
+            now
+        } else {
+            self.reads.sent
+        };
         let after = self.settings.timings.read_after(self.reads.hinted);
-        self.reads.due = if self.reads.again { now } else { from.plus(after) };
+        self.reads.due = if self.reads.again {
+            now
+        } else {
+            from.plus(after)
+        };
         self.resolve(now, &observation);
-        if let Phase::Idle(_) = self.phase {
-            let gap = (!is_first && self.lock.is_found()).then(|| self.found_in_words(now)).flatten();
-            self.settle(gap.as_deref().unwrap_or("the store answered"));
+        if let Phase::Idle = self.phase {
+            // Age (K1): what a gap costs is what this host waits for.
+            let gap = if !is_first && self.lock.is_found() {
+                "; what it held meanwhile is not known here"
+            } else {
+                ""
+            };
+            self.enter(Phase::Idle, &format!("the store answered{gap}"));
         }
-    }
-
-    /// Age (K1): text for the journal on what a gap costs.
-    fn found_in_words(&self, now: Time) -> Option<String> {
-        let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)?;
-        let (take, start) = (now.until_waited(claim.take_at), now.until_waited(claim.entitled_at));
-        Some(format!(
-            "the store answered; what it held meanwhile is not known here: unless somebody renews it, the lock may \
-             be taken {}, and the unit started {}",
-            ahead(take),
-            ahead(start)
-        ))
     }
 
     /// What the store shows. A record is not believed when its fencing token is one that no putexd would have, above which none
@@ -157,13 +166,11 @@ impl Election {
     /// The limit moves on with the clock. So of tenures that follow each other at the limit, or of hosts whose clocks differ, one
     /// may be over it. For this reason a host that has seen a token also believes one that is at most [`TOKEN_STEP`] higher. A few
     /// such steps do no harm, and as many as would do harm take centuries.
-    fn believed(&self, at: &Moment, shown: Observation) -> Observation {
-        let highest = self.highest_believed(at.wall);
-        let content = match shown.content {
-            Content::Record(record) => Content::Record(record.believed(highest)),
-            content @ (Content::Absent | Content::Tombstone) => content,
-        };
-        Observation { content, ..shown }
+    fn believed(&self, at: &Moment, mut shown: Observation) -> Observation {
+        if let Content::Record(record) = shown.content {
+            shown.content = Content::Record(record.believed(self.highest_believed(at.wall)));
+        }
+        shown
     }
 
     fn highest_believed(&self, wall: Duration) -> FencingToken {
@@ -173,7 +180,9 @@ impl Election {
     /// Tokens seen (K10): takes in the token of the latest record, and the one that it says the next has to be above. One that is out
     /// of reach is carried on by whoever has the record, and is heeded by nobody here.
     fn see_tokens(&mut self, now: Time) {
-        let Some(Record { details: Some(details), .. }) = self.lock.record() else { return };
+        let Some(details) = self.lock.details() else {
+            return;
+        };
         let (token, instance, above) = (details.token, details.instance, details.note.above);
         self.memory.see_token(token, Some(instance));
         if let Some(above) = above.filter(|above| *above <= self.highest_believed(self.wall(now))) {
@@ -181,55 +190,47 @@ impl Election {
         }
     }
 
-    /// Tells the operator of a record that is not believed, when it first comes, and again after T at the earliest: somebody may
-    /// write such records a thousand times a second.
-    fn tell_of_oddity(&mut self, now: Time) {
-        let odd = self.lock.record().and_then(|record| Some((record.holder.to_string(), record.oddity.as_ref()?.what)));
-        let Some((holder, what)) = odd else { return };
-        let lease = self.settings.timings.lease();
-        if self.told_of_oddity.is_some_and(|told| now.since_at_least(told) < lease) {
+    /// Tells the operator of a record of a later format, and of one that is not believed: when it first comes, and again after T at the
+    /// earliest, because somebody may write such records a thousand times a second.
+    fn tell_of_record(&mut self, now: Time) {
+        let Some(record) = self.lock.record() else {
             return;
+        };
+        let lease = self.settings.timings.lease();
+        let was_told = |told: Time| now.since_at_least(told) < lease;
+        if let Some(format) = record.newer {
+            let known = FORMAT;
+            self.alarm(Problem::NewerRecord { format, known });
+        } else if let Some(oddity) = &record.oddity
+            && !self.told_of_oddity.is_some_and(was_told)
+        {
+            let holder = record.holder.to_string();
+            let what = oddity.what.clone();
+            self.alarm(Problem::OddRecord { holder, what });
+            self.told_of_oddity = Some(now);
         }
-        self.told_of_oddity = Some(now);
-        self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
     }
 
-    /// Tells the operator of a record of a later format, once for each holder.
-    fn tell_of_newer(&mut self) {
-        let of = |record: &Record| record.newer.map(|format| (record.holder.clone(), format));
-        let told = self.lock.record().and_then(of);
-        if let (Some((holder, format)), false) = (told.clone(), told == self.told_of_newer) {
-            let lease = self.lock.record().and_then(|record| record.details.as_ref()).map(|details| details.lease);
-            self.actions.push(Action::Alarm(Alarm::NewerRecord { holder: holder.to_string(), format, lease }));
-        }
-        self.told_of_newer = told;
-    }
-
-    pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
+    fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
-        let to = observation.revision;
-        let before = self.lock.record().and_then(Record::write);
-        let news = self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref());
-        match news {
-            News::Same | News::Stale => {}
-            News::Newer => {
-                let mine = self.tenure().map(|tenure| tenure.instance);
-                // An operator's word on a held record (words, H7) is no renewal: the write is the same.
-                let is_renewal = before.is_none() || self.lock.record().and_then(Record::write) != before;
-                if is_renewal
-                    && self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
-                    && let Some(machine) = self.lock.duplicate(now, &timings)
-                {
-                    self.actions.push(Action::Alarm(Alarm::TwoHostsOneName { machine }));
-                }
-            }
-            News::Regressed { from } => self.actions.push(Action::Alarm(Alarm::Regression { from, to })),
-            News::OtherStore => self.actions.push(Action::Alarm(Alarm::NewIncarnation)),
+        let shared = self.duplicate(now);
+        let news = self.lock.observe(
+            observation,
+            self.reads.sent,
+            now,
+            &timings,
+            self.memory.position.as_ref(),
+        );
+        if let News::WentBack(revisions) = news {
+            self.alarm(Problem::Regression { revisions });
+        }
+        if let (None, Some(machine)) = (shared, self.duplicate(now)) {
+            let machine = Some(machine);
+            self.alarm(Problem::SharedName { machine });
         }
         self.see_tokens(now);
         if !matches!(news, News::Same | News::Stale) {
-            self.tell_of_oddity(now);
-            self.tell_of_newer();
+            self.tell_of_record(now);
         }
         self.remember_suspects();
         self.remember_stop(now);
@@ -241,33 +242,35 @@ impl Election {
         if self.word_written(now, write, result) {
             return;
         }
-        let conflicted = match result {
-            WriteResult::Won(revision) => {
-                self.won(now, write, revision);
-                return;
-            }
-            WriteResult::Conflict => true,
-            WriteResult::Unknown => false,
+        if let WriteResult::Won(revision) = result {
+            self.won(now, write, revision);
+            return;
+        }
+        let conflicted = result == WriteResult::Conflict;
+        let Some(tenure) = self
+            .tenure
+            .as_mut()
+            .filter(|tenure| tenure.attempts.awaited == Some(write))
+        else {
+            return;
         };
-        let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited == Some(write)) else { return };
-        tenure.doubt(conflicted);
+        tenure.attempts.doubt(conflicted);
         if conflicted {
             self.lock.existed(now);
         }
-        self.reads.pending = None;
-        self.reads.due = now;
+        self.reads.anew(now);
     }
 
     pub(super) fn guard_is_up(&mut self) {
         self.guard_up = true;
-        if let Some(PendingDisarm { instance, .. }) = self.pending_disarm {
-            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
-        }
         if let Phase::Lapsing(lapse) = &self.phase {
             let instance = lapse.instance;
-            let proven = lapse.step == LapseStep::Disarming;
-            let request = if proven { GuardRequest::Disarm { instance } } else { GuardRequest::Close { instance } };
-            self.actions.push(Action::Guard(request));
+            let request = if lapse.dead && lapse.closed {
+                GuardRequest::Disarm
+            } else {
+                GuardRequest::Close
+            };
+            self.actions.push(Action::Guard(request(instance)));
         }
         if let Phase::Releasing(release) = &mut self.phase
             && release.step != ReleaseStep::Blanking
@@ -279,74 +282,80 @@ impl Election {
         self.extend();
     }
 
-    pub(super) fn guard_is_down(&mut self, now: Time) {
+    fn guard_is_down(&mut self, now: Time) {
         self.guard_up = false;
-        if let Some(tenure) = self.tenure_mut() {
-            tenure.shortening = false;
+        if let Some(tenure) = &mut self.tenure {
+            tenure.grant.shortening = false;
         }
-        match &self.phase {
-            Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
-                self.release(now, ReleaseCause::GuardGone, None);
-            }
-            Phase::Releasing(_) => self.stop_for_release(),
-            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now),
-            Phase::Lapsing(_) | Phase::Idle(_) | Phase::Retired => {}
+        if let Phase::Releasing(_) = self.phase {
+            self.stop_for_release();
+        } else {
+            self.release(now, ReleaseCause::GuardGone);
         }
     }
 
-    pub(super) fn guard_done(&mut self, now: Time, instance: Instance, done: GuardDone) {
-        if self.pending_disarm.is_some_and(|pending| pending.instance == instance) && done == GuardDone::Disarmed {
-            self.pending_disarm = None;
-        }
-        match done {
-            GuardDone::Armed(_) if self.is_mine(instance) => {
-                if let Some(tenure) = self.tenure_mut() {
-                    tenure.guarded = Guarded::Armed;
-                }
+    fn guard_done(&mut self, now: Time, request: GuardRequest) {
+        match request {
+            GuardRequest::Close(instance) => self.closed(now, instance),
+            GuardRequest::Disarm(instance) => self.disarmed(now, instance),
+            GuardRequest::Arm(terms) => {
+                let Some(tenure) = self.own(terms.instance) else {
+                    return;
+                };
+                let is_first = !std::mem::replace(&mut tenure.grant.armed, true);
+                let (instance, token) = (tenure.instance, tenure.token);
                 self.extend();
-                self.go_on_starting(StartStep::Arming);
+                if is_first && matches!(self.phase, Phase::Starting) {
+                    self.actions.push(Action::Start { instance, token });
+                }
             }
-            GuardDone::Extended(deadline) if self.is_mine(instance) => {
-                if let Some(tenure) = self.tenure_mut() {
+            GuardRequest::Extend(terms) => {
+                if let Some(tenure) = self.own(terms.instance) {
                     // Answers may come late, but the guard has never taken back what it granted.
-                    tenure.granted = tenure.granted.map(|granted| granted.latest(deadline));
+                    let granted = tenure.grant.acknowledged;
+                    tenure.grant.acknowledged = granted.map(|at| at.latest(terms.deadline));
                 }
             }
-            GuardDone::Shortened(deadline) if self.is_mine(instance) => {
-                if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.shortening) {
+            GuardRequest::Shorten(terms) => {
+                let Some(tenure) = self.own(terms.instance) else {
+                    return;
+                };
+                let (grant, deadline) = (&mut tenure.grant, Some(terms.deadline));
+                if grant.shortening {
                     // The guard was asked for no other deadline since. The next write tells the shorter hold.
-                    (tenure.granted, tenure.asked, tenure.shortening) = (Some(deadline), Some(deadline), false);
-                    (tenure.next_attempt, tenure.hastened) = (now, Some(now));
+                    (grant.acknowledged, grant.asked) = (deadline, deadline);
+                    grant.shortening = false;
+                    tenure.attempts.hasten(now);
                 }
                 self.extend();
             }
-            GuardDone::Closed => self.closed(now, instance),
-            GuardDone::Disarmed => self.disarmed(now, instance),
-            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Shortened(_) => {}
         }
     }
 
-    pub(super) fn guard_refused(&mut self, now: Time, instance: Instance, asked: GuardDone, reason: &str) {
-        match asked {
-            GuardDone::Armed(_) if self.is_mine(instance) => {
-                self.release(now, ReleaseCause::GuardRefusedLease(reason.to_owned()), None);
-            }
-            GuardDone::Extended(_) if self.guard_up && self.is_mine(instance) && self.may_be_running() => {
-                self.lapse(now, &LapseCause::GuardRefusedExtension(reason.to_owned()));
-            }
+    fn guard_refused(&mut self, now: Time, request: GuardRequest, reason: String) {
+        match request {
             // A guard that does not know a lease need not close or forget it. A guard that is gone has refused nothing.
-            GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
-            GuardDone::Shortened(_) if self.is_mine(instance) => {
-                // The later deadline stays in force, and is published. After the next won write the guard is asked again.
-                if let Some(tenure) = self.tenure_mut() {
-                    tenure.shortening = false;
+            GuardRequest::Close(_) | GuardRequest::Disarm(_) => {
+                if self.guard_up {
+                    self.guard_done(now, request);
                 }
             }
-            GuardDone::Armed(_)
-            | GuardDone::Extended(_)
-            | GuardDone::Shortened(_)
-            | GuardDone::Closed
-            | GuardDone::Disarmed => {}
+            GuardRequest::Arm(terms) => {
+                if self.own(terms.instance).is_some() {
+                    self.release(now, ReleaseCause::GuardRefusedLease(reason));
+                }
+            }
+            GuardRequest::Extend(terms) => {
+                if self.guard_up && self.may_be_running() && self.own(terms.instance).is_some() {
+                    self.lapse(now, &LapseCause::GuardRefusedExtension(reason));
+                }
+            }
+            // The later deadline stays in force, and is published. After the next won write the guard is asked again.
+            GuardRequest::Shorten(terms) => {
+                if let Some(tenure) = self.own(terms.instance) {
+                    tenure.grant.shortening = false;
+                }
+            }
         }
     }
 
@@ -354,135 +363,109 @@ impl Election {
     /// in a release by the rule for that (release, H5), which gives systemd more time.
     fn systemd_is_silent(&mut self, now: Time, nothing_left: bool) {
         if !nothing_left {
-            self.silent_since = None;
+            self.unit.silent_since = None;
             return;
         }
-        let since = *self.silent_since.get_or_insert(now);
-        let goes_down = self.settings.on_stop_failure.is_self_fence() && self.release_under_way().is_some();
+        let since = *self.unit.silent_since.get_or_insert(now);
+        let goes_down =
+            self.settings.on_stop_failure.is_self_fence() && self.release_under_way().is_some();
         let is_over = now.since_at_least(since) >= self.settings.timings.lease();
         if is_over && !goes_down && self.may_be_running() {
             self.lapse(now, &LapseCause::SystemdSilent);
         }
     }
 
-    pub(super) fn observe_unit(&mut self, now: Time, unit: ObservedUnit) {
-        self.silent_since = None;
+    fn observe_unit(&mut self, now: Time, unit: ObservedUnit) {
+        self.unit.silent_since = None;
         let alive = !matches!(unit, ObservedUnit::Dead { .. });
-        self.unit_alive = Some(alive);
+        self.unit.is_alive = Some(alive);
         if alive {
             self.give_up("the unit is not known to be dead");
             if let Phase::Lapsing(lapse) = &self.phase
-                && lapse.step == LapseStep::Dead
+                && lapse.dead
             {
                 self.stop_again(now);
             }
         }
-        let Phase::Active(_, since) = &mut self.phase else { return };
+        let Phase::Active(since) = &mut self.phase else {
+            return;
+        };
         match unit {
             ObservedUnit::Dead { result, failed } => {
                 // A unit that ends in good order and at once would be started again and again.
                 let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
-                self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
+                let in_order = !failed && !too_soon;
+                self.release(now, ReleaseCause::UnitEnded { result, in_order });
             }
-            ObservedUnit::Failing(why) => self.release(now, ReleaseCause::UnitFails(why), None),
+            ObservedUnit::Failing(why) => self.release(now, ReleaseCause::UnitFails(why)),
             // Its health counts from the restart on.
             ObservedUnit::Trying => *since = now,
             ObservedUnit::Alive => {}
         }
     }
 
-    pub(super) fn active_check(&mut self, now: Time, result: Result<(), String>) {
-        match (&self.phase, result) {
-            (Phase::Active(..), Ok(())) => self.last_pass = Some(now),
-            (Phase::Active(..), Err(reason)) => {
-                self.release(now, ReleaseCause::CheckFailed(reason), None);
-            }
-            (_, Ok(()) | Err(_)) => {}
-        }
-    }
-
-    pub(super) fn vetted(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
-        let Phase::Confirming(tenure) = &mut self.phase else { return };
-        if tenure.instance != instance {
-            return;
-        }
-        match result {
-            Ok(()) => tenure.vetted = true,
-            Err(reason) => {
-                self.wait_before_next_claim(now, Occasion::Failure, &reason);
-                self.give_up(&reason);
+    fn active_check(&mut self, now: Time, result: Result<(), String>) {
+        if let Phase::Active(_) = self.phase {
+            match result {
+                Ok(()) => self.last_pass = Some(now),
+                Err(why) => self.release(now, ReleaseCause::CheckFailed(why)),
             }
         }
     }
 
-    pub(super) fn fenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
-        if !self.is_mine(instance) || !matches!(self.phase, Phase::Fencing(_)) {
+    /// What came of a step between the claim and the unit that runs. An answer that the phase does not wait for says nothing: the tenure
+    /// may have gone on, or a stop may have begun.
+    fn answered(&mut self, now: Time, instance: Instance, step: Step, result: Result<(), String>) {
+        let Some(tenure) = self
+            .tenure
+            .as_mut()
+            .filter(|tenure| tenure.instance == instance)
+        else {
             return;
-        }
-        match result {
-            Ok(()) => self.become_starting("the previous holders are fenced"),
-            Err(reason) => {
-                let failed = format!("fencing failed: {reason}");
-                self.wait_before_next_claim(now, Occasion::Failure, &failed);
-                self.give_up(&failed);
-                self.actions.push(Action::Alarm(Alarm::FenceFailed { reason }));
+        };
+        match (&self.phase, step, result) {
+            (Phase::Confirming, Step::Vet, Ok(())) => tenure.claim.vetted = true,
+            (Phase::Confirming, Step::Vet, Err(why)) => {
+                self.end_claim(now, Occasion::Failure, &why);
             }
+            (Phase::Fencing, Step::Fence, Ok(())) => {
+                self.become_starting("the previous holders are fenced");
+            }
+            (Phase::Fencing, Step::Fence, Err(why)) => {
+                self.end_claim(now, Occasion::Failure, &format!("fencing failed: {why}"));
+                self.alarm(Problem::FenceFailed { error: why });
+            }
+            (Phase::Starting, Step::Start, Ok(())) if tenure.grant.armed => {
+                tenure.settle(&self.settings.timings);
+                (self.unit.is_alive, self.last_pass) = (Some(true), Some(now));
+                self.enter(Phase::Active(now), "the unit runs");
+            }
+            (Phase::Starting, Step::Start, Err(why)) => {
+                let cause = ReleaseCause::StartFailed(format!("the start failed: {why}"));
+                self.release(now, cause);
+            }
+            _ => {}
         }
     }
 
-    pub(super) fn unfenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
-        if !self.is_mine(instance) {
-            return;
-        }
-        match result {
-            Ok(()) => self.go_on_starting(StartStep::Unfencing),
-            Err(reason) => self.failed_start(now, format!("unfencing failed: {reason}")),
-        }
-    }
-
-    pub(super) fn started(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
-        if !self.is_mine(instance) {
-            return;
-        }
-        match result {
-            // The stop may have begun meanwhile.
-            Ok(()) if matches!(self.phase, Phase::Starting(_, StartStep::Starting)) => self.become_active(now),
-            Ok(()) => {}
-            Err(reason) => self.failed_start(now, format!("the start failed: {reason}")),
-        }
-    }
-
-    pub(super) fn failed_start(&mut self, now: Time, reason: String) {
-        if let Phase::Starting(..) = self.phase {
-            self.release(now, ReleaseCause::StartFailed(reason), None);
-        }
-    }
-
-    pub(super) fn reconfigure(&mut self, settings: Settings) {
+    fn reconfigure(&mut self, settings: Settings) {
         if settings.checks_standby != self.settings.checks_standby {
             self.standby_check = None;
         }
         if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
             self.last_pass = Some(self.last_now);
         }
-        let goes_down = settings.on_stop_failure.is_self_fence() && !self.settings.on_stop_failure.is_self_fence();
-        self.settings = settings;
-        if goes_down {
-            // What was only told of has consequences now.
-            match &mut self.phase {
-                Phase::Releasing(release) => release.shouted = false,
-                Phase::Lapsing(lapse) => lapse.shouted = false,
-                Phase::Idle(_)
-                | Phase::Claiming(_)
-                | Phase::Confirming(_)
-                | Phase::Fencing(_)
-                | Phase::Starting(..)
-                | Phase::Active(..)
-                | Phase::Retired => {}
-            }
+        // What was only told of has consequences now.
+        if settings.on_stop_failure.is_self_fence()
+            && !self.settings.on_stop_failure.is_self_fence()
+            && let Phase::Releasing(Release { shouted, .. }) | Phase::Lapsing(Lapse { shouted, .. }) =
+                &mut self.phase
+        {
+            *shouted = false;
         }
+        self.settings = settings;
         let (timings, now) = (self.settings.timings, self.last_now);
-        if let Some(tenure) = self.tenure_mut() {
+        if let Some(tenure) = &mut self.tenure {
             tenure.heed(&timings, now);
         }
     }

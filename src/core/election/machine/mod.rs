@@ -8,89 +8,86 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
+use super::event::{Action, Event, GuardRequest, Memory, Moment, ReadId, Remembered, Settings};
 use super::lock_view::LockView;
+use super::observed_lock::Entitlement;
+use super::record::Wanted;
 use super::state::State;
 use super::tenure::Tenure;
-use crate::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
-use phase::{Phase, Release, ReleaseStep, Watch};
-use words::{Errand, Rewording, TakenBack};
-
-pub use words::Unsaid;
+use crate::facts::alarm::Problem;
+use crate::facts::{Bar, Retirement};
+use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
+use orders::Rewrite;
+use phase::{Phase, Release, ReleaseStep};
 
 mod contender;
 mod deadlines;
 mod events;
 mod holder;
+mod orders;
 mod phase;
 mod tell;
-mod words;
+
+/// What is known of the unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
+struct KnownUnit {
+    /// Whether it lives. `None`: not known yet.
+    is_alive: Option<bool>,
+    /// Since when systemd is silent while the kernel shows nothing of the unit.
+    silent_since: Option<Time>,
+    /// A stop of a unit that ran without the lock is under way.
+    stops_stray: bool,
+    /// A process of the unit is, or was, where no stop reaches it.
+    strayed: bool,
+}
 
 /// The election of one service on this host. See the module `election` for the contract.
 ///
 /// An election is never written to disk. It can be cloned and serialized for the model check, which has to tell its states apart
 /// by everything that they hold, fields that are added later included.
 #[derive(Debug, Clone, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub struct Election {
     settings: Settings,
     memory: Memory,
     lock: LockView,
     back_off: BackOff,
     phase: Phase,
+    /// The state that an operator sees of the phase.
+    state: State,
+    /// From the claim to the end of a release.
+    tenure: Option<Tenure>,
+    /// The instance of the last tenure that has ended.
+    former: Option<Instance>,
     connected: bool,
     guard_up: bool,
-    unit_alive: Option<bool>,
-    /// Since when systemd is silent while the kernel shows nothing of the unit.
-    silent_since: Option<Time>,
-    /// A stop of a unit that ran without the lock is under way.
-    stopping_stray: bool,
-    pending_disarm: Option<PendingDisarm>,
+    unit: KnownUnit,
     standby_check: Option<Result<(), String>>,
     last_pass: Option<Time>,
     /// Why this host may not take part.
-    barred: Option<String>,
-    retiring: Option<String>,
-    errand: Option<Errand>,
-    rewording: Rewording,
-    /// The pause that was last taken back here. Only what operators are shown uses it.
-    #[serde(skip)]
-    taken_back: Option<TakenBack>,
-    /// A word of an operator that was given up before the store had it, until the operator is told. Only the text for him uses it.
-    #[serde(skip)]
-    unheard: Option<Errand>,
+    barred: Option<Bar>,
+    retiring: Option<Retirement>,
+    /// What an operator wants to be in the record of the lock, until the store has it. The next write of a holder says it, and another host
+    /// writes it into the record.
+    pending: Option<Wanted>,
+    rewrite: Rewrite,
     reads: Reads,
-    /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
-    wall_offset_ns: Option<i128>,
+    /// How far `CLOCK_REALTIME` was ahead of `CLOCK_BOOTTIME` at the last event.
+    wall_ahead: Option<Duration>,
     last_now: Time,
-    /// The last tenure has ended without a release, and its record ages. Only the text for operators uses it.
-    #[serde(skip)]
-    aging: bool,
     /// When the operator was last told of a record that is not believed.
     #[serde(skip)]
     told_of_oddity: Option<Time>,
-    /// The holder and the format of the record of a later format that the operator was told of, while the lock has it.
-    told_of_newer: Option<(Holder, u32)>,
     /// The hosts that a successor would have had to fence by the last record that was believed. None where no host is ever fenced.
     overwritten: Vec<NodeId>,
-    /// A process of the unit is, or was, where no stop reaches it.
-    strayed: bool,
     /// The tenure that was given up in the present call, if that is to be told. `None` between two calls.
     #[serde(skip)]
     gave_up: Option<Instance>,
+    /// What this host remembers goes to the disk at the end of the present call. `false` between two calls.
+    #[serde(skip)]
+    keeps: bool,
     /// The actions of the present call. Empty between two calls.
     #[serde(skip)]
     actions: Vec<Action>,
-}
-
-/// A tenure whose unit was proven dead while the guard was not there to forget its lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct PendingDisarm {
-    instance: Instance,
-    /// When SIGKILL was due in the lapse. A unit that was started after the proof gets no later time.
-    kill_at: Time,
-    /// The guard has closed the gate, which may have been open until then.
-    closed: bool,
 }
 
 /// How long this host waits before it claims again (back-off, K9).
@@ -125,6 +122,11 @@ struct Reads {
 }
 
 impl Reads {
+    /// Whatever is under way says nothing of what was written now.
+    fn anew(&mut self, now: Time) {
+        (self.pending, self.due) = (None, now);
+    }
+
     fn issue(&mut self) -> ReadId {
         self.last_id += 1;
         ReadId(self.last_id)
@@ -135,36 +137,37 @@ impl Election {
     /// An election that knows what the disk and the guard remember. With a remembered lease the unit may be running: call
     /// [`handle`](Self::handle) with [`Event::Timeout`] at once.
     #[must_use]
-    pub fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>, now: Time) -> Self {
+    pub fn new(
+        settings: Settings,
+        memory: Memory,
+        remembered: Option<Remembered>,
+        now: Time,
+    ) -> Self {
         let mut election = Self {
             lock: LockView::new(memory.longest_hold, memory.passing),
             settings,
             memory,
-            phase: Phase::Idle(Watch::Blind),
+            phase: Phase::Idle,
+            state: State::NoStore,
+            tenure: None,
+            former: None,
             connected: false,
             guard_up: false,
-            unit_alive: None,
-            silent_since: None,
-            stopping_stray: false,
-            pending_disarm: None,
+            unit: KnownUnit::default(),
             standby_check: None,
             last_pass: None,
             barred: None,
             retiring: None,
-            errand: None,
-            rewording: Rewording::default(),
-            taken_back: None,
-            unheard: None,
+            pending: None,
+            rewrite: Rewrite::default(),
             back_off: BackOff::default(),
             reads: Reads::default(),
-            wall_offset_ns: None,
+            wall_ahead: None,
             last_now: now,
-            aging: false,
             told_of_oddity: None,
-            told_of_newer: None,
             overwritten: Vec::new(),
-            strayed: false,
             gave_up: None,
+            keeps: false,
             actions: Vec::new(),
         };
         if let Some(remembered) = remembered {
@@ -178,25 +181,16 @@ impl Election {
     /// proof.
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
-        let highest_token = self.memory.token;
-        let (stopped, started) = (self.memory.stopped.clone(), self.memory.started);
+        let said = |memory: &Memory| (memory.token, memory.stopped.clone(), memory.started);
+        let before = said(&self.memory);
         self.notice_clock_jump(at);
         self.enforce(at.now);
         self.happened(at, event);
         self.hasten_late_stop(at.now);
         self.advance(at);
         self.tell_that_it_gave_up(at);
-        let heard = self.memory.stopped != stopped || self.memory.started != started;
-        let kept = self
-            .actions
-            .iter_mut()
-            .find_map(|action| if let Action::Persist(kept) = action { Some(kept) } else { None });
-        match kept {
-            Some(kept) => kept.clone_from(&self.memory),
-            None if heard || self.memory.token != highest_token => {
-                self.actions.push(Action::Persist(self.memory.clone()));
-            }
-            None => {}
+        if mem::take(&mut self.keeps) || said(&self.memory) != before {
+            self.actions.insert(0, Action::Persist(self.memory.clone()));
         }
         mem::take(&mut self.actions)
     }
@@ -206,14 +200,18 @@ impl Election {
     pub fn poll_timeout(&self) -> Option<Time> {
         let now = self.last_now;
         // What was due at `now` has been done, or waits for an event: only a time that lies ahead needs a timer.
-        let soonest = self.wake_ups(now).into_iter().filter(|span| !span.is_zero()).min()?;
+        let soonest = self
+            .wake_ups(now)
+            .into_iter()
+            .filter(|span| !span.is_zero())
+            .min()?;
         Some(now.plus(soonest.max(Duration::from_micros(200))))
     }
 
     /// The state of the service on this host.
     #[must_use]
     pub fn state(&self) -> State {
-        self.phase.state()
+        self.state
     }
 
     /// What has to be on disk.
@@ -231,16 +229,14 @@ impl Election {
     /// The lock's holder as far as it is known; empty = nobody.
     #[must_use]
     pub fn holder(&self) -> &str {
-        match self.lock.record() {
-            Some(record) => record.holder.as_str(),
-            None => "",
-        }
+        let record = self.lock.record();
+        record.map_or("", |record| record.holder.as_str())
     }
 
     /// The fencing token that the record of the lock's holder has; 0 if there is none.
     #[must_use]
     pub fn holder_token(&self) -> FencingToken {
-        let details = self.lock.record().and_then(|record| record.details.as_ref());
+        let details = self.lock.details();
         details.map(|details| details.token).unwrap_or_default()
     }
 
@@ -253,58 +249,57 @@ impl Election {
     /// The fencing token of this host's own tenure, else the highest one seen.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.tenure().map_or(self.memory.token, |tenure| tenure.token)
+        let own = self.tenure.as_ref();
+        own.map_or(self.memory.token, |tenure| tenure.token)
     }
 
     /// When this host's own lease ends. `None`: it has no tenure.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.tenure().map(Tenure::deadline)
+        self.tenure.as_ref().map(Tenure::deadline)
     }
 
-    fn tenure(&self) -> Option<&Tenure> {
-        match &self.phase {
-            Phase::Claiming(tenure)
-            | Phase::Confirming(tenure)
-            | Phase::Fencing(tenure)
-            | Phase::Starting(tenure, _)
-            | Phase::Active(tenure, _)
-            | Phase::Releasing(Release { tenure, .. }) => Some(tenure),
-            Phase::Idle(_) | Phase::Lapsing(_) | Phase::Retired => None,
-        }
+    fn alarm(&mut self, problem: Problem) {
+        self.actions.push(Action::Alarm(problem));
     }
 
-    fn tenure_mut(&mut self) -> Option<&mut Tenure> {
-        match &mut self.phase {
-            Phase::Claiming(tenure)
-            | Phase::Confirming(tenure)
-            | Phase::Fencing(tenure)
-            | Phase::Starting(tenure, _)
-            | Phase::Active(tenure, _)
-            | Phase::Releasing(Release { tenure, .. }) => Some(tenure),
-            Phase::Idle(_) | Phase::Lapsing(_) | Phase::Retired => None,
-        }
+    fn ask_guard(&mut self, request: GuardRequest) {
+        self.actions.push(Action::Guard(request));
     }
 
     fn release_under_way(&self) -> Option<&Release> {
-        if let Phase::Releasing(release) = &self.phase { Some(release) } else { None }
+        if let Phase::Releasing(release) = &self.phase {
+            Some(release)
+        } else {
+            None
+        }
     }
 
-    fn is_mine(&self, instance: Instance) -> bool {
-        self.tenure().is_some_and(|tenure| tenure.instance == instance)
+    fn release_step(&self) -> Option<ReleaseStep> {
+        Some(self.release_under_way()?.step)
+    }
+
+    /// The tenure that this answer is for, if it lasts.
+    fn own(&mut self, instance: Instance) -> Option<&mut Tenure> {
+        let tenure = self.tenure.as_mut();
+        tenure.filter(|tenure| tenure.instance == instance)
+    }
+
+    /// When this host may take the lock, and start the unit.
+    fn entitlement(&self) -> Option<Entitlement> {
+        let Settings {
+            key, node, timings, ..
+        } = &self.settings;
+        self.lock.claim(key, node, timings)
+    }
+
+    fn is_unit_dead(&self) -> bool {
+        self.unit.is_alive == Some(false) && !self.unit.stops_stray
     }
 
     /// Whether the guard may hold a deadline for a unit that may run.
     fn may_be_running(&self) -> bool {
-        match &self.phase {
-            Phase::Starting(..) | Phase::Active(..) => true,
-            Phase::Releasing(release) => release.step != ReleaseStep::Blanking,
-            Phase::Idle(_)
-            | Phase::Claiming(_)
-            | Phase::Confirming(_)
-            | Phase::Fencing(_)
-            | Phase::Lapsing(_)
-            | Phase::Retired => false,
-        }
+        let step = self.release_step();
+        step.is_some_and(|step| step != ReleaseStep::Blanking) || self.phase.is_open()
     }
 }

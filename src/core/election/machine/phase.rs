@@ -1,41 +1,32 @@
 //! The state machine of an election: its phases, the state that an operator sees of each, and the way from one to another.
 
-use std::mem;
+use std::mem::replace;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Election;
 use crate::election::event::{Action, Transition};
-use crate::election::state::{State, find_edge};
-use crate::election::stop_cause::{LapseCause, ReleaseCause};
-use crate::election::tenure::Tenure;
-use crate::election::waiting::{Cause, Why, rounded};
-use crate::types::{Instance, NodeId, Time};
+use crate::election::state::{State, is_edge};
+use crate::facts::{At, LapseCause, ReleaseCause};
+use crate::types::{Instance, Time};
+use crate::words;
 
-/// Whether a host that holds nothing knows the state of the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Watch {
-    /// The store has not shown the lock yet, or is not connected.
-    Blind,
-    /// The store is connected and has shown the lock.
-    Watching,
-}
-
+/// From `Claiming` to `Releasing` this host has a tenure.
 #[derive(Debug, Clone, Serialize)]
-pub(super) enum Phase {
+pub enum Phase {
     /// This host holds nothing.
-    Idle(Watch),
+    Idle,
     /// The claim, which is the first write of the lock, has not been answered yet.
-    Claiming(Tenure),
+    Claiming,
     /// This host has the lock, and waits until it may start the unit (confirming, K3).
-    Confirming(Tenure),
+    Confirming,
     /// Other hosts are being fenced.
-    Fencing(Tenure),
-    /// The guard arms the lease and the unit is started, step by step.
-    Starting(Tenure, StartStep),
+    Fencing,
+    /// The guard arms the lease, and then the unit is started.
+    Starting,
     /// The unit has run since this time.
-    Active(Tenure, Time),
+    Active(Time),
     /// The unit is stopped in good order.
     Releasing(Release),
     /// The unit is stopped because the lease is over.
@@ -44,39 +35,21 @@ pub(super) enum Phase {
     Retired,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum StartStep {
-    /// The guard is asked to arm the lease.
-    Arming,
-    /// The unit of `[fence] unfence` is started.
-    Unfencing,
-    /// The unit itself is started.
-    Starting,
-}
-
 /// A release (H5) under way.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Release {
-    pub(super) tenure: Tenure,
-    pub(super) step: ReleaseStep,
-    pub(super) cause: ReleaseCause,
-    pub(super) next: Option<NodeId>,
-    pub(super) stop_limit_at: Time,
+pub struct Release {
+    pub step: ReleaseStep,
+    pub cause: ReleaseCause,
+    pub stop_limit_at: Time,
     /// When the stop has to be proven, or the host goes down: `stop-limit` is over, and SIGKILL is sent. `None` before that, and
     /// where the host does not go down for an unproven stop.
-    pub(super) killed_by: Option<Time>,
+    pub killed_by: Option<Time>,
     /// The last alarm of this release has been raised.
-    pub(super) shouted: bool,
-}
-
-impl Release {
-    fn begin(tenure: Tenure, cause: ReleaseCause, next: Option<NodeId>, stop_limit_at: Time) -> Self {
-        Self { tenure, step: ReleaseStep::Closing, cause, next, stop_limit_at, killed_by: None, shouted: false }
-    }
+    pub shouted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum ReleaseStep {
+pub enum ReleaseStep {
     /// Step 1: the guard closes the gate.
     Closing,
     /// Steps 2 to 4: the units are stopped, and that is proven.
@@ -87,65 +60,55 @@ pub(super) enum ReleaseStep {
     Blanking,
 }
 
-/// A lapse (H4) under way: the lease is over, the unit has to die.
+/// A lapse (H4) under way: the lease is over, the unit has to die. The stop does not wait until the gate is closed: where the unit is
+/// dead before that, one that was started since is stopped as well. Then the guard forgets the lease, however late it is there for that.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Lapse {
-    pub(super) instance: Instance,
+pub struct Lapse {
+    pub instance: Instance,
     /// SIGKILL is sent from then on.
-    pub(super) kill_at: Time,
-    pub(super) stop_budget: Duration,
-    pub(super) kill_reserve: Duration,
-    pub(super) step: LapseStep,
+    pub kill_at: Time,
+    pub stop_budget: Duration,
+    pub kill_reserve: Duration,
+    /// The unit was proven dead.
+    pub dead: bool,
     /// The guard has closed the gate.
-    pub(super) closed: bool,
-    pub(super) unproven_at: Time,
-    pub(super) shouted: bool,
-    /// The place of its cause in [`STOP_KINDS`](crate::election::STOP_KINDS). Only what operators are shown uses it.
-    #[serde(skip)]
-    pub(super) kind: usize,
-}
-
-/// The steps are those of a release (H5), but the stop does not wait until the gate is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum LapseStep {
-    Stopping,
-    /// The unit was dead before the gate was known to be closed. A unit that was started since has to be stopped as well: when
-    /// the gate is closed, the step is `Stopping` again.
-    Dead,
-    /// The unit is dead behind a closed gate, and the guard is asked to forget the lease.
-    Disarming,
+    pub closed: bool,
+    pub unproven_at: Time,
+    pub shouted: bool,
 }
 
 impl Phase {
-    /// The state that an operator sees of this phase.
-    pub(super) fn state(&self) -> State {
-        match self {
-            Self::Idle(Watch::Blind) => State::NoStore,
-            Self::Idle(Watch::Watching) | Self::Claiming(_) => State::Standby,
-            Self::Confirming(_) => State::Confirming,
-            Self::Fencing(_) => State::Fencing,
-            Self::Starting(..) => State::Starting,
-            Self::Active(..) => State::Active,
-            Self::Releasing(_) => State::Releasing,
-            Self::Lapsing(_) => State::Lapsing,
-            Self::Retired => State::Retired,
-        }
+    /// Whether the gate may be open: the unit is being started, or runs.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Starting | Self::Active(_))
     }
 }
 
 impl Election {
-    /// The only way from one phase to another: `next` makes the new phase of the present one. Where it returns `None`, or the
-    /// table in `state` has no such change, that is a defect, and ends the daemon. A change that an operator sees is reported,
-    /// with its reason.
-    fn enter(&mut self, reason: &str, next: impl FnOnce(Phase) -> Option<Phase>) {
-        let from = self.phase.state();
-        self.phase = next(mem::replace(&mut self.phase, Phase::Retired))
-            .unwrap_or_else(|| unreachable!("no such way on from {from}: {reason}"));
-        let to = self.phase.state();
+    /// The only way from one phase to another. A change that the table in `state` does not have is a defect, and ends the daemon.
+    /// A change that an operator sees is reported, with its reason.
+    pub(super) fn enter(&mut self, phase: Phase, reason: &str) {
+        if matches!(phase, Phase::Idle | Phase::Lapsing(_) | Phase::Retired) {
+            let ended = self.tenure.take();
+            self.former = ended.map(|tenure| tenure.instance).or(self.former);
+        }
+        let to = match phase {
+            Phase::Idle if !self.connected || self.lock.seen().is_none() => State::NoStore,
+            Phase::Idle | Phase::Claiming => State::Standby,
+            Phase::Confirming => State::Confirming,
+            Phase::Fencing => State::Fencing,
+            Phase::Starting => State::Starting,
+            Phase::Active(_) => State::Active,
+            Phase::Releasing(_) => State::Releasing,
+            Phase::Lapsing(_) => State::Lapsing,
+            Phase::Retired => State::Retired,
+        };
+        let from = replace(&mut self.state, to);
+        self.phase = phase;
         if from == to {
             return;
         }
-        assert!(find_edge(from, to).is_some(), "no edge from {from} to {to}: {reason}");
+        assert!(is_edge(from, to), "no edge from {from} to {to}: {reason}");
         self.actions.push(Action::Report(Transition {
             from,
             to,
@@ -156,104 +119,53 @@ impl Election {
         }));
     }
 
-    /// A host that holds nothing is seen as standby, or as no-store.
-    pub(super) fn settle(&mut self, reason: &str) {
-        let watch = if self.connected && self.lock.seen().is_some() { Watch::Watching } else { Watch::Blind };
-        self.enter(reason, |_| Some(Phase::Idle(watch)));
-    }
-
     pub(super) fn become_idle(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Releasing(_) | Phase::Lapsing(_)) {
             // The standby check from before the unit ran here says nothing about now.
             self.standby_check = None;
         }
         self.reads.due = self.last_now;
-        self.settle(reason);
+        self.enter(Phase::Idle, reason);
     }
 
-    pub(super) fn become_claiming(&mut self, tenure: Tenure) {
-        self.enter("the lock is written", |phase| {
-            let Phase::Idle(_) = phase else { return None };
-            Some(Phase::Claiming(tenure))
-        });
-    }
-
-    pub(super) fn become_confirming(&mut self, instance: Instance, entitled_at: Time, why: &Why) {
-        let wait = self.last_now.until_waited(entitled_at);
-        let reason = if wait.is_zero() {
-            let dead = if why.cause == Cause::Free { "was shown dead" } else { "must be dead by now" };
-            format!("wrote the lock, and may start at once: the last holder's unit {dead}")
-        } else {
-            format!("wrote the lock, starts in {}: {why}", rounded(wait))
-        };
-        let silence = why.silence(self.last_now);
-        let reason = silence.into_iter().chain([reason]).collect::<Vec<_>>().join("; ");
-        self.actions.push(Action::Persist(self.memory.clone()));
+    /// The claim was won: the wait for the start begins (confirming, K3).
+    pub(super) fn become_confirming(&mut self) {
+        let Some(tenure) = &self.tenure else { return };
+        let (instance, inherited) = (tenure.instance, &tenure.claim.inherited);
+        let boot = |time: Time| At::new(time.boot);
+        let former = inherited.former.clone();
+        let former = former.map(|(name, heard)| (name, heard.map(boot)));
+        let (until, now) = (boot(inherited.entitled_at), boot(self.last_now));
+        let reason = words::entitlement(until, former.as_ref(), now);
+        self.keeps = true;
         self.actions.push(Action::Vet { instance });
-        self.enter(&reason, |phase| {
-            let Phase::Claiming(tenure) = phase else { return None };
-            Some(Phase::Confirming(tenure))
-        });
-    }
-
-    pub(super) fn become_fencing(&mut self, instance: Instance, hosts: Vec<NodeId>) {
-        let names: Vec<&str> = hosts.iter().map(NodeId::as_str).collect();
-        self.enter(&format!("entitled; fences {}", names.join(", ")), |phase| {
-            let Phase::Confirming(tenure) = phase else { return None };
-            Some(Phase::Fencing(tenure))
-        });
-        self.actions.push(Action::Fence { instance, hosts });
+        self.enter(Phase::Confirming, &reason);
     }
 
     pub(super) fn become_starting(&mut self, reason: &str) {
-        self.enter(reason, |phase| {
-            let (Phase::Confirming(mut tenure) | Phase::Fencing(mut tenure)) = phase else { return None };
-            tenure.unfenced.clear();
-            Some(Phase::Starting(tenure, StartStep::Arming))
-        });
+        if let Some(tenure) = &mut self.tenure {
+            tenure.claim.unfenced.clear();
+        }
+        self.enter(Phase::Starting, reason);
         self.arm();
     }
 
-    pub(super) fn become_active(&mut self, now: Time) {
-        let timings = self.settings.timings;
-        self.unit_alive = Some(true);
-        self.last_pass = Some(now);
-        self.enter("the unit runs", |phase| {
-            let Phase::Starting(mut tenure, StartStep::Starting) = phase else { return None };
-            tenure.settle(&timings);
-            Some(Phase::Active(tenure, now))
-        });
-    }
-
-    /// Begins a release (H5). No request is sent to anybody yet.
-    pub(super) fn become_releasing(&mut self, now: Time, cause: ReleaseCause, next: Option<NodeId>) {
-        let (reason, stop_limit_at) = (cause.to_string(), now.plus(self.settings.stop_limit));
-        self.enter(&reason, |phase| {
-            let (Phase::Starting(tenure, _) | Phase::Active(tenure, _)) = phase else { return None };
-            Some(Phase::Releasing(Release::begin(tenure, cause, next, stop_limit_at)))
-        });
+    pub(super) fn become_releasing(&mut self, now: Time, cause: ReleaseCause) {
+        let reason = cause.to_string();
+        let release = Release {
+            step: ReleaseStep::Closing,
+            cause,
+            stop_limit_at: now.plus(self.settings.stop_limit),
+            killed_by: None,
+            shouted: false,
+        };
+        self.enter(Phase::Releasing(release), &reason);
     }
 
     /// Begins a lapse (H4), and its stop.
     pub(super) fn become_lapsing(&mut self, lapse: Lapse, cause: &LapseCause) {
-        self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
-        self.aging = true;
-        self.enter(&cause.to_string(), |_| Some(Phase::Lapsing(lapse)));
-    }
-
-    pub(super) fn become_retired(&mut self, reason: &str) {
-        self.enter(reason, |_| Some(Phase::Retired));
-    }
-
-    /// Adoption (K8) of a lease under which the unit runs, or was being started.
-    pub(super) fn adopt_active(&mut self, tenure: Tenure, now: Time) {
-        self.enter("the guard remembers this host's lease", |_| Some(Phase::Active(tenure, now)));
-    }
-
-    /// Adoption (K8) of a lease that was being released.
-    pub(super) fn adopt_releasing(&mut self, tenure: Tenure, now: Time) {
-        let (cause, stop_limit_at) = (ReleaseCause::ClosedWhileAway, now.plus(self.settings.stop_limit));
-        let reason = cause.to_string();
-        self.enter(&reason, |_| Some(Phase::Releasing(Release::begin(tenure, cause, None, stop_limit_at))));
+        let kill_at = Some(lapse.kill_at);
+        self.actions.push(Action::Stop { kill_at });
+        self.enter(Phase::Lapsing(lapse), &cause.to_string());
     }
 }

@@ -1,0 +1,236 @@
+//! The cluster as one host knows it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{At, Bar, HostState, ServiceState, State, StoreState, Wait, Word};
+
+/// All that a host knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterState {
+    /// The host that says it.
+    pub node: String,
+    /// When, by its clock.
+    pub at: At,
+    /// The store, as this host sees it.
+    pub store: StoreState,
+    /// All hosts, this one included, by name.
+    pub hosts: Vec<KnownHost>,
+    /// All services, by name.
+    pub services: Vec<ServiceSummary>,
+    /// Why this is not all that there is.
+    pub missing: Vec<Missing>,
+}
+
+impl ClusterState {
+    /// The service of this name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&ServiceSummary> {
+        self.services.iter().find(|service| service.service == name)
+    }
+
+    /// The host of this name.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<&KnownHost> {
+        self.hosts.iter().find(|host| host.state.node == name)
+    }
+
+    /// What the host that says it says of the service itself.
+    #[must_use]
+    pub fn here<'a>(&self, service: &'a ServiceSummary) -> Option<&'a ServiceState> {
+        let here = service.hosts.iter().find(|host| host.host == self.node);
+        here.and_then(|host| host.state.as_ref())
+    }
+
+    /// The hosts that do not hold the lock of the service.
+    pub fn others<'a>(&self, service: &'a ServiceSummary) -> impl Iterator<Item = &'a Candidate> {
+        let all = service.hosts.iter();
+        all.filter(|host| Some(&host.host) != service.holder.as_ref())
+    }
+}
+
+/// A host, as another one or itself knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KnownHost {
+    /// What it has last said of itself.
+    #[serde(flatten)]
+    pub state: HostState,
+    /// Whether it is alive.
+    pub presence: Presence,
+    /// When its last report was seen to change, where the time in which the store did not answer is not counted as its silence. Of a
+    /// report that was found and has not changed since: when it was written, if both hosts' clocks seem to go alike. `None`: not known.
+    pub heard: Option<At>,
+    /// When its last report was seen to change. `None`: it was not.
+    pub reported: Option<At>,
+    /// When this host has found its report for the first time.
+    pub found: Option<At>,
+    /// What it says of its services, by their names. What is known of each service has it as well.
+    #[serde(skip)]
+    pub services: BTreeMap<String, ServiceState>,
+}
+
+impl KnownHost {
+    /// The name of the host.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.state.node
+    }
+
+    /// Whether it says that it holds the lock of `service`.
+    #[must_use]
+    pub fn holds(&self, service: &str) -> bool {
+        self.services
+            .get(service)
+            .is_some_and(ServiceState::is_held)
+    }
+}
+
+/// What is known of whether a host is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Presence {
+    /// It reports.
+    Up,
+    /// Its report was found a moment ago, and it is too early to say.
+    #[default]
+    Unknown,
+    /// It has not reported for a while, so that what it has reported is not so any more.
+    Silent,
+}
+
+/// One service, in the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceSummary {
+    /// Its name.
+    pub service: String,
+    /// The unit; empty = nobody has said it.
+    pub unit: String,
+    /// What is done about it.
+    pub activity: Activity,
+    /// The host that holds the lock. `None`: nobody, or not known.
+    pub holder: Option<String>,
+    /// Since when it is so.
+    pub since: Option<At>,
+    /// When the holder's lease ends if it does not renew, as far as this host knows.
+    pub lease_until: Option<At>,
+    /// The fencing token of the holder.
+    pub token: Option<u64>,
+    /// What another host, which has the lock, waits for before it starts the unit.
+    pub wait: Option<Wait<At>>,
+    /// The operator's word that keeps it stopped.
+    pub stopped: Option<Word>,
+    /// The operator's word for a long lease.
+    pub paused: Option<Word>,
+    /// When the holder has last said what its unit does, where that was before the store was away, so that nobody knows what has become of
+    /// it since.
+    pub said: Option<At>,
+    /// All hosts that have it, or could.
+    pub hosts: Vec<Candidate>,
+}
+
+/// What is done about a service in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activity {
+    /// The holder's unit runs.
+    Running,
+    /// The same, under a long lease that an operator asked for.
+    Paused,
+    /// The holder is about to start the unit.
+    Starting,
+    /// The holder stops the unit.
+    Stopping,
+    /// A host holds the lock, and has not said what its unit does.
+    Held,
+    /// A host holds the lock, and has not renewed it for two intervals, or nobody can see whether it does.
+    Silent,
+    /// The host whose record the lock has does not run the unit any more, and the record has to age.
+    Lapsed,
+    /// An operator keeps it stopped everywhere.
+    Stopped,
+    /// Nobody holds the lock.
+    NoHolder,
+    /// Nobody takes part in its election: each host that has it only observes it.
+    Observed,
+    /// Its file is broken on this host, and no host is known to run it.
+    Broken,
+    /// The store does not answer this host, and no host has said anything of it.
+    #[default]
+    Unknown,
+}
+
+impl Activity {
+    /// Whether the unit runs.
+    #[must_use]
+    pub const fn runs(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
+}
+
+/// A host, as far as one service is concerned.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Candidate {
+    /// Its name.
+    pub host: String,
+    /// Why it would not take the lock. `None`: it would if that were free, or holds it.
+    pub not_taking: Option<NotTaking>,
+    /// Whether that rests on a report that is not known to be fresh, or old, as in the first moments after this putexd was started.
+    pub uncertain: bool,
+    /// The host whose settings differ from its own although they must agree. It takes the lock all the same.
+    pub differs_from: Option<String>,
+    /// What it says of the service. `None`: it has no such service, or nothing is known.
+    pub state: Option<ServiceState>,
+}
+
+impl Candidate {
+    /// Whether it would take the lock if that were free, or holds it.
+    #[must_use]
+    pub fn is_eligible(&self) -> bool {
+        self.not_taking.is_none()
+    }
+
+    /// The state of its election.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        self.state.as_ref()?.state
+    }
+}
+
+/// Why a host would not take a lock, as far as another one knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NotTaking {
+    /// It is drained.
+    Drained(Word),
+    /// It has not been heard of since this putexd was started, or nothing is, because the store does not answer this host.
+    Unheard,
+    /// It has not reported since then.
+    Silent(At),
+    /// It has no such service.
+    NoService,
+    /// It has this other key for it.
+    OtherKey(String),
+    /// It says so itself.
+    Barred(Bar),
+}
+
+/// Why a host does not know all that there is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Missing {
+    /// The store is away.
+    StoreAway(String),
+    /// The store refuses what is beside the locks, with this error.
+    Refused(String),
+    /// The store is not fit for it, for this reason.
+    Unfit(String),
+    /// The reports are larger together than what is kept of them.
+    TooMuch,
+    /// The reports of these hosts have no valid seal.
+    Unsealed(Vec<String>),
+}

@@ -1,0 +1,91 @@
+//! What operators have asked for.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::NodeId;
+use crate::types::printable::{short, short_text};
+
+/// What an operator has asked for, and for how long. The records of locks have it, too.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Word {
+    /// Who asked: the user and the host, as in `root@h1`.
+    #[serde(deserialize_with = "short_text")]
+    pub by: String,
+    /// Why; empty = nothing was said.
+    #[serde(deserialize_with = "short_text")]
+    pub reason: String,
+    /// When it was asked for, in seconds since 1970, and later than every word that was taken back before. It tells one word from
+    /// another, and no wait is counted from it.
+    pub at: u64,
+    /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
+    pub until: Option<u64>,
+}
+
+/// The reason for the drain of a host from which the package is removed, as `packaging/usr/libexec/putexd/package-step` gives it.
+pub const REMOVED: &str = "the package putexd is removed";
+
+impl Word {
+    /// A word as a record can have it: texts that are too long are shortened, and what cannot be printed is left out.
+    #[must_use]
+    pub fn new(by: &str, reason: &str, at: u64, until: Option<u64>) -> Self {
+        Self {
+            by: short(by),
+            reason: short(reason),
+            at,
+            until,
+        }
+    }
+
+    /// Whether the word is not over yet, by a clock that shows `wall` since 1970.
+    #[must_use]
+    pub fn holds(&self, wall: Duration) -> bool {
+        self.until
+            .is_none_or(|until| wall < Duration::from_secs(until))
+    }
+}
+
+/// What an operator asks of the tenure that holds the lock (orders, H7). Any host writes it into the record of that tenure, and no
+/// other tenure heeds it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Order {
+    /// What the holder is to do.
+    pub what: Asked,
+    /// Who asks for it, and why. The end of a pause is its `until`.
+    pub word: Word,
+}
+
+/// What a holder is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asked {
+    /// To let the lock go, so that this node takes over, or any if there is none.
+    StepDown(Option<NodeId>),
+    /// To keep its lease for a long time.
+    Pause,
+    /// To end a pause.
+    Resume,
+}
+
+/// An order is heeded for so long, by the clock of each host: after that the operator has given up, and a holder that was cut off
+/// must not surprise him.
+const ORDER_LIFE: Duration = Duration::from_secs(600);
+
+impl Order {
+    /// Whether the order is to be heeded, by a clock that shows `wall` since 1970.
+    #[must_use]
+    pub fn holds(&self, wall: Duration) -> bool {
+        self.word.at.abs_diff(wall.as_secs()) <= ORDER_LIFE.as_secs()
+    }
+}
+
+/// What a holder has not done, and why not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Refused {
+    /// The `at` of the order.
+    pub at: u64,
+    /// What to do instead, and why it was not done.
+    #[serde(deserialize_with = "short_text")]
+    pub reason: String,
+}

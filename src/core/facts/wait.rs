@@ -1,0 +1,155 @@
+//! What a service waits for on a host, and why.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{At, ReleaseCause};
+use crate::types::{OnStopFailure, Time};
+
+/// When something was last heard of a holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heard<P = Time> {
+    /// The record was seen to change at this time.
+    Renewed(P),
+    /// The record was found at this time by a host that had not watched the lock, and was not seen to change since.
+    Found(P),
+}
+
+/// What a service waits for on this host. It has points in time and not spans, so that the rest is computed when the text is
+/// made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "for", rename_all = "kebab-case")]
+pub enum Wait<P = Time> {
+    /// Until this host may start the unit.
+    Entitlement {
+        /// When it may start.
+        until: P,
+        /// The former holder whose unit may live until then, and when something was last heard of it. `None`: nothing shows that the last
+        /// holder's unit is dead, whoever that was.
+        former: Option<(String, Heard<P>)>,
+    },
+    /// For other hosts to be fenced.
+    Fencing {
+        /// The names of these hosts.
+        hosts: Vec<String>,
+    },
+    /// For a renewal: the unit runs, and the store has taken none for longer than one takes.
+    Renewal {
+        /// When the last won renewal was sent.
+        since: P,
+        /// When the unit is stopped unless a renewal is won.
+        deadline: P,
+    },
+    /// For the proof that the unit is dead.
+    Proof {
+        /// Why the lock is let go. `None`: the lease is over.
+        cause: Option<ReleaseCause>,
+        /// When the stop should be proven.
+        until: P,
+        /// What happens if it is not proven by then.
+        on_stop_failure: OnStopFailure,
+    },
+    /// For the store to answer.
+    Store {
+        /// Who held the lock by the last record that was seen, and when something was last heard of that holder.
+        holder: Option<(String, Heard<P>)>,
+    },
+    /// For the holder to let the lock go, or to fall silent.
+    Holder {
+        /// The holder's name.
+        holder: String,
+        /// Whether it may run the unit. Else it has only claimed the lock, and waits itself before it starts the unit.
+        runs: bool,
+        /// When something was last heard of the holder.
+        heard: Heard<P>,
+        /// When this host may take the lock. `None`: it does not contend.
+        take_at: Option<P>,
+    },
+    /// For news of who holds the lock: the last record seen is this host's own, and nothing runs under it any more.
+    OwnRecord {
+        /// Whether this host may have run the unit under it.
+        runs: bool,
+        /// When this host may take the lock. `None`: it does not contend.
+        take_at: Option<P>,
+    },
+    /// For another service to stop here, which has the same unit or the same lock.
+    Other {
+        /// Its name, and those of others like it.
+        services: Vec<String>,
+    },
+}
+
+impl<P: Copy> Wait<P> {
+    /// The same with other points in time.
+    #[must_use]
+    pub fn map<Q>(&self, time: impl Fn(P) -> Q) -> Wait<Q> {
+        match self.clone() {
+            Self::Entitlement { until, former } => Wait::Entitlement {
+                until: time(until),
+                former: former.map(|(name, heard)| (name, heard.map(time))),
+            },
+            Self::Fencing { hosts } => Wait::Fencing { hosts },
+            Self::Renewal { since, deadline } => Wait::Renewal {
+                since: time(since),
+                deadline: time(deadline),
+            },
+            Self::Proof {
+                cause,
+                until,
+                on_stop_failure,
+            } => Wait::Proof {
+                cause,
+                until: time(until),
+                on_stop_failure,
+            },
+            Self::Store { holder } => Wait::Store {
+                holder: holder.map(|(name, heard)| (name, heard.map(time))),
+            },
+            Self::Holder {
+                holder,
+                runs,
+                heard,
+                take_at,
+            } => Wait::Holder {
+                holder,
+                runs,
+                heard: heard.map(&time),
+                take_at: take_at.map(time),
+            },
+            Self::OwnRecord { runs, take_at } => Wait::OwnRecord {
+                runs,
+                take_at: take_at.map(time),
+            },
+            Self::Other { services } => Wait::Other { services },
+        }
+    }
+}
+
+impl Wait {
+    /// The same by the wall clock, which is `ahead` of `CLOCK_BOOTTIME`.
+    #[must_use]
+    pub fn at(&self, ahead: Duration) -> Wait<At> {
+        self.map(|time| At::of(time, ahead))
+    }
+}
+
+impl<P: Copy> Heard<P> {
+    /// When that was.
+    #[must_use]
+    pub fn at(self) -> P {
+        match self {
+            Self::Renewed(at) | Self::Found(at) => at,
+        }
+    }
+
+    /// The same with another point in time.
+    #[must_use]
+    pub fn map<Q>(self, time: impl Fn(P) -> Q) -> Heard<Q> {
+        match self {
+            Self::Renewed(at) => Heard::Renewed(time(at)),
+            Self::Found(at) => Heard::Found(time(at)),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+use std::time::Duration;
+
+use super::host::{clock, of_part, unread};
+use super::*;
+use crate::config::ServiceSettings;
+use crate::ctl::fixture::{assert_described, small, state};
+use crate::election::Timings;
+use crate::facts::{Bar, ClusterState};
+use crate::systemd::{ActiveState, UnitState};
+use crate::types::{DAEMON_UNIT, Key, OnStopFailure, ServiceName, UnitName};
+
+/// The texts of this level that a look adds.
+fn found(level: Weight, look: impl FnOnce(&mut Diagnosis)) -> Vec<String> {
+    let mut report = Diagnosis::default();
+    look(&mut report);
+    assert_described("doctor", &report);
+    let lines = report.lines.into_iter().filter(|line| line.level == level);
+    lines.map(|line| line.text).collect()
+}
+
+#[test]
+fn facts_come_first_and_then_what_is_wrong() {
+    let mut report = Diagnosis::default();
+    report.warn("look at it: it is odd");
+    report.fact("nats, 3 of 3 replicas");
+    report.wrong("do this: it is\nwrong");
+    assert!(report.is_wrong());
+    assert_eq!(
+        report.screen(None).text(),
+        "  nats, 3 of 3 replicas\n× do this: it is wrong\n! look at it: it is odd\n"
+    );
+}
+
+fn service(name: &str, failures: u32) -> ServiceSettings {
+    let unit = UnitName::new("x.service").expect("a unit");
+    let name = ServiceName::new(name).expect("a name");
+    let key = Key::new(name.as_str()).expect("a key");
+    let timings = Timings::new(Duration::from_secs(3), failures, 2);
+    ServiceSettings::without_file(
+        name,
+        (unit, Vec::new()),
+        key,
+        Some(timings),
+        OnStopFailure::Alert,
+    )
+}
+
+/// With two hundred services nobody reads two hundred lines.
+#[test]
+fn what_is_alike_for_many_services_is_one_line() {
+    let names: Vec<String> = (0..203).map(|number| format!("app-{number:03}")).collect();
+    let all = names.into_iter().map(|name| (name, "no fencing"));
+    let other = ("db".to_owned(), "it fails");
+    assert_eq!(
+        found(Weight::Warning, |report| report.warn_of(all.chain([other]))),
+        [
+            "app-000, app-001, app-002, app-003, app-004, app-005 and 197 more: no fencing",
+            "db: it fails"
+        ]
+    );
+}
+
+#[test]
+fn a_clock_that_may_be_wrong_is_found() {
+    let wrong = |source| found(Weight::Wrong, |report| clock(source, report));
+    assert!(wrong("tsc").is_empty() && wrong("").is_empty());
+    assert!(wrong("refined-jiffies")[0].starts_with("give this host a hardware clock"));
+}
+
+#[test]
+fn each_fault_of_a_part_has_its_remedy() {
+    let state = |load_state: &str, active_state| UnitState {
+        load_state: load_state.to_owned(),
+        active_state,
+        ..UnitState::default()
+    };
+    let at_boot = |at_boot, name, state: &UnitState, program: &str| {
+        of_part(name, state, at_boot, Some(program.into()))
+    };
+    let of = |name, state: &UnitState, program: &str| at_boot(true, name, state, program);
+    let good = state("loaded", ActiveState::Active);
+    assert_eq!(
+        of(DAEMON_UNIT, &good, "/usr/bin/putexd"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        of(DAEMON_UNIT, &state("not-found", ActiveState::Inactive), ""),
+        ["install putexd's package, or unmask the unit: putexd.service is not-found"]
+    );
+    assert_eq!(
+        at_boot(
+            false,
+            DAEMON_UNIT,
+            &state("loaded", ActiveState::Failed),
+            ""
+        ),
+        [
+            "run \"systemctl start putexd.service\": it is failed",
+            "run \"systemctl enable putexd.service\": it is not started at the next boot",
+        ]
+    );
+    let guard = of(
+        "putex-guard.service",
+        &good,
+        "/usr/bin/putex-guard (deleted)",
+    );
+    assert!(
+        guard.len() == 1
+            && guard[0].starts_with(
+                "run \"putexctl drain\" and then \"putexctl undrain\": the program of putex-guard"
+            ),
+        "{guard:?}"
+    );
+    let daemon = of(DAEMON_UNIT, &good, "/usr/bin/putexd (deleted)");
+    assert!(
+        daemon[0].starts_with("run \"systemctl restart putexd.service\""),
+        "{daemon:?}"
+    );
+}
+
+#[test]
+fn files_that_were_not_read_are_found() {
+    let mut cluster = small();
+    let files = |names: &[&str]| -> Vec<ServiceSettings> {
+        names.iter().map(|name| service(name, 3)).collect()
+    };
+    let all = files(&["db", "mail", "web"]);
+    for file in &all {
+        state(&mut cluster, "h1", file.name.as_str()).settings = file.agreement();
+    }
+    let wrong = |files: &[ServiceSettings], cluster: &ClusterState| {
+        found(Weight::Wrong, |report| unread(files, cluster, report))
+    };
+    assert_eq!(wrong(&all, &cluster), Vec::<String>::new());
+    let unread = wrong(&files(&["cache", "db", "mail"]), &cluster);
+    assert!(
+        unread[0].contains("files of cache, web as they are"),
+        "{unread:?}"
+    );
+    state(&mut cluster, "h1", "mail").settings = "0bad".to_owned();
+    let changed = wrong(&all, &cluster);
+    assert!(
+        changed[0].contains("files of mail as they are"),
+        "{changed:?}"
+    );
+    // A file that cannot be read is told of elsewhere.
+    let error = "web.toml".to_owned();
+    let web = state(&mut cluster, "h1", "web");
+    (web.state, web.bar) = (None, Some(Bar::Broken { error }));
+    let left = wrong(&files(&["db", "mail"]), &cluster);
+    assert!(left[0].contains("files of mail as"), "{left:?}");
+}

@@ -1,0 +1,180 @@
+//! Words, times, names and colours that several screens have alike.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::output::{Failure, Style};
+use crate::facts::{Activity, At, Candidate, ClusterState, ServiceSummary, Word, name};
+use crate::types::first_named;
+use crate::words;
+
+/// How many names are told one by one.
+pub(super) const NAMED: usize = 4;
+
+/// How an activity is shown.
+pub(super) const fn style_of(activity: Activity) -> Style {
+    match activity {
+        Activity::Running => Style::Good,
+        Activity::Starting
+        | Activity::Stopping
+        | Activity::Stopped
+        | Activity::Paused
+        | Activity::Held
+        | Activity::Observed => Style::Notable,
+        Activity::Silent
+        | Activity::Lapsed
+        | Activity::NoHolder
+        | Activity::Broken
+        | Activity::Unknown => Style::Bad,
+    }
+}
+
+/// How a service stands, in a few words.
+pub(super) fn standing(service: &ServiceSummary) -> String {
+    let activity = name(&service.activity);
+    match &service.holder {
+        Some(holder) => format!("{activity} on {holder}"),
+        None => activity,
+    }
+}
+
+/// A time in seconds since 1970, in the time zone of this host.
+fn zoned(seconds: u64, form: &str) -> String {
+    let seconds = seconds.try_into().unwrap_or(i64::MAX);
+    // The screens of the tests are the same everywhere.
+    let zone = if cfg!(test) {
+        TimeZone::UTC
+    } else {
+        TimeZone::system()
+    };
+    let time = Timestamp::from_second(seconds).unwrap_or_default();
+    time.to_zoned(zone).strftime(form).to_string()
+}
+
+/// A time in seconds since 1970, as `2026-11-22 07:49:47`.
+pub(super) fn local(seconds: u64) -> String {
+    zoned(seconds, "%F %T")
+}
+
+/// The same as systemctl shows it, as `Sun 2026-11-22 07:49:47 UTC`.
+pub(super) fn date(at: At) -> String {
+    zoned(at.0 / 1000, "%a %F %T %Z")
+}
+
+/// What an operator has asked for: by whom, until when and why.
+pub(super) fn asked(word: &Word, what: &str) -> String {
+    let until = word
+        .until
+        .map(|until| format!("{what} until {}", local(until)));
+    words::asked(word, until.as_deref().unwrap_or(what))
+}
+
+/// What is said of hosts or services, each with the names of those of which the same is said, in the order in which they come.
+pub(super) fn grouped<T: PartialEq>(
+    all: impl IntoIterator<Item = (String, T)>,
+) -> Vec<(T, Vec<String>)> {
+    let mut groups: Vec<(T, Vec<String>)> = Vec::new();
+    for (name, text) in all {
+        match groups.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, names)) if names.contains(&name) => {}
+            Some((_, names)) => names.push(name),
+            None => groups.push((text, vec![name])),
+        }
+    }
+    groups
+}
+
+/// Why hosts would not take a service. Those with the same reason are told of together.
+pub(super) fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -> String {
+    let why = |host: &Candidate| {
+        let why = words::not_taking(host.not_taking.as_ref()?, now);
+        Some((host.host.clone(), why))
+    };
+    let told = |(why, hosts): (String, Vec<String>)| match &hosts[..] {
+        [host] => format!("{host} {why}"),
+        _ => format!("each of {} {why}", first_named(&hosts, NAMED)),
+    };
+    let all: Vec<String> = grouped(hosts.filter_map(why))
+        .into_iter()
+        .map(told)
+        .collect();
+    if all.is_empty() {
+        "there is no other host".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
+/// Whether the service is one of those named; without names all are.
+pub(super) fn is_named(names: &[String], service: &str) -> bool {
+    names.is_empty() || names.iter().any(|name| fits(name, service))
+}
+
+fn fits(name: &str, service: &str) -> bool {
+    matches(name.as_bytes(), service.as_bytes())
+}
+
+/// Whether `text` fits the pattern, in which `*` is any text and `?` any character. Names are ASCII.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern, text) {
+        ([b'*', rest @ ..], _) => (0..=text.len()).any(|from| matches(rest, &text[from..])),
+        ([one, rest @ ..], [other, more @ ..]) => {
+            (*one == b'?' || one == other) && matches(rest, more)
+        }
+        (rest, text) => rest.is_empty() && text.is_empty(),
+    }
+}
+
+/// An error for the first name that no service has.
+pub(super) fn known(names: &[String], cluster: &ClusterState) -> Result<(), Failure> {
+    let services = &cluster.services;
+    let is_unknown = |name: &&String| !services.iter().any(|one| fits(name, &one.service));
+    match names.iter().find(is_unknown) {
+        None => Ok(()),
+        Some(name) => Err(unknown(name)),
+    }
+}
+
+/// The error for a name that no service has.
+pub(super) fn unknown(name: &str) -> Failure {
+    Failure::refused(format!(
+        "no service is called {name}: \"putexctl status --all\" shows all names"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::small;
+    use super::*;
+
+    #[test]
+    fn patterns_pick_services() {
+        for (pattern, name, fits) in [
+            ("db", "db", true),
+            ("db", "dbx", false),
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("a?c", "abc", true),
+            ("*-1*", "app-210-11", true),
+            ("**x", "yyx", true),
+        ] {
+            assert_eq!(
+                matches(pattern.as_bytes(), name.as_bytes()),
+                fits,
+                "{pattern} {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_service_has_is_refused() {
+        let known = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            known(&names, &small())
+        };
+        assert!(known(&[]).is_ok() && known(&["w*", "db"]).is_ok());
+        let refused = known(&["db", "dbb"]).expect_err("no such");
+        assert!(refused.message.starts_with("no service is called dbb"));
+    }
+}

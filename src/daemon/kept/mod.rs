@@ -1,0 +1,81 @@
+//! Small files that outlive the daemon.
+//!
+//! | module | what it keeps |
+//! | --- | --- |
+//! | [`memory`] | what was seen of the lock of each service, and where the lock of each unit was |
+//! | [`writer`] | writes files in the background, the newest content of each |
+//! | [`in_force`] | the settings in force, for the next putexd |
+//! | [`at_boot`] | what is bound, for a boot in which the files cannot be read |
+//! | [`drop_ins`] | drop-ins that bind units to their leases where systemd gets none from the generator |
+
+pub(super) mod at_boot;
+pub(super) mod drop_ins;
+pub(super) mod in_force;
+pub(super) mod memory;
+pub(super) mod writer;
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The mode of files that only root may read.
+const PRIVATE: u32 = 0o600;
+
+/// What a file of JSON says. `None`: there is no file.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same where the loss of the file does no harm: one that is not understood is as one that is not there.
+pub(super) fn read_or_ignore<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let read = read(path).inspect_err(|error| {
+        tracing::warn!("failed to read {}: {error}, ignoring", path.display());
+    });
+    read.ok().flatten()
+}
+
+/// The content of a file of JSON.
+pub(super) fn render(content: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec_pretty(content).expect("it has no map with keys other than text")
+}
+
+/// Replaces a file atomically, and returns when a power loss cannot undo that. Only one writer of a file at a time may call
+/// it.
+fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let written = File::create(&new).and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(content)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        // A half-written file would take space that is needed elsewhere.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    sync_folder(path)
+}
+
+/// Removes a file, if it is there, and returns when a power loss cannot bring it back.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => sync_folder(path),
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    match File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all() {
+        // Not every file system supports fsync of directories.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,334 @@
+//! The alarms that stand, of the host and of all its services.
+//!
+//! Each change goes to the journal and the file for the next putexd. Status and report read what stands. There is at most
+//! one alarm of each kind about a service, so that the list is bounded.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::kept;
+use crate::facts::alarm::{Alarm, AlarmKind, Problem, known};
+use crate::host::clock;
+use crate::journal::{self, LockFields};
+use crate::task::lock;
+use crate::types::format::Format;
+use crate::types::{ServiceName, UnitName};
+
+/// The file of the alarms whose cause was a moment: nothing would raise them again, and an operator has an hour to see them, whether
+/// putexd is restarted meanwhile or not. No service's file can have this name.
+const FILE: &str = "+alarms.json";
+/// The most alarms in it; the oldest are left out.
+const KEPT_LIMIT: usize = 1024;
+
+/// The registry. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Alarms(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    standing: Mutex<Standing>,
+    /// Whether alarms of a moment are others than those in the file.
+    is_unsaved: AtomicBool,
+}
+
+/// What stands, by what it is about and its kind.
+type Standing = BTreeMap<(Option<ServiceName>, AlarmKind), Alarm>;
+
+#[derive(Serialize, Deserialize)]
+struct KeptAlarms {
+    #[serde(default)]
+    format: Format,
+    #[serde(deserialize_with = "known")]
+    alarms: Vec<Alarm>,
+}
+
+/// The path of the file.
+pub(crate) fn path(directory: &Path) -> PathBuf {
+    directory.join(FILE)
+}
+
+impl Alarms {
+    /// With what a former putexd has kept in `directory`. Losing the file loses what it says, and nothing else.
+    pub(crate) fn read(directory: &Path) -> Self {
+        let kept = kept::read_or_ignore::<KeptAlarms>(&path(directory));
+        let kept = kept.into_iter().flat_map(|kept| kept.alarms);
+        let standing = kept.map(|alarm| ((alarm.about.clone(), alarm.kind()), alarm));
+        Self(Arc::new(Shared {
+            standing: Mutex::new(standing.collect()),
+            ..Shared::default()
+        }))
+    }
+
+    /// Raises an alarm about the host as a whole. It takes the time of this machine, so that a service, which may run on a simulated
+    /// host, must not call it.
+    pub(crate) fn raise(&self, problem: Problem) {
+        let alarm = Alarm::new(None, problem, clock::wall().as_secs());
+        self.add(alarm, Some(LockFields::default()));
+    }
+
+    /// Has the alarm of this kind about the host as a whole stand, or not.
+    pub(crate) fn set(&self, kind: AlarmKind, problem: Option<Problem>) {
+        match problem {
+            Some(problem) => self.raise(problem),
+            None => self.clear(kind),
+        }
+    }
+
+    /// Ends an alarm about the host as a whole, if it stands.
+    pub(crate) fn clear(&self, kind: AlarmKind) {
+        self.remove(None, None, kind);
+    }
+
+    /// Has the alarm stand. One that stood keeps its beginning, unless its cause is a moment. `entry`: the lock as the journal is told
+    /// of it; nothing where it has been told otherwise.
+    fn add(&self, mut alarm: Alarm, entry: Option<LockFields<'_>>) {
+        let key = (alarm.about.clone(), alarm.kind());
+        let mut standing = self.standing();
+        let former = standing.remove(&key);
+        let is_same = former
+            .as_ref()
+            .is_some_and(|former| former.problem == alarm.problem);
+        if alarm.until.is_none()
+            && let Some(former) = former
+        {
+            alarm.since = former.since;
+        }
+        standing.insert(key, alarm.clone());
+        drop(standing);
+        if alarm.until.is_some() {
+            self.0.is_unsaved.store(true, Relaxed);
+        } else if is_same {
+            return;
+        }
+        if let Some(lock) = entry {
+            journal::alarm(&alarm, lock);
+        }
+    }
+
+    fn remove(&self, about: Option<&ServiceName>, unit: Option<&UnitName>, kind: AlarmKind) {
+        let alarm = self.standing().remove(&(about.cloned(), kind));
+        if let Some(alarm) = alarm {
+            journal::over(&alarm, unit);
+            if alarm.until.is_some() {
+                self.0.is_unsaved.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// The alarms about `about`, `now` in seconds since 1970.
+    pub(crate) fn of(&self, about: Option<&ServiceName>, now: u64) -> Vec<Alarm> {
+        let about = about.cloned();
+        let standing = self.standing();
+        let of_it = standing
+            .range((about.clone(), AlarmKind::ALL[0])..)
+            .take_while(|((of, _), _)| *of == about);
+        of_it
+            .map(|(_, alarm)| alarm)
+            .filter(|alarm| alarm.is_shown(now))
+            .cloned()
+            .collect()
+    }
+
+    /// Those about the host as a whole.
+    pub(crate) fn of_host(&self) -> Vec<Alarm> {
+        self.of(None, clock::wall().as_secs())
+    }
+
+    /// Whether an alarm of this kind stands about the host as a whole.
+    pub(crate) fn stands(&self, kind: AlarmKind) -> bool {
+        self.standing().contains_key(&(None, kind))
+    }
+
+    /// The kinds of all that stand, each as often as it does.
+    pub(crate) fn kinds(&self) -> Vec<AlarmKind> {
+        let now = clock::wall().as_secs();
+        let standing = self.standing();
+        let shown = standing.values().filter(|alarm| alarm.is_shown(now));
+        shown.map(Alarm::kind).collect()
+    }
+
+    /// The content of the file, if it is another one than before, `now` in seconds since 1970.
+    pub(crate) fn changed(&self, now: u64) -> Option<Vec<u8>> {
+        let mut standing = self.standing();
+        standing.retain(|_, alarm| alarm.is_shown(now));
+        if !self.0.is_unsaved.swap(false, Relaxed) {
+            return None;
+        }
+        let mut alarms: Vec<Alarm> = standing
+            .values()
+            .filter(|alarm| alarm.until.is_some())
+            .cloned()
+            .collect();
+        alarms.sort_by_key(|alarm| std::cmp::Reverse(alarm.since));
+        alarms.truncate(KEPT_LIMIT);
+        Some(kept::render(&KeptAlarms {
+            format: Format,
+            alarms,
+        }))
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        lock(&self.0.standing)
+    }
+}
+
+/// The alarms of one service. Those whose cause lasts end with it.
+#[derive(Debug)]
+pub(crate) struct AlarmsOf {
+    alarms: Alarms,
+    service: ServiceName,
+    unit: UnitName,
+}
+
+impl AlarmsOf {
+    pub(crate) fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
+        Self {
+            alarms: alarms.clone(),
+            service: service.clone(),
+            unit: unit.clone(),
+        }
+    }
+
+    /// Raises an alarm, `now` in seconds since 1970, and returns it. `lock`: what the journal is told of the lock; nothing where it has
+    /// been told otherwise.
+    pub(crate) fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
+        let alarm = Alarm::new(Some(self.service.clone()), problem, now);
+        let lock = lock.map(|lock| LockFields {
+            unit: Some(&self.unit),
+            ..lock
+        });
+        self.alarms.add(alarm.clone(), lock);
+        alarm
+    }
+
+    /// Ends an alarm, if it stands.
+    pub(crate) fn clear(&self, kind: AlarmKind) {
+        self.alarms
+            .remove(Some(&self.service), Some(&self.unit), kind);
+    }
+
+    /// Those that stand.
+    pub(crate) fn standing(&self, now: u64) -> Vec<Alarm> {
+        self.alarms.of(Some(&self.service), now)
+    }
+}
+
+impl Drop for AlarmsOf {
+    fn drop(&mut self) {
+        let is_of_it = |about: &Option<ServiceName>| about.as_ref() == Some(&self.service);
+        self.alarms
+            .standing()
+            .retain(|(about, _), alarm| alarm.until.is_some() || !is_of_it(about));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::daemon::fake::written;
+    use crate::facts::alarm::SHOWN_S;
+
+    const NOW: u64 = 1_790_000_000;
+
+    fn fails(error: &str) -> Problem {
+        Problem::CheckFailed {
+            error: error.into(),
+            unit: None,
+        }
+    }
+
+    fn service(alarms: &Alarms) -> AlarmsOf {
+        let unit = UnitName::new("db.service").expect("a unit's name");
+        AlarmsOf::new(
+            alarms,
+            &ServiceName::new("db").expect("a service's name"),
+            &unit,
+        )
+    }
+
+    #[test]
+    fn an_alarm_stands_until_it_is_over_and_one_of_a_moment_for_an_hour() {
+        let (written, _guard) = written();
+        let alarms = Alarms::default();
+        let db = service(&alarms);
+        let raise = |problem, now| drop(db.raise(problem, now, Some(LockFields::default())));
+        raise(fails("no"), NOW);
+        raise(fails("no"), NOW + 1);
+        raise(fails("not yet"), NOW + 4);
+        for (by_ms, after) in [(3000, 0), (4000, 180)] {
+            raise(Problem::ClockJump { by_ms }, NOW + after);
+        }
+        let entries = [
+            "db: the health check has failed: no",
+            "db: the health check has failed: not yet",
+            "db: the wall clock moved by 3.0s against the time since boot",
+            "db: the wall clock moved by 4.0s against the time since boot",
+        ];
+        assert_eq!(written.take(), entries);
+        let since: Vec<u64> = db
+            .standing(NOW + 180)
+            .iter()
+            .map(|alarm| alarm.since)
+            .collect();
+        assert_eq!(
+            since,
+            [NOW + 180, NOW],
+            "the latest moment counts, and the first of what lasts"
+        );
+        let kinds = |now| db.standing(now).iter().map(Alarm::kind).collect::<Vec<_>>();
+        assert_eq!(kinds(NOW + 180 + SHOWN_S), [AlarmKind::CheckFailed]);
+        for _ in 0..2 {
+            db.clear(AlarmKind::CheckFailed);
+        }
+        let over = "db: the alarm check-failed is over";
+        assert_eq!(written.take(), [over], "it is told once");
+        assert_eq!(kinds(NOW + 180 + SHOWN_S), []);
+    }
+
+    #[test]
+    fn the_next_putexd_shows_what_was_over_in_a_moment_and_raises_again_what_lasts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = || Alarms::read(folder.path());
+        let (former, now) = (read(), clock::wall().as_secs());
+        assert_eq!(former.changed(now), None);
+        let db = service(&former);
+        let raise = |problem| drop(db.raise(problem, now, Some(LockFields::default())));
+        raise(Problem::Lapsed { cause: "so".into() });
+        raise(fails("no"));
+        raise(Problem::Regression { revisions: None });
+        db.clear(AlarmKind::Regression);
+        former.raise(Problem::SelfFence);
+        fs::write(
+            path(folder.path()),
+            former.changed(now).expect("it has changed"),
+        )
+        .expect("it is written");
+        assert_eq!(former.changed(now), None);
+        let next = read();
+        assert_eq!(service(&next).standing(now), db.standing(now)[1..]);
+        assert_eq!(next.of_host(), former.of_host());
+        drop(db);
+        assert_eq!(
+            former.kinds(),
+            [AlarmKind::SelfFence, AlarmKind::Lapsed],
+            "a service that is gone has no problem"
+        );
+        fs::write(path(folder.path()), "{").expect("it is written");
+        assert_eq!(read().kinds(), []);
+    }
+
+    #[test]
+    fn what_stands_about_the_host_is_known_by_its_kind() {
+        let alarms = Alarms::default();
+        alarms.raise(Problem::GuardGone);
+        assert!(alarms.stands(AlarmKind::GuardGone) && !alarms.stands(AlarmKind::StoreLost));
+        alarms.clear(AlarmKind::GuardGone);
+        assert!(!alarms.stands(AlarmKind::GuardGone));
+    }
+}

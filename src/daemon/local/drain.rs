@@ -1,0 +1,237 @@
+//! Whether an operator has had this host hand everything over, and take nothing. It is kept on the disk, so that it lasts over
+//! reboots, and it needs no store.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::daemon::kept::writer::FileWriter;
+use crate::daemon::kept::{read, render};
+use crate::facts::{Bar, Word};
+use crate::task::lock;
+use crate::types::format::Format;
+use crate::words;
+
+/// The name of the file. No service's file can have it.
+const FILE: &str = "+drained.json";
+/// How many services a drained host hands over at once. The proofs of many stops wait for each other at PID 1, so that each of
+/// many services would be down for as long as all of them take.
+const AT_ONCE: usize = 16;
+/// The next services do not wait for one that takes longer than this.
+pub(crate) const TURN: Duration = Duration::from_secs(1);
+/// How long the disk may take.
+const DISK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Whether this host is drained. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Drain(Arc<Shared>);
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self::new(PathBuf::new(), None)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    writer: FileWriter,
+    /// Held while the file is written.
+    writing: tokio::sync::Mutex<()>,
+    now: Mutex<Option<Word>>,
+    /// The word of a drain that is announced to the other hosts, and not decided yet.
+    announced: Mutex<Option<Word>>,
+    /// Places for services that are being handed over.
+    turns: Arc<Semaphore>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    format: Format,
+    #[serde(flatten)]
+    word: Word,
+}
+
+impl Drain {
+    /// Reads from the disk whether the host is drained. A file that cannot be understood drains it, because that is the safe
+    /// side: the host takes nothing until an operator has looked.
+    pub(crate) fn read(directory: &Path) -> Self {
+        let path = directory.join(FILE);
+        let word = match read::<Stored>(&path) {
+            Ok(stored) => stored.map(|stored| stored.word),
+            Err(error) => Some(Word {
+                reason: format!("{} cannot be read: {error}", path.display()),
+                ..Word::default()
+            }),
+        };
+        if let Some(word) = &word {
+            tracing::warn!("{}", words::bar(&Bar::Drained(word.clone())));
+        }
+        Self::new(path, word)
+    }
+
+    fn new(path: PathBuf, word: Option<Word>) -> Self {
+        Self(Arc::new(Shared {
+            path,
+            writer: FileWriter::default(),
+            writing: tokio::sync::Mutex::default(),
+            now: Mutex::new(word),
+            announced: Mutex::default(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }))
+    }
+
+    /// Why this host takes nothing. `None`: it is not drained.
+    #[must_use]
+    pub fn bar(&self) -> Option<Bar> {
+        self.word().map(Bar::Drained)
+    }
+
+    /// Waits until one more service may be handed over. What is returned is kept until its lock is let go, or for [`TURN`].
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.turns).acquire_owned().await.ok()
+    }
+
+    /// The operator's word.
+    pub(crate) fn word(&self) -> Option<Word> {
+        lock(&self.0.now).clone()
+    }
+
+    /// The word that the other hosts are told of: that of a drain, or of one that is only announced.
+    pub(crate) fn told(&self) -> Option<Word> {
+        self.word().or_else(|| lock(&self.0.announced).clone())
+    }
+
+    /// Begins to tell the other hosts of a drain that is not decided yet. This is told until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Another one is being decided.
+    pub(crate) fn announce(&self, word: Word) -> Result<Announced, String> {
+        let mut announced = lock(&self.0.announced);
+        if announced.is_some() {
+            return Err(
+                "say it again later: another drain of this host is being decided".to_owned(),
+            );
+        }
+        *announced = Some(word);
+        Ok(Announced(self.clone()))
+    }
+
+    /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
+    pub(crate) fn is_over(&self, wall: u64) -> bool {
+        self.word()
+            .and_then(|word| word.until)
+            .is_some_and(|until| until <= wall)
+    }
+
+    /// Drains the host, once that is on the disk.
+    pub(crate) async fn begin(&self, word: Word) -> Result<(), String> {
+        self.replace(Some(word)).await
+    }
+
+    /// Ends the drain, once that is on the disk.
+    pub(crate) async fn end(&self) -> Result<(), String> {
+        self.replace(None).await
+    }
+
+    async fn replace(&self, word: Option<Word>) -> Result<(), String> {
+        let content = |word: Option<Word>| {
+            word.map(|word| {
+                render(&Stored {
+                    format: Format,
+                    word,
+                })
+            })
+        };
+        let shared = &*self.0;
+        let _writing = shared.writing.lock().await;
+        let new = content(word.clone());
+        let written = shared.writer.store(&shared.path, new, DISK_LIMIT).await;
+        if let Err(error) = written {
+            // What was refused must not come true later.
+            let former = content(self.word());
+            shared.writer.put(shared.path.clone(), former, false);
+            return Err(format!("{error}; nothing was changed"));
+        }
+        *lock(&shared.now) = word;
+        Ok(())
+    }
+}
+
+/// A drain that is announced to the other hosts. Dropping it takes that back, unless the drain has begun.
+#[derive(Debug)]
+pub(crate) struct Announced(Drain);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        *lock(&self.0.0.announced) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_drain_lasts_over_restarts_until_it_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let drain = Drain::read(folder.path());
+        assert_eq!(drain.bar(), None);
+        let word = Word {
+            by: "root@h1".to_owned(),
+            reason: "new disk".to_owned(),
+            at: 5,
+            until: Some(3600),
+        };
+        drain.begin(word.clone()).await.expect("it is written");
+        for drain in [drain.clone(), Drain::read(folder.path())] {
+            let reason = words::bar(&drain.bar().expect("it is drained"));
+            assert!(
+                reason.starts_with("this host is drained by root@h1: new disk until "),
+                "{reason}"
+            );
+            assert!(
+                reason.ends_with("; \"putexctl undrain\" ends it"),
+                "{reason}"
+            );
+            assert_eq!(
+                (drain.word(), drain.is_over(3599), drain.is_over(3600)),
+                (Some(word.clone()), false, true)
+            );
+        }
+        drain.end().await.expect("it is removed");
+        drain.end().await.expect("it may be removed twice");
+        assert_eq!(
+            (drain.bar(), Drain::read(folder.path()).bar()),
+            (None, None)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_understood_drains_the_host_and_undrain_removes_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for bad in ["", "{}", "{\"format\":2}", "nonsense"] {
+            fs::write(folder.path().join(FILE), bad).expect("it is written");
+            let drain = Drain::read(folder.path());
+            let reason = words::bar(&drain.bar().expect("it is drained"));
+            assert!(reason.contains("+drained.json cannot be read"), "{reason}");
+            assert!(!drain.is_over(u64::MAX));
+            drain.end().await.expect("it is removed");
+            assert_eq!(Drain::read(folder.path()).bar(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let drain = Drain::read(&folder.path().join("absent"));
+        assert!(drain.begin(Word::default()).await.is_err());
+        assert_eq!(drain.bar(), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Everything that a service is told, by the tasks that carry out its actions or look for it, and by operators. It all goes
+//! through one channel, because a channel takes more memory than all else that a task has of its own.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::bars::Reason;
+use crate::cluster::verb::Unmet;
+use crate::config::ServiceSettings;
+use crate::daemon::units::ObservedUnits;
+use crate::election::{self, Event, Word};
+use crate::facts::alarm::StopFailure;
+use crate::facts::{Bar, Retirement};
+use crate::systemd::OutsideWork;
+
+/// Limit of the messages that wait for the loop. The loop takes messages faster than anybody makes them. Where the channel
+/// is full, whoever sends more has to wait.
+const LIMIT: usize = 64;
+
+/// The channel for the answer to an operator: what was done, or why nothing was.
+pub type Answer = oneshot::Sender<Result<String, Unmet>>;
+
+/// What the daemon or an operator tells a service to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Go on with these settings; units and key are the same.
+    Reconfigure(Arc<ServiceSettings>),
+    /// The configuration was read anew, and the service's part of it is unchanged: what was refused is tried again (back-off, K9).
+    Reconsider,
+    /// What failed is tried again at once: the back-off (K9) ends.
+    TryAgain,
+    /// Do what an operator asks for, and answer.
+    Request(Request, Answer),
+    /// Stop the unit, release the lock, end.
+    Retire(Retirement),
+}
+
+/// What an operator asks a service for.
+#[derive(Debug)]
+pub enum Request {
+    /// What the holder of the lock is to do (orders, H7).
+    Ask(election::Order),
+    /// Keep the service stopped on all hosts (orders, H7).
+    Stop(Word),
+    /// Take the word back that keeps the service stopped.
+    Start {
+        /// Who asks for it.
+        by: String,
+        /// Other hosts that keep the service stopped, because of a word that the store has lost.
+        kept_by: Vec<String>,
+    },
+    /// The store and the key that the configuration names are meant, whatever they were before (adoption of another key, N3;
+    /// what a host remembers, N4).
+    Adopt,
+}
+
+/// What one look at the units has shown.
+#[derive(Debug)]
+pub(super) struct Looked {
+    /// The epoch in which the look began.
+    pub(super) epoch: u64,
+    pub(super) units: ObservedUnits,
+    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
+    pub(super) host_stops: bool,
+}
+
+/// A message to a service's loop.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// The outcome of an action, or the verdict of a health check.
+    Event(Event),
+    /// The outcome of a read, and why the lock cannot be read. `None`: it can, or there is no store, which is told elsewhere.
+    Read(Event, Option<String>),
+    /// What a look at the units has shown.
+    Looked(Looked),
+    /// The work of the units that is outside of their control groups, each time that the list changes.
+    Outside(Vec<OutsideWork>),
+    /// A bar that comes or goes: of units that cannot be supervised, or of the key (the unit's entry, N1). `EntryUnknown`: the store has not answered, and is asked again before a start (vetting, N2).
+    Bar(Reason, Option<Bar>),
+    /// What the daemon or an operator wants.
+    Order(Order),
+    /// The service is to be handed over now, because the host is drained.
+    Turn,
+    /// A stop whose time is over is not proven.
+    StopFailed(StopFailure),
+    /// A stop has its proof. The loop takes it from `Work::proven`.
+    Proven,
+}
+
+/// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
+/// beginning on.
+#[derive(Debug, Clone)]
+pub(super) struct Inbox(mpsc::Sender<Box<Told>>);
+
+impl Inbox {
+    /// Makes an empty inbox, and its receiving end.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
+        let (sender, told) = mpsc::channel(LIMIT);
+        (Self(sender), told)
+    }
+
+    /// Sends a message, and waits while the channel is full. It is lost if the service has ended, with which its tasks end as well.
+    pub(super) async fn tell(&self, told: Told) {
+        let _ = self.0.send(Box::new(told)).await;
+    }
+
+    /// Sends what is so `now`, if it is not what was so at the `last` call.
+    pub(super) async fn tell_change<T: Clone + PartialEq>(
+        &self,
+        last: &mut Option<T>,
+        now: T,
+        message: impl FnOnce(T) -> Told,
+    ) {
+        if last.as_ref() != Some(&now) {
+            *last = Some(now.clone());
+            self.tell(message(now)).await;
+        }
+    }
+}
+
+/// Gives orders to a service.
+#[derive(Debug, Clone)]
+pub struct Orders(Inbox);
+
+impl Orders {
+    pub(super) fn to(inbox: Inbox) -> Self {
+        Self(inbox)
+    }
+
+    /// Gives an order at once. An operator is told if that is not possible: the service is gone, or its loop stands still, which the
+    /// watchdog ends.
+    pub fn give(&self, order: Order) {
+        match self.0.0.try_reserve() {
+            Ok(room) => room.send(Box::new(Told::Order(order))),
+            Err(_) => {
+                if let Order::Request(_, answer) = order {
+                    // The client may have gone.
+                    let _ = answer.send(Err("its election does not answer".to_owned().into()));
+                }
+            }
+        }
+    }
+}

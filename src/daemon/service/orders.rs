@@ -1,0 +1,308 @@
+//! What a service does with an operator's order, and answers to it: a holder obeys it, and another host has it written into the lock's
+//! record (orders, H7).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Answer, Request, Service, Told, registration};
+use crate::cluster::verb::Unmet;
+use crate::daemon::units::busy_mounts;
+use crate::election::{Event, State, Wanted, rounded};
+use crate::facts::{Asked, At, Order, Refused, StepDown, Wait, Word};
+use crate::types::span::date;
+use crate::words;
+
+/// What an operator has asked for who stops a service.
+const STOPPED: &str = "stopped everywhere";
+
+/// What is begun, in words, or why nothing is.
+type Said = Result<String, Unmet>;
+
+impl Service {
+    /// Answers an operator, and returns what the election is told, which is nothing in effect where he is refused.
+    pub(super) fn take_request(&mut self, request: Request, answer: Answer) -> Event {
+        let name = &self.settings.name;
+        match request {
+            Request::Ask(order) => {
+                let known = self.election.pause_word(self.host.machine.now());
+                // Where there is no pause to be ended, as far as is known here, nobody has to be asked.
+                let is_in_vain = order.what == Asked::Resume && known.is_none();
+                let is_standby = self.election.state() == State::Standby;
+                if is_standby && !is_in_vain && self.election.orderable().is_some() {
+                    let holder = self.election.holder();
+                    let said = match self.silence_of_holder() {
+                        Some(why) => refused(why),
+                        None => Ok(format!("{holder} is asked for it by the lock's record")),
+                    };
+                    return settled(Some(answer), order.word.at, said, Event::Order(order));
+                }
+                self.obey(order, Some(answer)).unwrap_or(Event::Timeout)
+            }
+            // The release by which it ends here is told as a change of state.
+            Request::Stop(word) if self.runs_unit() => {
+                self.unless_in_use(Some(answer), word.at, Ok(begun()), Event::Stop(word));
+                Event::Timeout
+            }
+            Request::Stop(word) => {
+                tracing::info!("{name}: {}", words::asked(&word, STOPPED));
+                settled(Some(answer), word.at, Ok(begun()), Event::Stop(word))
+            }
+            Request::Start { by, kept_by } => {
+                let said = self.may_start(&kept_by);
+                if said.is_ok() {
+                    tracing::info!("{name}: started again by {by}");
+                }
+                settled(Some(answer), 0, said, Event::StartAgain)
+            }
+            Request::Adopt => {
+                let adopted = registration::adopt(self.host.clone(), self.shown.subscribe());
+                self.later(async {
+                    // The client may have gone.
+                    let _ = answer.send(adopted.await);
+                    None
+                });
+                Event::Timeout
+            }
+        }
+    }
+
+    /// Obeys what the record of this host's own tenure asks for, once.
+    pub(super) fn obey_record(&mut self) -> Option<Event> {
+        let order = self.election.order(self.host.machine.now())?.clone();
+        if self.asked.as_ref() == Some(&order) {
+            return None;
+        }
+        if matches!(order.what, Asked::StepDown(_)) {
+            self.asked = Some(order.clone());
+        }
+        self.obey(order, None)
+    }
+
+    /// Does what is asked of a holder. `answer`: the operator who asks on this host; where there is none the lock's record asks, and has
+    /// the answer.
+    fn obey(&mut self, order: Order, answer: Option<Answer>) -> Option<Event> {
+        let at = order.word.at;
+        let said = self.may_obey(&order);
+        // A step-down is told as a change of state.
+        if said.is_ok() && !matches!(order.what, Asked::StepDown(_)) {
+            tracing::info!("{}: {}", self.settings.name, words::order(&order));
+        }
+        let event = match order.what {
+            Asked::StepDown(_) => Event::StepDown(StepDown::Order(order)),
+            Asked::Pause => Event::Pause(Some(order.word)),
+            Asked::Resume => Event::Pause(None),
+        };
+        if said.is_err() || !matches!(event, Event::StepDown(_)) {
+            return Some(settled(answer, at, said, event));
+        }
+        self.unless_in_use(answer, at, said, event);
+        None
+    }
+
+    /// Says what comes of a request by which the units are stopped here, and gives the event to the election. It is refused where a mount
+    /// is in use, because a host that cannot unmount goes down, with all that it runs.
+    fn unless_in_use(&mut self, answer: Option<Answer>, at: u64, said: Said, event: Event) {
+        let (systemd, settings) = (Arc::clone(&self.host.systemd), Arc::clone(&self.settings));
+        self.later(async move {
+            let busy = busy_mounts::in_use(&*systemd, &settings).await;
+            let said = match busy {
+                Some(busy) => Err(format!("nothing was changed: {busy}").into()),
+                None => said,
+            };
+            Some(Told::Event(settled(answer, at, said, event)))
+        });
+    }
+
+    /// Whether the unit runs here, and goes on if nobody asks for anything.
+    fn runs_unit(&self) -> bool {
+        matches!(self.election.state(), State::Starting | State::Active)
+    }
+
+    /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
+    fn silence_of_holder(&self) -> Option<String> {
+        let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
+        let paused = self.election.pause_word(now);
+        let wait = self.election.waiting(now)?;
+        let lease = self.settings.timings.lease();
+        silence(
+            &wait.at(wall.saturating_sub(now.boot)),
+            paused,
+            lease,
+            At::new(wall),
+        )
+    }
+
+    /// Whether this host can do what only the holder can.
+    fn may_obey(&self, Order { what, word }: &Order) -> Said {
+        let now = self.host.machine.now();
+        let (state, holder) = (self.election.state(), self.election.holder());
+        let is_known = match self.election.unwritten() {
+            Some(Wanted::Pause(Some(_))) => true,
+            Some(_) | None => self.election.pause_word(now).is_some(),
+        };
+        if *what == Asked::Resume && !is_known {
+            return if self.election.is_unread() || state == State::NoStore {
+                unknown("a pause")
+            } else {
+                needless("it is not paused")
+            };
+        }
+        let can_obey = match state {
+            State::Starting | State::Active => true,
+            State::Confirming | State::Fencing => matches!(what, Asked::StepDown(_)),
+            State::NoStore
+            | State::Standby
+            | State::Releasing
+            | State::Lapsing
+            | State::Retired => false,
+        };
+        if let (false, Some(word)) = (can_obey, self.election.stop_word(now)) {
+            let stopped = words::asked(word, STOPPED);
+            let name = &self.settings.name;
+            return refused(format!(
+                "it is {stopped}; \"putexctl start {name}\" ends that"
+            ));
+        }
+        if !can_obey {
+            let name = &self.settings.name;
+            let who = match holder {
+                "" => format!("nobody runs {name}"),
+                holder => format!(
+                    "this host does not run it, and {holder} was the last known to hold its lock"
+                ),
+            };
+            return refused(format!("see \"putexctl status {name}\": {who}"));
+        }
+        if *what == Asked::Pause {
+            let timings = &self.settings.timings;
+            let least = timings.gap_of_others() + timings.renew_interval * 2 + timings.lease();
+            let until = Duration::from_secs(word.until.unwrap_or(u64::MAX));
+            if until.saturating_sub(self.host.machine.wall()) < least {
+                return refused(format!(
+                    "name a time of at least {}: the long lease counts only when every host has seen it",
+                    rounded(least)
+                ));
+            }
+        }
+        Ok(begun())
+    }
+
+    /// `kept_by`: other hosts that keep the service stopped by a word that the store has lost.
+    fn may_start(&self, kept_by: &[String]) -> Said {
+        let word = self.election.stop_word(self.host.machine.now());
+        if word.is_some() || matches!(self.election.unwritten(), Some(Wanted::Stop(_))) {
+            return Ok(begun());
+        }
+        if self.election.state() == State::NoStore {
+            return unknown("a stop");
+        }
+        if kept_by.is_empty() {
+            return needless("no operator keeps it stopped");
+        }
+        refused(format!(
+            "run \"putexctl start {}\" on {}, which keeps it stopped by a word that the store has lost",
+            self.settings.name,
+            kept_by.join(" and on ")
+        ))
+    }
+
+    /// What is wanted on this host and not in the lock's record yet, in words.
+    pub(super) fn unwritten(&self) -> Option<String> {
+        self.election.unwritten().map(wanted_in_words)
+    }
+}
+
+/// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`; `paused`: its pause.
+fn silence(wait: &Wait<At>, paused: Option<&Word>, lease: Duration, now: At) -> Option<String> {
+    let Wait::Holder { holder, heard, .. } = wait else {
+        return None;
+    };
+    let is_silent = heard.at().since(now) > lease;
+    is_silent.then(|| {
+        let until = paused.and_then(|word| word.until).map(date);
+        let until = until.map_or_else(String::new, |until| format!("; its pause ends at {until}"));
+        format!(
+            "see that {holder} and its putexd run, because only the holder could do it: {}{until}",
+            words::wait(wait, now)
+        )
+    })
+}
+
+fn begun() -> String {
+    "begun".to_owned()
+}
+
+fn refused(why: String) -> Said {
+    Err(Unmet::Refused(why))
+}
+
+fn unknown(what: &str) -> Said {
+    refused(format!(
+        "see that the store answers, and say it again: this host does not know of {what}"
+    ))
+}
+
+fn needless(why: &str) -> Said {
+    let text = format!("nothing was to be done, because {why}");
+    Err(Unmet::Needless(text))
+}
+
+/// Says what comes of a request: to the operator, or in the lock's record to what was asked there at `at`. Returns the event for the
+/// election, which is none in effect where an operator was refused.
+fn settled(answer: Option<Answer>, at: u64, said: Said, event: Event) -> Event {
+    match (answer, said) {
+        (Some(answer), said) => {
+            let event = if said.is_ok() { event } else { Event::Timeout };
+            // The client may have gone.
+            let _ = answer.send(said);
+            event
+        }
+        (None, Ok(_)) => event,
+        (None, Err(Unmet::Refused(reason) | Unmet::Open(reason) | Unmet::Needless(reason))) => {
+            Event::Refuse(Refused { at, reason })
+        }
+    }
+}
+
+fn wanted_in_words(wanted: &Wanted) -> String {
+    match wanted {
+        Wanted::Stop(word) => words::asked(word, STOPPED),
+        Wanted::Start(word) => {
+            format!("started again, which was {}", words::asked(word, STOPPED))
+        }
+        Wanted::Order(_, order) => words::order(order),
+        Wanted::Pause(Some(word)) => words::asked(word, "paused"),
+        Wanted::Pause(None) => "the end of the pause".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Heard;
+
+    #[test]
+    fn a_holder_that_is_silent_is_asked_for_nothing_and_it_is_said_how_long_nobody_takes_over() {
+        let now = At::seconds(1_000_000);
+        let lease = Duration::from_secs(18);
+        let wait = |seconds| Wait::Holder {
+            holder: "h2".to_owned(),
+            runs: true,
+            heard: Heard::Renewed(now.minus(Duration::from_secs(seconds))),
+            take_at: Some(now.plus(Duration::from_secs(300))),
+        };
+        assert_eq!(silence(&wait(18), None, lease, now), None);
+        assert_eq!(
+            silence(&Wait::Store { holder: None }, None, lease, now),
+            None
+        );
+        let why = "see that h2 and its putexd run, because only the holder could do it: h2 holds the lock and last renewed 19.0s ago; it \
+                   may be taken in 5min";
+        assert_eq!(silence(&wait(19), None, lease, now).as_deref(), Some(why));
+        let pause = Word::new("root@h1", "", 999_000, Some(1_000_300));
+        assert_eq!(
+            silence(&wait(19), Some(&pause), lease, now),
+            Some(format!("{why}; its pause ends at 1970-01-12T13:51:40Z"))
+        );
+    }
+}

@@ -1,0 +1,440 @@
+//! Whether this host may run its units under the key that its configuration names (N1 to N4). A task looks at the entry of
+//! each unit in the store, makes the entry if there is none, and changes it on an operator's word. `election::registration`
+//! has the rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::bars::Reason;
+use super::inbox::{Inbox, Told};
+use crate::cluster::verb::Unmet;
+use crate::config::ServiceSettings;
+use crate::daemon::host::Host;
+use crate::daemon::local::timers::pace;
+use crate::daemon::store_access::hints::rung;
+use crate::daemon::store_access::notes::position;
+use crate::daemon::store_access::observation::observation;
+use crate::election::{
+    FormerLock, Found, KeptPlace, Place, Refusal, Registration, Verdict, is_newer, judge,
+};
+use crate::facts::Bar;
+use crate::store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome};
+use crate::types::{Key, UnitName, Value, WriteId};
+
+/// Time between two looks at an entry, unless the store hints at a change of it. It is `SHARE_OF_LOOKS` for each unit of
+/// the host where that is more: at a thousand units, 25 of them are looked at in a second.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const SHARE_OF_LOOKS: Duration = Duration::from_millis(40);
+/// Limit of the steps of one look. The entry is made, former locks are looked at, the entry is changed, and each may have
+/// to be read again.
+const STEPS_LIMIT: usize = 6;
+/// Time between two looks whether something is on the disk.
+const ON_DISK_INTERVAL: Duration = Duration::from_millis(5);
+/// Of the store.
+const LATE: &str = "it did not answer in time";
+/// How often an entry is read before a start (vetting, N2).
+const VET_LIMIT: usize = 3;
+
+/// Keeps looking at the entries of a service's units, and tells `inbox` each change. The units of a service stay the same
+/// as long as it lives.
+pub(super) async fn keep_looking(
+    host: Host,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
+    inbox: Inbox,
+) {
+    let mut entries = entries_of(&host, &settings);
+    let unit = settings.borrow().unit.clone();
+    let bells: Vec<_> = entries
+        .iter()
+        .map(|entry| host.hints.of(&entry.key))
+        .collect();
+    let mut last = None;
+    loop {
+        // Boxed, because the future would otherwise take memory between two looks as well.
+        let entry = Box::pin(look(&mut entries)).await;
+        let timings = settings.borrow().timings;
+        let pause = match &entry {
+            Ok(()) => pace(&*host.systemd, &unit, LOOK_INTERVAL, SHARE_OF_LOOKS),
+            // A former lock is watched closely, in order to see that it is let go.
+            Err(Bar::OtherLock { .. }) => timings.renew_interval / 2,
+            Err(_) => timings.call_limit(),
+        };
+        let told = |bar| Told::Bar(Reason::Entry, bar);
+        inbox.tell_change(&mut last, entry.err(), told).await;
+        tokio::select! {
+            // The order is fixed and not random, so that a simulation can be repeated exactly.
+            biased;
+            _ = rung(&bells) => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+fn entries_of(host: &Host, settings: &watch::Receiver<Arc<ServiceSettings>>) -> Vec<UnitEntry> {
+    let of_unit = |unit: &UnitName| UnitEntry {
+        host: host.clone(),
+        settings: settings.clone(),
+        unit: unit.clone(),
+        key: Key::of_unit(host.cluster.as_ref(), unit),
+        former: BTreeMap::new(),
+    };
+    settings.borrow().units().map(of_unit).collect()
+}
+
+/// The first unit that is not cleared decides for the service. The units after it are not looked at, because a host that
+/// has the wrong key for one unit must not be the first that makes an entry for the others. Where the key is right and only
+/// former locks are waited for, all units wait at the same time.
+async fn look(entries: &mut [UnitEntry]) -> Result<(), Bar> {
+    let mut waits = None;
+    for entry in entries {
+        let reason = entry.look().await?;
+        waits = waits.or(reason);
+    }
+    waits.map_or(Ok(()), |error| Err(Bar::OtherLock { error }))
+}
+
+/// Carries out an operator's word for each unit. Returns the answer to him.
+pub(super) async fn adopt(
+    host: Host,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
+) -> Result<String, Unmet> {
+    let mut adopted = Vec::new();
+    for entry in entries_of(&host, &settings) {
+        adopted.extend(entry.adopt().await?);
+    }
+    if adopted.is_empty() {
+        let needless = "nothing was to be done, because that is so already";
+        return Err(Unmet::Needless(needless.to_owned()));
+    }
+    Ok(adopted.join("; "))
+}
+
+/// Vets a start (N2): whether the entry of each unit still names this lock. It runs after the claim is won and before
+/// anything is started. `Err`: why nothing may be started.
+pub(super) async fn vet(
+    host: Host,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
+) -> Result<(), String> {
+    let entries = entries_of(&host, &settings);
+    join_all(entries.iter().map(UnitEntry::vet))
+        .await
+        .into_iter()
+        .collect()
+}
+
+/// One unit's entry.
+struct UnitEntry {
+    host: Host,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
+    unit: UnitName,
+    /// Where it is in the store.
+    key: Key,
+    /// The former locks that it names, with what was seen of them.
+    former: BTreeMap<Key, FormerLock>,
+}
+
+impl UnitEntry {
+    /// The store and the key that the configuration names.
+    fn here(&self) -> Place {
+        Place {
+            store: self.host.store_address.clone(),
+            key: self.settings.borrow().key.clone(),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        self.settings.borrow().timings.call_limit()
+    }
+
+    /// Whether the entry allows the unit to be run under the key; it is changed where the rules ask for that. `Ok`: nothing but the former
+    /// lock that is named keeps the unit from being run; `None`: nothing at all does.
+    async fn look(&mut self) -> Result<Option<String>, Bar> {
+        let key = self.key.clone();
+        let unread = |error: StoreError| {
+            // What is so for all entries is told alike for all services.
+            let error = if let StoreError::Missing(_) | StoreError::Unreachable(_) = error {
+                error.to_string()
+            } else {
+                format!("the entry {key} cannot be read: {error}")
+            };
+            Bar::EntryUnknown { error }
+        };
+        for _ in 0..STEPS_LIMIT {
+            let snapshot = self.read(&self.key).await.map_err(unread)?;
+            // The entry is read again after a write, whatever its outcome.
+            match self.judge(&snapshot, false) {
+                Verdict::Cleared => {
+                    self.former.clear();
+                    self.remember(&snapshot);
+                    // What a host remembers (N4) has to be on the disk when the unit is started.
+                    let kept = self.is_on_disk().await;
+                    return match kept {
+                        Ok(()) => Ok(None),
+                        Err(error) => Err(Bar::EntryUnknown { error }),
+                    };
+                }
+                Verdict::Write(registration) => drop(self.write(&snapshot, &registration).await),
+                Verdict::Waits(mut registration) => {
+                    self.remember(&snapshot);
+                    let waits = self.wait_for(&mut registration.former).await;
+                    if let Some(reason) = waits.map_err(unread)? {
+                        return Ok(Some(reason));
+                    }
+                    self.write(&snapshot, &registration).await;
+                }
+                Verdict::Refused(refusal) => {
+                    if let Refusal::OtherKey(_) = refusal {
+                        self.remember(&snapshot);
+                    }
+                    let error = self.explain(&refusal);
+                    return Err(Bar::OtherLock { error });
+                }
+            }
+        }
+        Err(Bar::EntryUnknown {
+            error: "the store does not take what is written".to_owned(),
+        })
+    }
+
+    fn judge(&self, snapshot: &Snapshot, adopting: bool) -> Verdict {
+        let kept = self.host.machine.recall_place(&self.unit);
+        let (found, at) = (self.found(snapshot), position(snapshot));
+        judge(&self.here(), kept.as_ref(), &found, &at, adopting)
+    }
+
+    fn found(&self, snapshot: &Snapshot) -> Found {
+        match &snapshot.entry {
+            Some(Entry {
+                value: Some(value), ..
+            }) => Registration::decode(value, &self.unit).map_or(Found::Garbled, Found::Entry),
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Keeps the entry as the store showed it, whichever key it names, unless a newer one was seen (N4).
+    fn remember(&self, snapshot: &Snapshot) {
+        let Found::Entry(Registration { key, former }) = self.found(snapshot) else {
+            return;
+        };
+        let kept = KeptPlace {
+            place: Place { key, ..self.here() },
+            former,
+            position: Some(position(snapshot)),
+        };
+        let before = self.host.machine.recall_place(&self.unit);
+        let newest = before.as_ref().and_then(|before| before.position.as_ref());
+        if before.as_ref() != Some(&kept)
+            && !newest.is_some_and(|newest| is_newer(newest, kept.position.as_ref()))
+        {
+            self.host.machine.keep_place(&self.unit, kept);
+        }
+    }
+
+    /// Waits until the place of the unit is on the disk, which a start requires (N4). `Err`: why it is not.
+    async fn is_on_disk(&self) -> Result<(), String> {
+        let kept = async {
+            while !self.host.machine.has_kept_place(&self.unit)? {
+                sleep(ON_DISK_INTERVAL).await;
+            }
+            Ok(())
+        };
+        timeout(self.limit(), kept).await.unwrap_or_else(|_| {
+            Err(format!(
+                "see why /var/lib/putex is slow: the place of the lock of {} is not written there yet",
+                self.unit
+            ))
+        })
+    }
+
+    /// Carries out an operator's word that the place which the configuration names is meant (adoption of another key, N3). Returns the answer to
+    /// him; `None`: it is so already.
+    async fn adopt(&self) -> Result<Option<String>, Unmet> {
+        let (unit, here) = (&self.unit, self.here());
+        let read = self.read(&self.key).await;
+        let snapshot = read.map_err(|error| error.to_string())?;
+        if self.judge(&snapshot, false) == Verdict::Cleared {
+            return Ok(None);
+        }
+        let mut told = format!(
+            "{unit} is run under the key \"{}\" in {}",
+            here.key, here.store
+        );
+        let mut at = position(&snapshot);
+        let former = match self.judge(&snapshot, true) {
+            Verdict::Cleared => Vec::new(),
+            Verdict::Waits(registration) => registration.former,
+            Verdict::Write(registration) => match self.write(&snapshot, &registration).await {
+                WriteOutcome::Won(revision) => {
+                    at.1 = revision;
+                    registration.former
+                }
+                outcome @ (WriteOutcome::Conflict | WriteOutcome::Unknown(_)) => {
+                    return Err(Unmet::Open(format!(
+                        "look, and say it again: it is not known whether the store has taken it: {outcome:?}"
+                    )));
+                }
+            },
+            Verdict::Refused(refusal) => return Err(self.explain(&refusal).into()),
+        };
+        tracing::info!("an operator has said that {told}");
+        let moved = self.host.machine.recall_place(unit);
+        let moved = moved.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
+        if let Some(former) = moved.map(|kept| kept.place.store) {
+            told = format!(
+                "{told}; see that no host comes back with the former store, {former}, not even one that is off: nothing else does"
+            );
+        }
+        let kept = KeptPlace {
+            place: here,
+            former,
+            position: Some(at),
+        };
+        self.host.machine.keep_place(unit, kept);
+        Ok(Some(told))
+    }
+
+    /// Reads the entry and writes it again: if that write is won, the read was not one of the past. `Err`: an entry does not allow a
+    /// start, or is not known to.
+    async fn vet(&self) -> Result<(), String> {
+        let (unit, key) = (&self.unit, self.here().key);
+        let mut last = String::new();
+        for _ in 0..VET_LIMIT {
+            match self.read(&self.key).await {
+                Ok(snapshot) => {
+                    if self.judge(&snapshot, false) != Verdict::Cleared {
+                        return Err(format!(
+                            "the store says no longer that {unit} is run under the key \"{key}\""
+                        ));
+                    }
+                    self.is_on_disk().await?;
+                    if self.rewrite(&self.key, &snapshot).await {
+                        return Ok(());
+                    }
+                    "its entry is being changed, or cannot be written".clone_into(&mut last);
+                }
+                Err(error) => last = error.to_string(),
+            }
+            sleep(self.limit() / 2).await;
+        }
+        Err(format!(
+            "whether {unit} is still run under the key \"{key}\" is not known: {last}"
+        ))
+    }
+
+    /// Removes from `former` the first lock under which nobody runs the unit any more, or returns why there is none. A host
+    /// that takes such a lock later looks at the entry before it starts anything (N2).
+    async fn wait_for(&mut self, former: &mut Vec<Key>) -> Result<Option<String>, StoreError> {
+        let timings = self.settings.borrow().timings;
+        let mut reason = None;
+        for (index, key) in former.iter().enumerate() {
+            let sent = self.host.machine.now();
+            let snapshot = self.read(key).await?;
+            let (now, shown) = (self.host.machine.now(), observation(snapshot.clone()));
+            let free = if let Some(lock) = self.former.get_mut(key) {
+                lock.see(&self.unit, shown, sent, now, &timings)
+            } else {
+                self.former
+                    .insert(key.clone(), FormerLock::first(shown, sent, now));
+                false
+            };
+            // The read showed the present value only if this write of the unchanged value is won (N3).
+            if free && self.rewrite(key, &snapshot).await {
+                former.remove(index);
+                return Ok(None);
+            }
+            reason.get_or_insert_with(|| {
+                format!(
+                    "{} was run under the key \"{key}\" before, and that lock is not free yet",
+                    self.unit
+                )
+            });
+        }
+        Ok(reason)
+    }
+
+    /// Why the unit may not be run under the key, and what the operator can do about it.
+    fn explain(&self, refusal: &Refusal) -> String {
+        let unit = &self.unit;
+        let settings = self.settings.borrow();
+        let (key, source) = (&settings.key, settings.source.0.display());
+        let adopt = format!("run \"putexctl adopt {}\" on this host", settings.name);
+        let choose = |other: &Key| {
+            let correct = if settings.unit == *unit {
+                format!("set key = \"{other}\" in {source}")
+            } else {
+                format!("take {unit} out of bound-units in {source}")
+            };
+            format!("{correct}; or, if \"{key}\" is meant, {adopt}")
+        };
+        match refusal {
+            Refusal::OtherKey(other) => format!(
+                "{unit} is run under the key \"{other}\" in this store, and not under \"{key}\"; {}, and change the others after it; \
+                 or, if another cluster has a unit of the same name, set cluster in putexd.toml",
+                choose(other)
+            ),
+            Refusal::FormerKey(former) => format!(
+                "this host has known {unit} under the key \"{former}\", and the store does not name it any more: its entry was lost, or the \
+                 store went back; {}",
+                choose(former)
+            ),
+            Refusal::OtherStore(place) => format!(
+                "this host has run {unit} under the key \"{}\" in another store, {}, and not in this one, {}; \"systemctl stop \
+                 putexd\" on each host that still has the other store, see that \"systemctl is-active {unit}\" says inactive \
+                 there, then {adopt}",
+                place.key, place.store, self.host.store_address
+            ),
+            Refusal::Garbled => format!(
+                "see that all hosts have the same seal-key, or none: the store's entry {} for {unit} is not understood, or has no valid \
+                 seal; if they have, see that no host runs it under another key than \"{key}\", then {adopt}",
+                self.key
+            ),
+            Refusal::TooMany(count) => format!(
+                "see \"putexctl status\" on the other hosts: {unit} was run under {count} other keys that have not been seen free"
+            ),
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Snapshot, StoreError> {
+        let late = || StoreError::Unreachable(LATE.to_owned());
+        let read = timeout(self.limit(), self.host.store.read(key, None)).await;
+        read.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn write(&self, snapshot: &Snapshot, registration: &Registration) -> WriteOutcome {
+        self.replace(&self.key, snapshot, registration.encode(&self.unit))
+            .await
+    }
+
+    /// Writes `key` again as it was read. If that write is won, the read was not one of the past, as a deposed leader or the
+    /// cache of a network file system may show.
+    async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
+        let entry = snapshot.entry.as_ref();
+        let value = entry
+            .and_then(|entry| entry.value.clone())
+            .unwrap_or_default();
+        let written = self.replace(key, snapshot, value).await;
+        matches!(written, WriteOutcome::Won(_))
+    }
+
+    async fn replace(&self, key: &Key, snapshot: &Snapshot, value: Value) -> WriteOutcome {
+        let (incarnation, base) = position(snapshot);
+        let write = WriteId(self.host.machine.random());
+        let attempt = Attempt {
+            base,
+            incarnation,
+            write,
+            value,
+        };
+        timeout(self.limit(), self.host.store.compare_and_set(key, &attempt))
+            .await
+            .unwrap_or_else(|_| WriteOutcome::unproven(LATE))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+//! The ways to the store.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`store_health`] | how the store answers this host |
+//! | [`hints`] | one watch of the store for all services |
+//! | [`observation`] | what the store has shown, in the words of the election |
+//! | [`notes`] | the way to the store for what is no lock |
+//! | [`history`] | writes the histories of locks into the store |
+//! | [`answers`] | whether others than the store can answer this host |
+
+pub(crate) mod answers;
+pub mod hints;
+pub mod history;
+pub(crate) mod notes;
+pub(crate) mod observation;
+pub(crate) mod store_health;

@@ -1,0 +1,360 @@
+//! Operations on the units of a service: start, and stop with its proof.
+//!
+//! Each function may take any time, so the service runs them in tasks of their own.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{SelectAll, StreamExt as _, select_all};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::local::machine::Machine;
+use crate::config::{ServiceSettings, StopProof};
+use crate::daemon::kept::memory::SeenOutside;
+use crate::host::processes::Members;
+use crate::systemd::{BusError, ChangeHints, Look, Manager, Placement};
+use crate::task::lock;
+use crate::types::{ServiceName, UnitName};
+
+pub(super) mod busy_mounts;
+mod observed;
+mod outside;
+mod start;
+mod stop;
+
+pub(super) use observed::ObservedUnits;
+
+/// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
+#[derive(Clone)]
+pub(super) struct UnitControl(Arc<Shared>);
+
+pub(super) struct Shared {
+    /// The main unit, whose life is that of the service.
+    pub(super) main: UnitName,
+    /// The units that are bound with the main unit.
+    bound: Vec<UnitName>,
+    service: ServiceName,
+    lease: UnitName,
+    pub(super) systemd: Arc<dyn Manager>,
+    machine: Arc<dyn Machine>,
+    known: Mutex<Vec<CachedUnit>>,
+    /// The control groups in which something of the lease may run: those that its units have and would be started in, and
+    /// former ones until they were seen empty. They are told to the guard, killed, and have to be empty for the proof.
+    groups: watch::Sender<BTreeSet<String>>,
+    /// The starts that have begun and not come to their end. They are told to the guard as well.
+    begun: watch::Sender<Begun>,
+    /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
+    learning: tokio::sync::Mutex<()>,
+    /// The slices and scopes in which the units have other processes run.
+    pub(super) contains: Vec<UnitName>,
+    /// Their control groups, as PID 1 named them last. A slice's control group follows from its name. A scope has one only once it
+    /// exists. They are stopped after the service's units, and not together with them.
+    contained_groups: Mutex<BTreeSet<String>>,
+    /// Whether `stop-proof` is `unit-only`.
+    unit_only: AtomicBool,
+    /// The processes in the control groups at the last look for work outside.
+    members: Mutex<Members>,
+    seen_outside: Mutex<SeenOutside>,
+    /// Units of an earlier configuration that may still run under the lease.
+    former: Mutex<Vec<UnitName>>,
+    /// What keeps a stop that is under way from being proven, for the status.
+    unproven: Mutex<Option<String>>,
+    work: watch::Sender<Work>,
+}
+
+/// The starts, stops and looks that are under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// Number of starts and stops. One that was given up may not have ended when the next has begun.
+    under_way: u32,
+    /// The looks by which a stop is proven.
+    looks: Looks,
+}
+
+/// A start or a stop that is under way, until this is dropped.
+struct UnderWay(UnitControl);
+
+impl UnderWay {
+    fn begin(units: &UnitControl) -> Self {
+        units.work.send_modify(|work| work.under_way += 1);
+        Self(units.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.work.send_modify(|work| work.under_way -= 1);
+    }
+}
+
+/// The outcomes of the looks for the proof of a stop.
+#[derive(Debug, Clone, Copy, Default)]
+struct Looks {
+    /// Number of looks that have begun.
+    begun: u64,
+    /// Number of the last look that has shown something that is not dead.
+    failed: u64,
+    /// Whether the last stop has its proof.
+    is_proven: bool,
+}
+
+/// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
+/// come to its end ("The proof" in protocol.md).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Begun {
+    pub(super) units: BTreeSet<UnitName>,
+    /// Whether the main unit is started. Units that are bound to it may be started later, or never.
+    is_up: bool,
+    /// Counts the starts, so that a look from before one is not counted for it.
+    round: u64,
+}
+
+/// What PID 1 last said of a unit, kept because PID 1 may fall silent.
+#[derive(Debug, Clone)]
+pub(super) struct CachedUnit {
+    pub(super) name: UnitName,
+    placement: Placement,
+}
+
+impl CachedUnit {
+    /// Whether it can be active without a process.
+    pub(super) fn is_effect(&self) -> bool {
+        self.placement.is_effect
+    }
+}
+
+impl Deref for UnitControl {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl UnitControl {
+    /// `former` are units that belong to the service no longer but may still run. Something may also run in the control
+    /// groups `groups`, which an earlier lease covers.
+    pub(super) fn new(
+        settings: &ServiceSettings,
+        former: Vec<UnitName>,
+        groups: BTreeSet<String>,
+        systemd: Arc<dyn Manager>,
+        machine: Arc<dyn Machine>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            main: settings.unit.clone(),
+            bound: settings.bound_units.clone(),
+            service: settings.name.clone(),
+            lease: settings.name.lease_target(),
+            contains: settings.contains.clone(),
+            contained_groups: Mutex::default(),
+            unit_only: AtomicBool::new(settings.stop_proof == StopProof::UnitOnly),
+            members: Mutex::default(),
+            seen_outside: Mutex::new(machine.recall_outside(&settings.unit)),
+            systemd,
+            machine,
+            known: Mutex::default(),
+            groups: watch::Sender::new(groups),
+            begun: watch::Sender::default(),
+            learning: tokio::sync::Mutex::default(),
+            former: Mutex::new(former),
+            unproven: Mutex::default(),
+            work: watch::Sender::default(),
+        }))
+    }
+
+    /// The units that have to be dead before another host may start them, the main one first.
+    fn all(&self) -> Vec<UnitName> {
+        let former = lock(&self.former).clone();
+        std::iter::once(&self.main)
+            .chain(&self.bound)
+            .cloned()
+            .chain(former)
+            .collect()
+    }
+
+    /// What PID 1 said last, if it has said something of each unit: a hand-over is not to wait for another answer. A
+    /// control group that has changed by the time of the start is noticed then. Otherwise PID 1 is asked.
+    pub(super) async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
+        match self.known_of_all() {
+            Some(known) => Ok(known),
+            None => self.learn().await,
+        }
+    }
+
+    /// What PID 1 said last. `None`: it has not said something of each unit.
+    fn known_of_all(&self) -> Option<Vec<CachedUnit>> {
+        let known = lock(&self.known).clone();
+        known
+            .iter()
+            .map(|known| &known.name)
+            .eq(self.all().iter())
+            .then_some(known)
+    }
+
+    /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
+    /// it for none of the units and it is empty.
+    pub(super) async fn learn(&self) -> Result<Vec<CachedUnit>, BusError> {
+        let _turn = self.learning.lock().await;
+        let units = self.all();
+        let said = join_all(
+            self.with_contained(&units)
+                .map(|name| self.systemd.placement(name)),
+        )
+        .await;
+        self.remember(units, said).await
+    }
+
+    /// `units`, followed by the units that they contain.
+    fn with_contained<'a>(&'a self, units: &'a [UnitName]) -> impl Iterator<Item = &'a UnitName> {
+        units.iter().chain(&self.contains)
+    }
+
+    /// Remembers what PID 1 said of `units`, and after them of the units that they contain.
+    async fn remember(
+        &self,
+        units: Vec<UnitName>,
+        said: Vec<Result<Placement, BusError>>,
+    ) -> Result<Vec<CachedUnit>, BusError> {
+        let groups = |said: &[Result<Placement, BusError>]| -> BTreeSet<String> {
+            let placements = said.iter().flatten();
+            placements
+                .flat_map(|placement| placement.groups.iter().cloned())
+                .collect()
+        };
+        let (named, contained) = (groups(&said), &said[units.len()..]);
+        self.groups.send_if_modified(|groups| {
+            let before = groups.len();
+            groups.extend(named.iter().cloned());
+            groups.len() != before
+        });
+        if contained.iter().all(Result::is_ok) {
+            *lock(&self.contained_groups) = groups(contained);
+        }
+        let placements = said.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let known = units.into_iter().zip(placements);
+        let known: Vec<CachedUnit> = known
+            .map(|(name, placement)| CachedUnit { name, placement })
+            .collect();
+        lock(&self.known).clone_from(&known);
+        for former in self.groups().difference(&named) {
+            if self.systemd.is_group_empty(former).await == Ok(true) {
+                self.groups.send_if_modified(|groups| groups.remove(former));
+            }
+        }
+        Ok(known)
+    }
+
+    /// The control groups in which something of the lease may run.
+    pub(super) fn groups(&self) -> BTreeSet<String> {
+        self.groups.borrow().clone()
+    }
+
+    /// Watches [`groups`](Self::groups).
+    pub(super) fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.groups.subscribe()
+    }
+
+    /// Watches the starts that have begun and not come to their end.
+    pub(super) fn watch_begun(&self) -> watch::Receiver<Begun> {
+        self.begun.subscribe()
+    }
+
+    /// Takes over the begun starts of a lease that another putexd has armed. That systemd has forgotten such a unit's run
+    /// is no proof.
+    pub(super) fn take_over(&self, begun: &[UnitName]) {
+        for unit in begun {
+            self.systemd.doubt_start(unit);
+        }
+        self.begun
+            .send_modify(|all| all.units.extend(begun.iter().cloned()));
+    }
+
+    /// Notes which starts are about to begin, before a lease is armed and its units are started. Returns the units for the
+    /// guard's lease.
+    pub(super) fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
+        // Mounts are left out, because the kernel says what is left of them.
+        let services = known
+            .iter()
+            .filter(|unit| unit.is_effect() && unit.name.kind() == "service");
+        let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
+        self.work.send_modify(|work| work.looks.is_proven = false);
+        self.begun.send_modify(|all| {
+            *all = Begun {
+                units: units.iter().cloned().collect(),
+                is_up: false,
+                round: all.round + 1,
+            };
+        });
+        units
+    }
+
+    /// The start of the main unit has come to its end.
+    pub(super) fn main_is_up(&self) {
+        self.begun.send_modify(|all| {
+            all.is_up = true;
+            all.units.remove(&self.main);
+        });
+    }
+
+    /// Removes from the begun starts the units that are started, and those that are dead beside a main unit that is
+    /// started. `before`: what was begun when the looks began.
+    fn end_begun(&self, before: &Begun, looks: &[(&UnitName, &Look)]) {
+        self.begun.send_if_modified(|all| {
+            let count = all.units.len();
+            for (name, look) in looks {
+                if all.round == before.round
+                    && (look.state.active_state.is_started() || before.is_up && look.dead.is_ok())
+                {
+                    all.units.remove(*name);
+                }
+                all.is_up |= all.round == before.round
+                    && look.state.active_state.is_started()
+                    && **name == self.main;
+            }
+            all.units.len() != count
+        });
+    }
+
+    /// Returns once no start or stop is under way, `limit` from now on at the latest: PID 1 is not to delay them because of a look
+    /// that nothing waits for. A stop looks at the units itself.
+    pub(super) async fn rest(&self, limit: Duration) {
+        let mut work = self.work.subscribe();
+        // The caller goes on after either outcome.
+        let _ = timeout(limit, work.wait_for(|work| work.under_way == 0)).await;
+    }
+
+    fn contained_groups(&self) -> BTreeSet<String> {
+        lock(&self.contained_groups).clone()
+    }
+
+    /// Hints that one of the units may have changed.
+    pub(super) fn changes(&self) -> SelectAll<ChangeHints> {
+        select_all(self.all().iter().map(|name| self.systemd.changes(name)))
+    }
+
+    /// Returns when a unit may have changed, and after `interval` at the latest. If `all_dead`, it also returns when
+    /// something runs in a contained control group.
+    pub(super) async fn changed(
+        &self,
+        changes: &mut SelectAll<ChangeHints>,
+        all_dead: bool,
+        interval: Duration,
+    ) {
+        // The caller looks after any of these.
+        tokio::select! {
+            biased;
+            _ = changes.next() => {}
+            () = self.appears(), if all_dead => {}
+            () = sleep(interval) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! A store with something around its reads and writes.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::{
+    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
+};
+use crate::types::{Key, Revision};
+
+/// What is done around the reads and writes of a store.
+pub trait Layer: Send + Sync + 'static {
+    /// As [`Store::read`], by way of `store`.
+    fn read(
+        &self,
+        store: &dyn Store,
+        key: &Key,
+        before: Option<Revision>,
+    ) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
+
+    /// As [`Store::compare_and_set`], by way of `store`.
+    fn compare_and_set(
+        &self,
+        store: &dyn Store,
+        key: &Key,
+        attempt: &Attempt,
+    ) -> impl Future<Output = WriteOutcome> + Send;
+}
+
+/// A store with a layer around it. All but reads and writes is the store's own.
+pub struct Layered<L> {
+    store: Arc<dyn Store>,
+    layer: L,
+}
+
+impl<L: Layer> Layered<L> {
+    /// Puts `layer` around `store`.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, layer: L) -> Self {
+        Self { store, layer }
+    }
+}
+
+#[async_trait]
+impl<L: Layer> Store for Layered<L> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+        self.layer.read(&*self.store, key, before).await
+    }
+
+    async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
+        self.layer.compare_and_set(&*self.store, key, attempt).await
+    }
+
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        self.store.watch().await
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.store.link()
+    }
+
+    async fn init(&self) -> Result<Creation, StoreError> {
+        self.store.init().await
+    }
+
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        self.store.examine().await
+    }
+}
