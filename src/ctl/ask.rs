@@ -56,10 +56,10 @@ impl From<fdo::Error> for Failure {
 
 /// The connection to the putexd of this host: of root over putexd's own socket, and otherwise over the system bus.
 #[derive(Debug)]
-pub(super) struct Bus(ManagerProxy<'static>);
+pub struct Bus(ManagerProxy<'static>);
 
 impl Bus {
-    pub(super) async fn connect() -> Result<Self, Failure> {
+    pub async fn connect() -> Result<Self, Failure> {
         limited(async {
             let own = match identity::user() {
                 0 => control::connect(Path::new(control::SOCKET)).await.ok(),
@@ -77,22 +77,22 @@ impl Bus {
     }
 
     /// All that the putexd of this host knows.
-    pub(super) async fn described() -> Result<ClusterState, Failure> {
+    pub async fn described() -> Result<ClusterState, Failure> {
         Self::connect().await?.describe().await
     }
 
     /// All that putexd knows.
-    pub(super) async fn describe(&self) -> Result<ClusterState, Failure> {
+    pub async fn describe(&self) -> Result<ClusterState, Failure> {
         limited(async { read(&self.0.describe().await?) }).await
     }
 
     /// The history of a service's lock, the latest tenure last.
-    pub(super) async fn history(&self, service: &str) -> Result<Vec<Run>, Failure> {
+    pub async fn history(&self, service: &str) -> Result<Vec<Run>, Failure> {
         limited(async { read(&self.0.describe_history(service).await?) }).await
     }
 
     /// Asks putexd to do something, and returns what it has begun.
-    pub(super) async fn order(&self, verb: &Verb) -> Result<Begun, Failure> {
+    pub async fn order(&self, verb: &Verb) -> Result<Begun, Failure> {
         let verb = serde_json::to_string(verb);
         let verb = verb.map_err(|error| Failure::refused(error.to_string()))?;
         match tokio::time::timeout(ORDER_LIMIT, self.0.carry_out(&verb)).await {
@@ -140,7 +140,7 @@ fn read<T: DeserializeOwned>(told: &str) -> Result<T, Failure> {
 }
 
 /// What can be told of this host without its putexd: the leases that the guard still keeps.
-pub(super) fn without_putexd(leases: &Path) -> Screen {
+pub fn without_putexd(leases: &Path) -> Screen {
     let mut screen = Screen::new(width());
     let entries = std::fs::read_dir(leases).into_iter().flatten().flatten();
     let services: BTreeSet<ServiceName> = entries
@@ -162,7 +162,7 @@ pub(super) fn without_putexd(leases: &Path) -> Screen {
 }
 
 /// The directory of the grants below `root`.
-pub(super) fn leases_below(root: &Path) -> std::path::PathBuf {
+pub fn leases_below(root: &Path) -> std::path::PathBuf {
     root.join(LEASES_DIR.trim_start_matches('/'))
 }
 

@@ -38,7 +38,7 @@ const ALLOWANCE: Duration = Duration::from_secs(30);
 
 /// What all of these verbs have in common.
 #[derive(Debug, Args)]
-pub(super) struct Waiting {
+pub struct Waiting {
     /// Return as soon as what changes something has begun
     #[arg(long, global = true)]
     no_wait: bool,
@@ -255,7 +255,7 @@ fn is_held(now: &ClusterState, service: &ServiceSummary) -> bool {
 }
 
 /// Does it, and prints the outcome, or with `no_wait` what has begun.
-pub(super) async fn run(verb: Verb, waiting: Waiting) -> Result<(), Failure> {
+pub async fn run(verb: Verb, waiting: Waiting) -> Result<(), Failure> {
     if let Verb::ConfirmDead { node, yes: false } = &verb {
         let text = format!(
             "look at the power supply of {node}, not at the network, and say --yes if it is off for certain: if it is not, its \

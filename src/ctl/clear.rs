@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const FOREIGN_LEASE: Duration = Duration::from_secs(60);
 
 /// Clears a lock that nobody renews, named by its service or by its key.
-pub(super) async fn run(
+pub async fn run(
     root: &Path,
     service: Option<ServiceName>,
     key: Option<Key>,

@@ -9,7 +9,7 @@ use super::{Cli, finished};
 use crate::facts::ClusterState;
 
 /// Answers a shell that has called this program to complete a word; `false` if it was called for something else.
-pub(super) fn answered() -> bool {
+pub fn answered() -> bool {
     CompleteEnv::with_factory(|| Cli::command().mut_subcommands(completed))
         .try_complete(std::env::args_os(), None)
         .unwrap_or(true)

@@ -15,7 +15,7 @@ use crate::types::span::rounded;
 
 /// What `putexctl explain` is called with.
 #[derive(Debug, Args)]
-pub(super) struct ExplainArguments {
+pub struct ExplainArguments {
     /// The service
     service: ServiceName,
     /// Show beside it what another value of a key would change, such as renew-interval=1s
@@ -64,7 +64,7 @@ fn bounds(service: &ServiceSettings) -> [Bound; 5] {
 }
 
 /// Explains it.
-pub(super) fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
+pub fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
     let loaded = config::load(&arguments.root);
     let name = &arguments.service;
     let mut services = loaded.settings.iter().flat_map(|all| &all.services);

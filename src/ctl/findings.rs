@@ -18,12 +18,12 @@ use crate::words;
 
 /// Something that somebody has to know. What several services have alike is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
+pub struct Finding {
     /// Whether something does not run, or an alarm stands. Else an operator has asked for it, or the next fault would find less than it
     /// needs, or it was wrong and is over.
-    pub(super) is_wrong: bool,
+    pub is_wrong: bool,
     /// The services that it concerns; empty = a host, or the store.
-    pub(super) services: Vec<String>,
+    pub services: Vec<String>,
     what: String,
     /// For how long; of several services, the longest time.
     lasts: Option<Duration>,
@@ -70,7 +70,7 @@ impl Finding {
         }
     }
 
-    pub(super) fn show(&self, screen: &mut Screen) {
+    pub fn show(&self, screen: &mut Screen) {
         let (mark, style) = if self.is_wrong {
             WRONG
         } else {
@@ -96,13 +96,13 @@ impl Finding {
 const WRONG: (&str, Style) = ("× ", Style::Bad);
 
 /// The mark of a first line where something is wrong.
-pub(super) fn mark(findings: &[Finding]) -> Option<(&'static str, Style)> {
+pub fn mark(findings: &[Finding]) -> Option<(&'static str, Style)> {
     let is_wrong = findings.iter().any(|finding| finding.is_wrong);
     is_wrong.then_some(WRONG)
 }
 
 /// All findings, the worst first.
-pub(super) fn of(cluster: &ClusterState) -> Vec<Finding> {
+pub fn of(cluster: &ClusterState) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for service in &cluster.services {
         for finding in of_service(cluster, service) {
@@ -128,7 +128,7 @@ pub(super) fn of(cluster: &ClusterState) -> Vec<Finding> {
 }
 
 /// Those of one service.
-pub(super) fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Finding> {
+pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Finding> {
     let is_gone = |host: &str| {
         let host = cluster.host(host);
         host.is_some_and(|host| host.presence == Presence::Silent)
@@ -194,7 +194,7 @@ pub(super) fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Ve
 }
 
 /// The services that nobody has to look at.
-pub(super) fn well(cluster: &ClusterState, findings: &[Finding]) -> BTreeSet<String> {
+pub fn well(cluster: &ClusterState, findings: &[Finding]) -> BTreeSet<String> {
     let named: BTreeSet<&String> = findings.iter().flat_map(|one| &one.services).collect();
     let is_well = |service: &&ServiceSummary| {
         matches!(service.activity, Activity::Running | Activity::Observed)

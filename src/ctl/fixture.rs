@@ -11,10 +11,10 @@ use crate::facts::{
 };
 
 /// The time of all fixtures, in seconds since 1970.
-pub(super) const NOW: u64 = 1_795_000_000;
+pub const NOW: u64 = 1_795_000_000;
 
 /// So many seconds ago.
-pub(super) fn ago(seconds: u64) -> At {
+pub fn ago(seconds: u64) -> At {
     At::seconds(NOW - seconds)
 }
 
@@ -29,11 +29,11 @@ fn timings() -> TimingsState {
 }
 
 /// An alarm that has stood since 2026-11-18T00:00:10Z.
-pub(super) fn alarm(problem: Problem) -> Alarm {
+pub fn alarm(problem: Problem) -> Alarm {
     Alarm::new(None, problem, 1_794_960_010)
 }
 
-pub(super) fn word(reason: &str, until: Option<u64>) -> Word {
+pub fn word(reason: &str, until: Option<u64>) -> Word {
     Word {
         by: "root@h2".to_owned(),
         reason: reason.to_owned(),
@@ -78,7 +78,7 @@ fn candidate(name: &str, host: &str, holder: &str) -> Candidate {
 }
 
 /// Three hosts as h1 sees them, with the services spread over them; all is well.
-pub(super) fn cluster(names: &[&str]) -> ClusterState {
+pub fn cluster(names: &[&str]) -> ClusterState {
     let service = |(place, name): (usize, &&str)| {
         let holder = HOSTS[place % 3];
         let until = if holder == HOSTS[0] { 16_500 } else { 16_800 };
@@ -124,18 +124,18 @@ pub(super) fn cluster(names: &[&str]) -> ClusterState {
 }
 
 /// Three hosts with three services.
-pub(super) fn small() -> ClusterState {
+pub fn small() -> ClusterState {
     cluster(&["db", "mail", "web"])
 }
 
-pub(super) fn service<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut ServiceSummary {
+pub fn service<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut ServiceSummary {
     let mut services = cluster.services.iter_mut();
     services
         .find(|service| service.service == name)
         .expect("a service of the fixture")
 }
 
-pub(super) fn host<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut KnownHost {
+pub fn host<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut KnownHost {
     let mut hosts = cluster.hosts.iter_mut();
     hosts
         .find(|host| host.state.node == name)
@@ -143,7 +143,7 @@ pub(super) fn host<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut Kno
 }
 
 /// A host's part in a service.
-pub(super) fn part<'a>(cluster: &'a mut ClusterState, host: &str, name: &str) -> &'a mut Candidate {
+pub fn part<'a>(cluster: &'a mut ClusterState, host: &str, name: &str) -> &'a mut Candidate {
     let mut parts = service(cluster, name).hosts.iter_mut();
     parts
         .find(|part| part.host == host)
@@ -151,21 +151,17 @@ pub(super) fn part<'a>(cluster: &'a mut ClusterState, host: &str, name: &str) ->
 }
 
 /// What a host says of a service.
-pub(super) fn state<'a>(
-    cluster: &'a mut ClusterState,
-    host: &str,
-    name: &str,
-) -> &'a mut ServiceState {
+pub fn state<'a>(cluster: &'a mut ClusterState, host: &str, name: &str) -> &'a mut ServiceState {
     part(cluster, host, name).state.get_or_insert_default()
 }
 
 /// The lock of a service as this host sees it.
-pub(super) fn lock<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut LockState {
+pub fn lock<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut LockState {
     state(cluster, HOSTS[0], name).lock.get_or_insert_default()
 }
 
 /// A service whose holder is h3, which has fallen silent for so many milliseconds.
-pub(super) fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
+pub fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
     let db = service(cluster, name);
     (db.activity, db.holder) = (Activity::Silent, Some("h3".to_owned()));
     db.lease_until = Some(At(NOW * 1000 + 18_000 - ms));
@@ -179,7 +175,7 @@ pub(super) fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
 }
 
 /// A host that has not been heard of for so many seconds.
-pub(super) fn gone(cluster: &mut ClusterState, name: &str, seconds: u64) {
+pub fn gone(cluster: &mut ClusterState, name: &str, seconds: u64) {
     let known = host(cluster, name);
     (known.presence, known.heard, known.reported) =
         (Presence::Silent, Some(ago(seconds)), Some(ago(seconds)));
@@ -193,7 +189,7 @@ pub(super) fn gone(cluster: &mut ClusterState, name: &str, seconds: u64) {
 }
 
 /// The same with something wrong everywhere: h3 is silent, h2 drained, web is stopped, and the file of mail is broken here.
-pub(super) fn troubled() -> ClusterState {
+pub fn troubled() -> ClusterState {
     let mut cluster = cluster(&["cache", "db", "mail", "web"]);
     silent(&mut cluster, "db", 12_100);
     gone(&mut cluster, "h3", 41);
@@ -228,13 +224,7 @@ pub(super) fn troubled() -> ClusterState {
 }
 
 /// A tenure of a history, whose times are so many seconds after [`NOW`].
-pub(super) fn run(
-    from_s: i64,
-    host: &str,
-    token: u64,
-    end: Option<(i64, Known)>,
-    ended: &str,
-) -> Run {
+pub fn run(from_s: i64, host: &str, token: u64, end: Option<(i64, Known)>, ended: &str) -> Run {
     let at_ms = |at_s: i64| (NOW * 1000).saturating_add_signed(at_s * 1000);
     let end = end.map(|(at_s, known)| End {
         at_ms: at_ms(at_s),
@@ -251,7 +241,7 @@ pub(super) fn run(
 
 /// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.
 #[track_caller]
-pub(super) fn assert_described(command: &str, printed: &impl serde::Serialize) {
+pub fn assert_described(command: &str, printed: &impl serde::Serialize) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("packaging/usr/share/putexd/putexctl.schema.json");
     let text = std::fs::read_to_string(path).expect("the schema");

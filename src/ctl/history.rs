@@ -17,7 +17,7 @@ use crate::types::span::milliseconds;
 
 /// What `putexctl history` is called with.
 #[derive(Debug, Args)]
-pub(super) struct HistoryArguments {
+pub struct HistoryArguments {
     /// Only these services: names, or patterns with * and ?
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct HistoryArguments {
 }
 
 /// Shows it.
-pub(super) async fn run(arguments: HistoryArguments) -> Result<(), Failure> {
+pub async fn run(arguments: HistoryArguments) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
     let cluster = bus.describe().await?;
     let names = &arguments.services;
@@ -105,7 +105,7 @@ fn screen(pasts: &[Past], now_ms: u64, width: Option<usize>) -> Screen {
 }
 
 /// The tenures, a line for each, with the fencing token where there is room for it.
-pub(super) fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
+pub fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
     let header = ["WHEN", "HOST", "FOR", "GAP", "BEGAN", "ENDED", "TOKEN"];
     screen.table(1, header, runs.iter().map(|shown| row(shown, now_ms)));
 }

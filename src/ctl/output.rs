@@ -20,13 +20,13 @@ const MESSAGE_LIMIT: usize = 1200;
 
 /// The error, and the exit status. With an empty message nothing is printed.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) status: u8,
-    pub(super) message: String,
+pub struct Failure {
+    pub status: u8,
+    pub message: String,
 }
 
 impl Failure {
-    pub(super) fn new(status: u8, message: impl Into<String>) -> Self {
+    pub fn new(status: u8, message: impl Into<String>) -> Self {
         Self {
             status,
             message: message.into(),
@@ -34,23 +34,23 @@ impl Failure {
     }
 
     /// Ends with this status, which says all. 0 is no failure.
-    pub(super) fn end(status: u8) -> Result<(), Self> {
+    pub fn end(status: u8) -> Result<(), Self> {
         if status == 0 {
             return Ok(());
         }
         Err(Self::new(status, ""))
     }
 
-    pub(super) fn refused(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Into<String>) -> Self {
         Self::new(exit::REFUSED, message)
     }
 
-    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(exit::UNAVAILABLE, message)
     }
 
     /// Prints the message to standard error.
-    pub(super) fn tell(&self) {
+    pub fn tell(&self) {
         if !self.message.is_empty() {
             let message: String = self.message.chars().take(MESSAGE_LIMIT).collect();
             tell(&format!("putexctl: {message}\n"));
@@ -59,20 +59,20 @@ impl Failure {
 }
 
 /// Prints to standard output. The reader may have enough before the end, as in `putexctl status | head`.
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+pub fn print(text: &str) -> Result<(), Failure> {
     // A terminal obeys control characters, and text of another host or a server may contain any.
     write_out(&printable_lines(text))
 }
 
 /// Prints to standard error. Nobody may read it, which is no reason to end.
-pub(super) fn tell(text: &str) {
+pub fn tell(text: &str) {
     let _ = io::stderr()
         .lock()
         .write_all(printable_lines(text).as_bytes());
 }
 
 /// Shows a line on the terminal in the place of the one before, and nothing where standard error is none. An empty one takes that away.
-pub(super) fn progress(line: &str) {
+pub fn progress(line: &str) {
     let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     // A line that wraps cannot be written anew.
     if let Some(room) = columns.checked_sub(1) {
@@ -82,18 +82,18 @@ pub(super) fn progress(line: &str) {
 }
 
 /// Prints a value as one line of JSON.
-pub(super) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+pub fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     print(&format!("{}\n", json(value, str::to_owned)))
 }
 
 /// The rows of standard output; `None` if it is no terminal.
-pub(super) fn rows() -> Option<usize> {
+pub fn rows() -> Option<usize> {
     let rows = tcgetwinsize(io::stdout()).ok()?.ws_row;
     Some(rows.into()).filter(|rows| *rows > 0)
 }
 
 /// Writes a text over the one before, from the top of the terminal on, which has `rows` rows. `text` comes from a [`Screen`].
-pub(super) fn redraw(text: &str, rows: usize) -> Result<(), Failure> {
+pub fn redraw(text: &str, rows: usize) -> Result<(), Failure> {
     let lines: Vec<&str> = text.lines().take(rows.saturating_sub(1)).collect();
     // Each line is cleared behind its end, and so is all below the last one, so that nothing flickers.
     let lines = lines.join("\u{1b}[K\n");
@@ -113,7 +113,7 @@ fn write_out(text: &str) -> Result<(), Failure> {
 
 /// How a piece of text is shown on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Style {
+pub enum Style {
     #[default]
     Plain,
     /// A heading.
@@ -140,14 +140,14 @@ impl Style {
 
 /// One cell of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Cell {
+pub struct Cell {
     text: String,
     style: Style,
 }
 
 impl Cell {
     /// A cell with the text, or `-` in the place of an empty one.
-    pub(super) fn styled(text: impl Into<String>, style: Style) -> Self {
+    pub fn styled(text: impl Into<String>, style: Style) -> Self {
         let text = match text.into() {
             text if text.is_empty() => "-".to_owned(),
             text => printable(&text).into_owned(),
@@ -168,7 +168,7 @@ const USUAL_WIDTH: usize = 80;
 const NARROWEST: usize = 12;
 
 /// The columns of standard output, where lines are to be broken; `None` if it is no terminal.
-pub(super) fn width() -> Option<usize> {
+pub fn width() -> Option<usize> {
     match tcgetwinsize(io::stdout()).ok()?.ws_col {
         0 => Some(USUAL_WIDTH),
         columns => Some(columns.into()),
@@ -178,14 +178,14 @@ pub(super) fn width() -> Option<usize> {
 /// A text that is being composed. Everything that is put into it is made printable, so that colours are the only sequences that
 /// a terminal obeys.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub struct Screen {
     width: usize,
     text: String,
 }
 
 impl Screen {
     /// `width`: where lines are to be broken, if they are.
-    pub(super) fn new(width: Option<usize>) -> Self {
+    pub fn new(width: Option<usize>) -> Self {
         Self {
             width: width.unwrap_or(usize::MAX / 2),
             text: String::new(),
@@ -193,7 +193,7 @@ impl Screen {
     }
 
     /// A piece of the present line, or of several lines.
-    pub(super) fn put(&mut self, text: &str, style: Style) -> &mut Self {
+    pub fn put(&mut self, text: &str, style: Style) -> &mut Self {
         let text = printable_lines(text);
         match style.code() {
             "" => self.text += &text,
@@ -203,18 +203,18 @@ impl Screen {
     }
 
     /// A line.
-    pub(super) fn line(&mut self, text: &str) -> &mut Self {
+    pub fn line(&mut self, text: &str) -> &mut Self {
         self.put(text, Style::Plain).end()
     }
 
-    pub(super) fn end(&mut self) -> &mut Self {
+    pub fn end(&mut self) -> &mut Self {
         self.text.push('\n');
         self
     }
 
     /// A sentence, broken at words where it is longer than a line of the terminal, with `indent` before the first line and as
     /// many spaces before the others.
-    pub(super) fn sentence(&mut self, indent: &str, text: &str, style: Style) -> &mut Self {
+    pub fn sentence(&mut self, indent: &str, text: &str, style: Style) -> &mut Self {
         let left = display_width(indent);
         let width = self.width.saturating_sub(left).max(20);
         let lines = wrapped(&printable(text), width, false);
@@ -228,7 +228,7 @@ impl Screen {
 
     /// A table with columns as wide as their widest cell. Where its lines do not fit the terminal, it is without the last `spare`
     /// columns, and the last three of the others are broken into lines.
-    pub(super) fn table<const N: usize>(
+    pub fn table<const N: usize>(
         &mut self,
         spare: usize,
         header: [&str; N],
@@ -275,14 +275,14 @@ impl Screen {
     }
 
     /// The text as it is printed: without colours where standard output has none.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match AutoStream::choice(&io::stdout()) {
             ColorChoice::Never => strip_str(&self.text).to_string(),
             ColorChoice::Auto | ColorChoice::Always | ColorChoice::AlwaysAnsi => self.text.clone(),
         }
     }
 
-    pub(super) fn show(&self) -> Result<(), Failure> {
+    pub fn show(&self) -> Result<(), Failure> {
         write_out(&self.text())
     }
 }

@@ -30,7 +30,7 @@ const NAME: usize = 120;
 
 /// The picture, which is the same text for the same histories, from the time that is asked for, or the first start, on. `None`: there is
 /// nothing to draw.
-pub(super) fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
+pub fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
     let all = || pasts.iter().flat_map(|past| &past.runs);
     let first = all().map(|shown| shown.run.at_ms()).min()?;
     let until = now_ms.max(first.saturating_add(1000));

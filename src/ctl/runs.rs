@@ -8,27 +8,27 @@ use crate::facts::{Activity, ServiceSummary};
 
 /// The past of one service, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Past {
+pub struct Past {
     /// The service.
-    pub(super) service: String,
+    pub service: String,
     /// The tenures that are kept, the latest last.
-    pub(super) runs: Vec<PastRun>,
+    pub runs: Vec<PastRun>,
 }
 
 /// One tenure.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct PastRun {
+pub struct PastRun {
     #[serde(flatten)]
-    pub(super) run: Run,
+    pub run: Run,
     /// For how long nobody ran the service before. `None`: that is not known, or an operator had it stopped.
-    pub(super) gap: Option<Length>,
+    pub gap: Option<Length>,
     /// Whether it is known to go on.
-    pub(super) goes_on: bool,
+    pub goes_on: bool,
 }
 
 impl Past {
     /// What `runs`, the history, and `service`, its present state, tell.
-    pub(super) fn new(name: &str, mut runs: Vec<Run>, service: Option<&ServiceSummary>) -> Self {
+    pub fn new(name: &str, mut runs: Vec<Run>, service: Option<&ServiceSummary>) -> Self {
         // What has ended some time before it was looked at had ended when the next one began.
         for place in 1..runs.len() {
             let next_ms = runs[place].at_ms();
@@ -68,7 +68,7 @@ fn goes_on(run: &Run, service: &ServiceSummary) -> bool {
 }
 
 /// How long a run has lasted.
-pub(super) fn lasted(PastRun { run, goes_on, .. }: &PastRun, now_ms: u64) -> Cell {
+pub fn lasted(PastRun { run, goes_on, .. }: &PastRun, now_ms: u64) -> Cell {
     let length = run.length(now_ms).map(|length| length.to_string());
     let length = length.unwrap_or_else(|| "?".to_owned());
     match (run.start, goes_on, run.end) {
@@ -80,7 +80,7 @@ pub(super) fn lasted(PastRun { run, goes_on, .. }: &PastRun, now_ms: u64) -> Cel
 }
 
 /// Why it ended; empty: that is not known, or it goes on.
-pub(super) fn ended(run: &Run) -> &str {
+pub fn ended(run: &Run) -> &str {
     match run.end.map(|end| end.known) {
         Some(Known::AtLeast) if run.ended.is_empty() => "not heard of again",
         _ => &run.ended,

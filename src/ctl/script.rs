@@ -14,7 +14,7 @@ use crate::types::ServiceName;
 
 /// What `putexctl is-active` is called with.
 #[derive(Debug, Args)]
-pub(super) struct IsActiveArguments {
+pub struct IsActiveArguments {
     /// The service
     service: ServiceName,
     /// Print nothing
@@ -23,7 +23,7 @@ pub(super) struct IsActiveArguments {
 }
 
 /// Prints the host that runs the service, and ends with a status that tells where it runs.
-pub(super) async fn is_active(arguments: IsActiveArguments) -> Result<(), Failure> {
+pub async fn is_active(arguments: IsActiveArguments) -> Result<(), Failure> {
     let cluster = Bus::described().await?;
     let service = arguments.service.as_str();
     let found = cluster.service(service).ok_or_else(|| unknown(service))?;
@@ -54,7 +54,7 @@ fn verdict(service: &ServiceSummary, cluster: &ClusterState) -> u8 {
 
 /// Prints the fencing token of the grant. The grant is the authority, and not what putexd remembers: the grant is gone,
 /// or its deadline is over, before another host can have a lease.
-pub(super) fn token(service: &ServiceName, root: &Path) -> Result<(), Failure> {
+pub fn token(service: &ServiceName, root: &Path) -> Result<(), Failure> {
     let held = grant::held(&leases_below(root), service);
     let held = held.map_err(|error| Failure::refused(format!("{service}: {error}")))?;
     print(&format!("{}\n", held.token))

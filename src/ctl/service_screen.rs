@@ -16,7 +16,7 @@ use crate::words;
 const RUNS: usize = 3;
 
 /// Asks for its history, and shows all.
-pub(super) async fn show(
+pub async fn show(
     bus: &Bus,
     cluster: &ClusterState,
     service: &ServiceSummary,

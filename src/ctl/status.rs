@@ -21,7 +21,7 @@ const SHOWN: usize = 12;
 
 /// What `putexctl status` is called with.
 #[derive(Debug, Args)]
-pub(super) struct StatusArguments {
+pub struct StatusArguments {
     /// Only these services: names, or patterns with * and ?. One name shows that service in full
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct StatusArguments {
 }
 
 /// Shows what was asked for.
-pub(super) async fn run(arguments: StatusArguments) -> Result<(), Failure> {
+pub async fn run(arguments: StatusArguments) -> Result<(), Failure> {
     match look(&arguments).await {
         // putexd has answered and refused: there is nothing that the host itself could add.
         Err(failure) if failure.status == exit::UNAVAILABLE && !arguments.json => {
@@ -66,7 +66,7 @@ async fn look(arguments: &StatusArguments) -> Result<(), Failure> {
 }
 
 /// Keeps the services that were asked for, and returns what is to be said of them.
-pub(super) fn pick(cluster: &mut ClusterState, names: &[String]) -> Vec<Finding> {
+pub fn pick(cluster: &mut ClusterState, names: &[String]) -> Vec<Finding> {
     let mut findings = findings::of(cluster);
     let is_asked = |service: &String| is_named(names, service);
     cluster.services.retain(|one| is_asked(&one.service));
@@ -75,7 +75,7 @@ pub(super) fn pick(cluster: &mut ClusterState, names: &[String]) -> Vec<Finding>
 }
 
 /// The cluster in one screen. `all`: each service has a row, however many there are.
-pub(super) fn screen(
+pub fn screen(
     cluster: &ClusterState,
     findings: &[Finding],
     all: bool,

@@ -33,7 +33,7 @@ impl From<StoreError> for Failure {
 }
 
 /// Makes the store that the configuration names. `is_local`: the operator knows that only this machine sees its folder.
-pub(super) async fn init(root: &Path, is_local: bool) -> Result<(), Failure> {
+pub async fn init(root: &Path, is_local: bool) -> Result<(), Failure> {
     let settings = load(root)?;
     if !is_local {
         refuse_local(&settings).await?;
@@ -106,14 +106,14 @@ async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::refused(text))
 }
 
-pub(super) fn load(root: &Path) -> Result<Settings, Failure> {
+pub fn load(root: &Path) -> Result<Settings, Failure> {
     let loaded = config::load(root);
     let shown = loaded.to_string();
     let settings = loaded.settings;
     settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
 }
 
-pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {
+pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {
     let store = store::open(&settings.store, CALL_LIMIT, Arc::new(NetUnits));
     let store = sealed::as_configured(
         store,
@@ -140,12 +140,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure>
 }
 
 /// Writes this in the place of what was found.
-pub(super) async fn replace(
-    store: &dyn Store,
-    key: &Key,
-    found: Snapshot,
-    value: Value,
-) -> WriteOutcome {
+pub async fn replace(store: &dyn Store, key: &Key, found: Snapshot, value: Value) -> WriteOutcome {
     let attempt = Attempt {
         base: found.entry.map_or(Revision(0), |entry| entry.revision),
         incarnation: found.incarnation,

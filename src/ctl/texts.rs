@@ -9,10 +9,10 @@ use crate::types::first_named;
 use crate::words;
 
 /// How many names are told one by one.
-pub(super) const NAMED: usize = 4;
+pub const NAMED: usize = 4;
 
 /// How an activity is shown.
-pub(super) const fn style_of(activity: Activity) -> Style {
+pub const fn style_of(activity: Activity) -> Style {
     match activity {
         Activity::Running => Style::Good,
         Activity::Starting
@@ -30,7 +30,7 @@ pub(super) const fn style_of(activity: Activity) -> Style {
 }
 
 /// How a service stands, in a few words.
-pub(super) fn standing(service: &ServiceSummary) -> String {
+pub fn standing(service: &ServiceSummary) -> String {
     let activity = name(&service.activity);
     match &service.holder {
         Some(holder) => format!("{activity} on {holder}"),
@@ -52,17 +52,17 @@ fn zoned(seconds: u64, form: &str) -> String {
 }
 
 /// A time in seconds since 1970, as `2026-11-22 07:49:47`.
-pub(super) fn local(seconds: u64) -> String {
+pub fn local(seconds: u64) -> String {
     zoned(seconds, "%F %T")
 }
 
 /// The same as systemctl shows it, as `Sun 2026-11-22 07:49:47 UTC`.
-pub(super) fn date(at: At) -> String {
+pub fn date(at: At) -> String {
     zoned(at.0 / 1000, "%a %F %T %Z")
 }
 
 /// What an operator has asked for: by whom, until when and why.
-pub(super) fn asked(word: &Word, what: &str) -> String {
+pub fn asked(word: &Word, what: &str) -> String {
     let until = word
         .until
         .map(|until| format!("{what} until {}", local(until)));
@@ -70,9 +70,7 @@ pub(super) fn asked(word: &Word, what: &str) -> String {
 }
 
 /// What is said of hosts or services, each with the names of those of which the same is said, in the order in which they come.
-pub(super) fn grouped<T: PartialEq>(
-    all: impl IntoIterator<Item = (String, T)>,
-) -> Vec<(T, Vec<String>)> {
+pub fn grouped<T: PartialEq>(all: impl IntoIterator<Item = (String, T)>) -> Vec<(T, Vec<String>)> {
     let mut groups: Vec<(T, Vec<String>)> = Vec::new();
     for (name, text) in all {
         match groups.iter_mut().find(|(other, _)| *other == text) {
@@ -85,7 +83,7 @@ pub(super) fn grouped<T: PartialEq>(
 }
 
 /// Why hosts would not take a service. Those with the same reason are told of together.
-pub(super) fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -> String {
+pub fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -> String {
     let why = |host: &Candidate| {
         let why = words::not_taking(host.not_taking.as_ref()?, now);
         Some((host.host.clone(), why))
@@ -106,7 +104,7 @@ pub(super) fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -
 }
 
 /// Whether the service is one of those named; without names all are.
-pub(super) fn is_named(names: &[String], service: &str) -> bool {
+pub fn is_named(names: &[String], service: &str) -> bool {
     names.is_empty() || names.iter().any(|name| fits(name, service))
 }
 
@@ -126,7 +124,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 /// An error for the first name that no service has.
-pub(super) fn known(names: &[String], cluster: &ClusterState) -> Result<(), Failure> {
+pub fn known(names: &[String], cluster: &ClusterState) -> Result<(), Failure> {
     let services = &cluster.services;
     let is_unknown = |name: &&String| !services.iter().any(|one| fits(name, &one.service));
     match names.iter().find(is_unknown) {
@@ -136,7 +134,7 @@ pub(super) fn known(names: &[String], cluster: &ClusterState) -> Result<(), Fail
 }
 
 /// The error for a name that no service has.
-pub(super) fn unknown(name: &str) -> Failure {
+pub fn unknown(name: &str) -> Failure {
     Failure::refused(format!(
         "no service is called {name}: \"putexctl status --all\" shows all names"
     ))

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What `putexctl watch` is called with.
 #[derive(Debug, Args)]
-pub(super) struct WatchArguments {
+pub struct WatchArguments {
     /// Only these services: names, or patterns with * and ?
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct WatchArguments {
 type LastSeen = BTreeMap<String, (Activity, Option<String>, Option<u64>)>;
 
 /// Shows it for ever.
-pub(super) async fn run(arguments: WatchArguments) -> Result<(), Failure> {
+pub async fn run(arguments: WatchArguments) -> Result<(), Failure> {
     let rows = rows().filter(|_| !arguments.json);
     let mut seen = None;
     loop {

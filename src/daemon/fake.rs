@@ -27,42 +27,42 @@ use crate::types::{
 /// What the fake answers, and the calls that it got.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Told {
+pub struct Told {
     /// Whether calls to PID 1 fail as if it could not be reached.
-    pub(super) silent: bool,
+    pub silent: bool,
     /// The control groups of units; a unit that is not here has none.
-    pub(super) groups: BTreeMap<UnitName, Vec<String>>,
+    pub groups: BTreeMap<UnitName, Vec<String>>,
     /// The control groups that have processes, until these are killed.
-    pub(super) full: BTreeSet<String>,
+    pub full: BTreeSet<String>,
     /// The processes that descend from the units and are outside of their control groups.
-    pub(super) outside: Vec<Process>,
+    pub outside: Vec<Process>,
     /// Whether the units that are dead were killed.
-    pub(super) killed: bool,
+    pub killed: bool,
     /// The processes that have their work done elsewhere.
-    pub(super) clients: Vec<OutsideWork>,
+    pub clients: Vec<OutsideWork>,
     /// The commands that the units have run.
-    pub(super) ran: Vec<Vec<String>>,
+    pub ran: Vec<Vec<String>>,
     /// The processes of others that use each mount.
-    pub(super) users: Vec<Process>,
+    pub users: Vec<Process>,
     /// Processes that run, until they are killed.
-    pub(super) alive: Vec<Process>,
+    pub alive: Vec<Process>,
     /// Why units are not dead. All other units are dead unless their control group is in `full`.
-    pub(super) not_dead: BTreeMap<UnitName, NotDead>,
+    pub not_dead: BTreeMap<UnitName, NotDead>,
     /// The control groups that are frozen.
-    pub(super) frozen: BTreeSet<String>,
+    pub frozen: BTreeSet<String>,
     /// Whether jobs are queued for the units, and whether the units are being started.
-    pub(super) is_queued: bool,
-    pub(super) tries: bool,
+    pub is_queued: bool,
+    pub tries: bool,
     /// Units that are started.
-    pub(super) started: BTreeSet<UnitName>,
+    pub started: BTreeSet<UnitName>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
-    pub(super) stops_slowly: bool,
+    pub stops_slowly: bool,
     /// Whether a unit that runs to its end never comes to it.
-    pub(super) hangs: bool,
+    pub hangs: bool,
     /// The outcomes of the next runs of units that run to their end. All runs after these pass.
-    pub(super) runs: VecDeque<RunResult>,
+    pub runs: VecDeque<RunResult>,
     /// The calls that change or look for something, in their order.
-    pub(super) done: Vec<String>,
+    pub done: Vec<String>,
 }
 
 impl Told {
@@ -78,15 +78,15 @@ impl Told {
 
 /// Clones share one [`Told`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct Fake(Arc<Mutex<Told>>);
+pub struct Fake(Arc<Mutex<Told>>);
 
 impl Fake {
-    pub(super) fn tell<T>(&self, tell: impl FnOnce(&mut Told) -> T) -> T {
+    pub fn tell<T>(&self, tell: impl FnOnce(&mut Told) -> T) -> T {
         tell(&mut lock(&self.0))
     }
 
     /// Returns the calls since the last `done`.
-    pub(super) fn done(&self) -> Vec<String> {
+    pub fn done(&self) -> Vec<String> {
         self.tell(|told| std::mem::take(&mut told.done))
     }
 
@@ -106,12 +106,12 @@ impl Fake {
     }
 }
 
-pub(super) fn unit(name: &str) -> UnitName {
+pub fn unit(name: &str) -> UnitName {
     UnitName::new(name).expect("a unit's name")
 }
 
 /// Settings of the service `db` with `database.service` and nothing else.
-pub(super) fn settings() -> ServiceSettings {
+pub fn settings() -> ServiceSettings {
     ServiceSettings {
         name: "db".parse().expect("a service's name"),
         source: SourceFile("db.toml".into()),
@@ -132,7 +132,7 @@ pub(super) fn settings() -> ServiceSettings {
 }
 
 /// A lease of [`settings`], with the control groups `/a` and `/b`.
-pub(super) fn lease(closing: bool) -> Lease {
+pub fn lease(closing: bool) -> Lease {
     Lease {
         service: settings().name,
         node: NodeId::new("h1").expect("a node's name"),
@@ -156,7 +156,7 @@ pub(super) fn lease(closing: bool) -> Lease {
 }
 
 /// A lapsed lease whose units the guard has proven dead, and whose host would go down if they were not.
-pub(super) fn stopped_lease() -> ListedLease {
+pub fn stopped_lease() -> ListedLease {
     let lease = Lease {
         on_stop_failure: OnStopFailure::RebootForce,
         ..lease(true)
@@ -168,7 +168,7 @@ pub(super) fn stopped_lease() -> ListedLease {
     }
 }
 
-pub(super) fn process(pid: i32) -> Process {
+pub fn process(pid: i32) -> Process {
     Process {
         pid,
         began: 1,
@@ -438,11 +438,11 @@ impl Manager for Fake {
 
 /// The messages of the journal.
 #[derive(Clone, Default)]
-pub(super) struct Written(Arc<Mutex<Vec<String>>>);
+pub struct Written(Arc<Mutex<Vec<String>>>);
 
 impl Written {
     /// Returns the messages since the last `take`.
-    pub(super) fn take(&self) -> Vec<String> {
+    pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().expect("nobody panics with it"))
     }
 }
@@ -466,7 +466,7 @@ impl<S: tracing::Subscriber> Layer<S> for Written {
 }
 
 /// Collects what this thread writes to the journal from now on, until the guard is dropped.
-pub(super) fn written() -> (Written, tracing::subscriber::DefaultGuard) {
+pub fn written() -> (Written, tracing::subscriber::DefaultGuard) {
     let written = Written::default();
     let guard = crate::journal::replaced_by(tracing_subscriber::registry().with(written.clone()));
     (written, guard)

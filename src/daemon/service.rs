@@ -52,14 +52,14 @@ use guard_queue::GuardQueue;
 use health::{Checks, Role};
 pub use inbox::{Answer, Order, Orders, Request};
 use inbox::{Inbox, Looked, Told};
-pub(super) use inherited::without_file;
+pub use inherited::without_file;
 use lookout::{watch_outside, watch_units};
 use run_tracker::RunTracker;
 use seen::Seen;
 use status::Display;
-pub(super) use status::of_settings;
+pub use status::of_settings;
 #[cfg(test)]
-pub(super) use status::unknown;
+pub use status::unknown;
 
 /// Limit of the requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;
@@ -595,7 +595,7 @@ impl Drop for Service {
 }
 
 /// Says that a word of an operator ends with this putexd, or with the service.
-pub(super) fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
+pub fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
     if let Some(word) = unsaid {
         tracing::warn!(
             "{service}: say it again: {word}: that was not written to the lock, and is dropped"
@@ -604,7 +604,7 @@ pub(super) fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
 }
 
 /// Joins names with "and", as in `a.timer and a.service`.
-pub(super) fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
+pub fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
     let names: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
     names.join(" and ")
 }

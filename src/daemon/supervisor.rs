@@ -93,7 +93,7 @@ const NAMED: usize = 6;
 const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until a signal ends it.
-pub(super) async fn run(root: &Path) -> ExitCode {
+pub async fn run(root: &Path) -> ExitCode {
     let signals = Signals::new();
     let mut signals = match signals {
         Ok(signals) => signals,

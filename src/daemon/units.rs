@@ -21,26 +21,26 @@ use crate::systemd::{BusError, ChangeHints, Look, Manager, Placement};
 use crate::task::lock;
 use crate::types::{ServiceName, UnitName};
 
-pub(super) mod busy_mounts;
+pub mod busy_mounts;
 mod observed;
 mod outside;
 mod start;
 mod stop;
 
-pub(super) use observed::ObservedUnits;
+pub use observed::ObservedUnits;
 
 /// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
 #[derive(Clone)]
-pub(super) struct UnitControl(Arc<Shared>);
+pub struct UnitControl(Arc<Shared>);
 
-pub(super) struct Shared {
+pub struct Shared {
     /// The main unit, whose life is that of the service.
-    pub(super) main: UnitName,
+    pub main: UnitName,
     /// The units that are bound with the main unit.
     bound: Vec<UnitName>,
     service: ServiceName,
     lease: UnitName,
-    pub(super) systemd: Arc<dyn Manager>,
+    pub systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,
     known: Mutex<Vec<CachedUnit>>,
     /// The control groups in which something of the lease may run: those that its units have and would be started in, and
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
     learning: tokio::sync::Mutex<()>,
     /// The slices and scopes in which the units have other processes run.
-    pub(super) contains: Vec<UnitName>,
+    pub contains: Vec<UnitName>,
     /// Their control groups, as PID 1 named them last. A slice's control group follows from its name. A scope has one only once it
     /// exists. They are stopped after the service's units, and not together with them.
     contained_groups: Mutex<BTreeSet<String>>,
@@ -106,8 +106,8 @@ struct Looks {
 /// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
 /// come to its end ("The proof" in protocol.md).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Begun {
-    pub(super) units: BTreeSet<UnitName>,
+pub struct Begun {
+    pub units: BTreeSet<UnitName>,
     /// Whether the main unit is started. Units that are bound to it may be started later, or never.
     is_up: bool,
     /// Counts the starts, so that a look from before one is not counted for it.
@@ -116,14 +116,14 @@ pub(super) struct Begun {
 
 /// What PID 1 last said of a unit, kept because PID 1 may fall silent.
 #[derive(Debug, Clone)]
-pub(super) struct CachedUnit {
-    pub(super) name: UnitName,
+pub struct CachedUnit {
+    pub name: UnitName,
     placement: Placement,
 }
 
 impl CachedUnit {
     /// Whether it can be active without a process.
-    pub(super) fn is_effect(&self) -> bool {
+    pub fn is_effect(&self) -> bool {
         self.placement.is_effect
     }
 }
@@ -139,7 +139,7 @@ impl Deref for UnitControl {
 impl UnitControl {
     /// `former` are units that belong to the service no longer but may still run. Something may also run in the control
     /// groups `groups`, which an earlier lease covers.
-    pub(super) fn new(
+    pub fn new(
         settings: &ServiceSettings,
         former: Vec<UnitName>,
         groups: BTreeSet<String>,
@@ -180,7 +180,7 @@ impl UnitControl {
 
     /// What PID 1 said last, if it has said something of each unit: a hand-over is not to wait for another answer. A
     /// control group that has changed by the time of the start is noticed then. Otherwise PID 1 is asked.
-    pub(super) async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
+    pub async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
         match self.known_of_all() {
             Some(known) => Ok(known),
             None => self.learn().await,
@@ -199,7 +199,7 @@ impl UnitControl {
 
     /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
     /// it for none of the units and it is empty.
-    pub(super) async fn learn(&self) -> Result<Vec<CachedUnit>, BusError> {
+    pub async fn learn(&self) -> Result<Vec<CachedUnit>, BusError> {
         let _turn = self.learning.lock().await;
         let units = self.all();
         let said = join_all(
@@ -251,23 +251,23 @@ impl UnitControl {
     }
 
     /// The control groups in which something of the lease may run.
-    pub(super) fn groups(&self) -> BTreeSet<String> {
+    pub fn groups(&self) -> BTreeSet<String> {
         self.groups.borrow().clone()
     }
 
     /// Watches [`groups`](Self::groups).
-    pub(super) fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
         self.groups.subscribe()
     }
 
     /// Watches the starts that have begun and not come to their end.
-    pub(super) fn watch_begun(&self) -> watch::Receiver<Begun> {
+    pub fn watch_begun(&self) -> watch::Receiver<Begun> {
         self.begun.subscribe()
     }
 
     /// Takes over the begun starts of a lease that another putexd has armed. That systemd has forgotten such a unit's run
     /// is no proof.
-    pub(super) fn take_over(&self, begun: &[UnitName]) {
+    pub fn take_over(&self, begun: &[UnitName]) {
         for unit in begun {
             self.systemd.doubt_start(unit);
         }
@@ -277,7 +277,7 @@ impl UnitControl {
 
     /// Notes which starts are about to begin, before a lease is armed and its units are started. Returns the units for the
     /// guard's lease.
-    pub(super) fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
+    pub fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
         // Mounts are left out, because the kernel says what is left of them.
         let services = known
             .iter()
@@ -295,7 +295,7 @@ impl UnitControl {
     }
 
     /// The start of the main unit has come to its end.
-    pub(super) fn main_is_up(&self) {
+    pub fn main_is_up(&self) {
         self.begun.send_modify(|all| {
             all.is_up = true;
             all.units.remove(&self.main);
@@ -323,7 +323,7 @@ impl UnitControl {
 
     /// Returns once no start or stop is under way, `limit` from now on at the latest: PID 1 is not to delay them because of a look
     /// that nothing waits for. A stop looks at the units itself.
-    pub(super) async fn rest(&self, limit: Duration) {
+    pub async fn rest(&self, limit: Duration) {
         let mut work = self.work.subscribe();
         // The caller goes on after either outcome.
         let _ = timeout(limit, work.wait_for(|work| work.under_way == 0)).await;
@@ -334,13 +334,13 @@ impl UnitControl {
     }
 
     /// Hints that one of the units may have changed.
-    pub(super) fn changes(&self) -> SelectAll<ChangeHints> {
+    pub fn changes(&self) -> SelectAll<ChangeHints> {
         select_all(self.all().iter().map(|name| self.systemd.changes(name)))
     }
 
     /// Returns when a unit may have changed, and after `interval` at the latest. If `all_dead`, it also returns when
     /// something runs in a contained control group.
-    pub(super) async fn changed(
+    pub async fn changed(
         &self,
         changes: &mut SelectAll<ChangeHints>,
         all_dead: bool,

@@ -37,18 +37,18 @@ const USERS_LIMIT: u64 = 1024 * 1024;
 
 /// Finds out who asks, and what he may do.
 #[derive(Debug, Clone)]
-pub(super) struct Authority {
+pub struct Authority {
     /// A connection of its own: on that of the calls, an answer would wait behind them.
     bus: Connection,
 }
 
 impl Authority {
-    pub(super) fn new(bus: Connection) -> Self {
+    pub fn new(bus: Connection) -> Self {
         Self { bus }
     }
 
     /// The number of the user who asks.
-    pub(super) async fn uid(&self, client: &str) -> fdo::Result<u32> {
+    pub async fn uid(&self, client: &str) -> fdo::Result<u32> {
         let ask = async {
             let bus = fdo::DBusProxy::new(&self.bus).await?;
             bus.get_connection_unix_user(BusName::try_from(client)?)
@@ -62,7 +62,7 @@ impl Authority {
     }
 
     /// Whether the client of this call may do this; if so, the name of its user.
-    pub(super) async fn act(&self, call: &Header<'_>, verb: &Verb) -> fdo::Result<String> {
+    pub async fn act(&self, call: &Header<'_>, verb: &Verb) -> fdo::Result<String> {
         let client = call.sender().map_or("", |sender| sender.as_str());
         let uid = self.uid(client).await?;
         if uid != 0 {
@@ -119,7 +119,7 @@ impl Authority {
 }
 
 /// Whether the other end of a socket is there still.
-pub(super) fn is_there(socket: &OwnedFd) -> bool {
+pub fn is_there(socket: &OwnedFd) -> bool {
     let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
     let now = Timespec {
         tv_sec: 0,

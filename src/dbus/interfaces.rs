@@ -16,7 +16,7 @@ use crate::types::{ServiceName, printable};
 
 /// Whose calls an object gets.
 #[derive(Debug, Clone)]
-pub(super) enum Caller {
+pub enum Caller {
     /// Anybody's, of whom the bus says who he is.
     OnBus(Authority),
     /// Root's, who is at the other end of this socket.
@@ -25,9 +25,9 @@ pub(super) enum Caller {
 
 /// The object of the host.
 #[derive(Debug, Clone)]
-pub(super) struct Manager {
-    pub(super) daemon: Daemon,
-    pub(super) caller: Caller,
+pub struct Manager {
+    pub daemon: Daemon,
+    pub caller: Caller,
 }
 
 impl Daemon {
@@ -131,10 +131,10 @@ impl Manager {
 
 /// The object of a service.
 #[derive(Debug)]
-pub(super) struct Service {
-    pub(super) daemon: Daemon,
-    pub(super) name: String,
-    pub(super) shown: ShownService,
+pub struct Service {
+    pub daemon: Daemon,
+    pub name: String,
+    pub shown: ShownService,
 }
 
 #[interface(
@@ -187,7 +187,7 @@ impl Service {
 }
 
 /// The path of a service's object.
-pub(super) fn path(service: &str) -> ObjectPath<'static> {
+pub fn path(service: &str) -> ObjectPath<'static> {
     let path = format!("{PATH}/service/{}", path_part(service));
     ObjectPath::try_from(path).unwrap_or_else(|_| ObjectPath::from_static_str_unchecked("/"))
 }

@@ -22,7 +22,7 @@ use crate::bus::{Plain, PlainReader, Writer};
 use crate::task::lock;
 
 /// How many calls of one user are under way at most. Root has no limit.
-pub(super) const CALLS: usize = 8;
+pub const CALLS: usize = 8;
 /// A call counts for so long after its answer, which limits how many there are in a second.
 const COUNTS: Duration = Duration::from_millis(250);
 /// The longest body of a call that is taken.
@@ -73,7 +73,7 @@ impl Calls {
 
 /// What both halves of the connection share.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub struct Limit {
     authority: Authority,
     users: Mutex<BTreeMap<String, u32>>,
     calls: Mutex<Calls>,
@@ -81,11 +81,11 @@ pub(super) struct Limit {
 }
 
 /// The calls that are to be refused.
-pub(super) struct Refusals(mpsc::Receiver<Message>);
+pub struct Refusals(mpsc::Receiver<Message>);
 
 impl Limit {
     /// The same socket without what comes beyond the limit, which goes to the refusals.
-    pub(super) fn limited(socket: Plain, authority: Authority) -> (Limited, Refusals) {
+    pub fn limited(socket: Plain, authority: Authority) -> (Limited, Refusals) {
         let (refused, refusals) = mpsc::channel(REFUSALS);
         let limit = Self {
             authority,
@@ -132,7 +132,7 @@ impl Limit {
 
 impl Refusals {
     /// Sends the refusals, until the connection is gone.
-    pub(super) async fn send(mut self, bus: &Connection) {
+    pub async fn send(mut self, bus: &Connection) {
         while let Some(call) = self.0.recv().await {
             let refused = fdo::Error::LimitsExceeded(format!(
                 "ask again in a second: a user may have {CALLS} calls under way, of at most {BODY_LIMIT} bytes"
@@ -146,7 +146,7 @@ impl Refusals {
 }
 
 /// The bus's socket, on which calls beyond the limit are not seen.
-pub(super) struct Limited(Plain, Arc<Limit>);
+pub struct Limited(Plain, Arc<Limit>);
 
 impl Socket for Limited {
     type ReadHalf = LimitedReader;
@@ -162,7 +162,7 @@ impl Socket for Limited {
 }
 
 #[derive(Debug)]
-pub(super) struct LimitedReader(PlainReader, Arc<Limit>);
+pub struct LimitedReader(PlainReader, Arc<Limit>);
 
 #[async_trait]
 impl ReadHalf for LimitedReader {
@@ -190,7 +190,7 @@ impl ReadHalf for LimitedReader {
 }
 
 #[derive(Debug)]
-pub(super) struct LimitedWriter(Writer, Arc<Limit>);
+pub struct LimitedWriter(Writer, Arc<Limit>);
 
 #[async_trait]
 impl WriteHalf for LimitedWriter {

@@ -10,7 +10,7 @@ use super::interfaces::{Caller, Manager, Service, path};
 use super::{Daemon, PATH, Shown};
 
 /// The objects, as they were told last.
-pub(super) struct Signals<'a> {
+pub struct Signals<'a> {
     bus: &'a Connection,
     daemon: &'a Daemon,
     shown: watch::Receiver<Shown>,
@@ -19,7 +19,7 @@ pub(super) struct Signals<'a> {
 
 impl<'a> Signals<'a> {
     /// Makes the objects.
-    pub(super) async fn register(
+    pub async fn register(
         bus: &'a Connection,
         daemon: &'a Daemon,
         caller: Caller,
@@ -42,7 +42,7 @@ impl<'a> Signals<'a> {
     }
 
     /// Sends signals until the bus or the daemon is gone.
-    pub(super) async fn follow(&mut self) -> zbus::Result<Infallible> {
+    pub async fn follow(&mut self) -> zbus::Result<Infallible> {
         while self.shown.changed().await.is_ok() {
             self.compare().await?;
         }

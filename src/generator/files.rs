@@ -9,7 +9,7 @@ use crate::config::{FileText, read_text, why_not_obeyed};
 use crate::types::{ServiceName, trust};
 
 /// What is in a file; `None`: there is no such file, or it only hides another.
-pub(super) fn read_if_any(path: &Path) -> io::Result<Option<FileText>> {
+pub fn read_if_any(path: &Path) -> io::Result<Option<FileText>> {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other,
@@ -25,14 +25,12 @@ fn read(path: &Path) -> io::Result<Option<FileText>> {
 }
 
 /// The files of a service and what is in them, up to the first that only hides the others. The first counts.
-pub(super) type Files = Vec<(PathBuf, io::Result<FileText>)>;
+pub type Files = Vec<(PathBuf, io::Result<FileText>)>;
 
 /// The files of each service below `directories`, and what is wrong with them. A name in an earlier directory hides the same name in a
 /// later one, which is listed behind it; an empty file or a link to /dev/null hides it without putting anything in its place. A file
 /// whose name is refused has no service (`None`).
-pub(super) fn read_all(
-    directories: &[PathBuf],
-) -> (Vec<(Option<ServiceName>, Files)>, Vec<String>) {
+pub fn read_all(directories: &[PathBuf]) -> (Vec<(Option<ServiceName>, Files)>, Vec<String>) {
     let (mut problems, mut named) = (Vec::new(), BTreeMap::<String, Vec<PathBuf>>::new());
     for directory in directories {
         match fs::read_dir(directory) {

@@ -10,9 +10,9 @@ use crate::types::escape::unescaped;
 use crate::types::mount::Mount;
 
 /// Where procfs is.
-pub(super) const PROC: &str = "/proc";
+pub const PROC: &str = "/proc";
 /// The type of a mount that waits to be used, and has nothing mounted yet.
-pub(super) const AUTOMOUNT: &str = "autofs";
+pub const AUTOMOUNT: &str = "autofs";
 
 /// The mount at `place` in PID 1's mount namespace, because the caller may have one of its own. An automount that
 /// waits there does not count.
@@ -47,7 +47,7 @@ pub fn units_of(paths: impl IntoIterator<Item = PathBuf>) -> io::Result<BTreeSet
 }
 
 /// What PID 1 has mounted; `proc` is where procfs is.
-pub(super) fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
+pub fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
     table(&proc.join("1/mountinfo"))
 }
 
@@ -67,7 +67,7 @@ fn table(path: &Path) -> io::Result<Vec<Mount>> {
 }
 
 /// Reads a line of a table.
-pub(super) fn parse(line: &str) -> io::Result<Mount> {
+pub fn parse(line: &str) -> io::Result<Mount> {
     let text = |field: &str| unescaped(field, "\\", 3, 8);
     let read = || {
         let (mount, file_system) = line.split_once(" - ")?;

@@ -123,7 +123,7 @@ impl Proc {
 }
 
 /// The numbers of all processes; `proc` is where procfs is.
-pub(super) fn pids_in(proc: &Path) -> io::Result<Vec<i32>> {
+pub fn pids_in(proc: &Path) -> io::Result<Vec<i32>> {
     let pid = |entry: io::Result<fs::DirEntry>| match entry {
         Ok(entry) => entry.file_name().to_str()?.parse().ok().map(Ok),
         Err(error) => Some(Err(error)),
@@ -424,7 +424,7 @@ fn is_in_container(text: &str) -> bool {
 
 /// The command line of a process, for messages. It is read only of processes that are shown, because the kernel reads it
 /// from the memory of the process.
-pub(super) fn command_of(proc: &Path, pid: impl Display) -> String {
+pub fn command_of(proc: &Path, pid: impl Display) -> String {
     let line = fs::read(proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
     let line = if line.is_empty() {
         fs::read(proc.join(format!("{pid}/comm"))).unwrap_or_default()

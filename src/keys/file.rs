@@ -7,14 +7,14 @@ use crate::types::trust;
 
 /// What a named file has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum NamedFile {
+pub enum NamedFile {
     Public,
     Secret,
 }
 
 impl NamedFile {
     /// What is wrong with the file at this path of the host whose root is `root`. It is not read: whoever uses it reads it anew.
-    pub(super) fn problem(self, root: &Path, path: &Path) -> Option<String> {
+    pub fn problem(self, root: &Path, path: &Path) -> Option<String> {
         let shown = path.display();
         if !path.is_absolute() {
             return Some(format!(

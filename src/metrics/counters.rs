@@ -23,8 +23,8 @@ const BOUNDS: [f64; 13] = [
 pub struct Metrics {
     services: Arc<Mutex<BTreeMap<ServiceName, Shown>>>,
     /// Of all services together, as the renewals: the way to the store is the host's.
-    pub(super) renewal_duration: Histogram,
-    pub(super) renewals: Family<[(&'static str, &'static str); 1], Counter>,
+    pub renewal_duration: Histogram,
+    pub renewals: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 impl Default for Metrics {
@@ -87,12 +87,12 @@ impl Metrics {
     }
 
     /// Whether the main unit of a service is active. One of which nothing is known yet serves.
-    pub(super) fn serves(&self, name: &ServiceName) -> bool {
+    pub fn serves(&self, name: &ServiceName) -> bool {
         let services = lock(&self.services);
         services.get(name).is_none_or(|shown| shown.serves)
     }
 
-    pub(super) fn services(&self) -> BTreeMap<ServiceName, Shown> {
+    pub fn services(&self) -> BTreeMap<ServiceName, Shown> {
         lock(&self.services).clone()
     }
 }

@@ -15,7 +15,7 @@ use crate::host::identity;
 use crate::types::NodeId;
 
 /// Whether `authority`, a name or an address that a port may follow, is an address or one of these `names`.
-pub(super) fn is_own(authority: &str, names: &[String]) -> bool {
+pub fn is_own(authority: &str, names: &[String]) -> bool {
     let Ok(authority) = authority.parse::<Authority>() else {
         return false;
     };
@@ -26,7 +26,7 @@ pub(super) fn is_own(authority: &str, names: &[String]) -> bool {
 }
 
 /// The names of this host, by its files below `root`.
-pub(super) fn own_names(node: &NodeId, root: &Path) -> Vec<String> {
+pub fn own_names(node: &NodeId, root: &Path) -> Vec<String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (hosts, resolver) = (read("etc/hosts"), read("etc/resolv.conf"));
     let own = [node.to_string(), identity::host_name()];

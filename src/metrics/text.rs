@@ -91,7 +91,7 @@ fn gauges(
 /// # Panics
 ///
 /// Never: writing to a string does not fail.
-pub(super) fn render(sources: &Sources) -> String {
+pub fn render(sources: &Sources) -> String {
     let (metrics, host) = (&sources.metrics, (sources.host)());
     let services = metrics.services();
     let mut registry = Registry::with_prefix(PREFIX);

@@ -58,7 +58,7 @@ use crate::types::span::rounded;
 use crate::types::{Key, Revision};
 use folder::Folder;
 use root::Latest;
-pub(super) use root::local_file_system;
+pub use root::local_file_system;
 pub use settings::DirectorySettings;
 use steps::Lock;
 

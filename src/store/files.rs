@@ -22,12 +22,12 @@ impl Files {
     }
 
     /// Asks putexd for their text.
-    pub(super) fn through(putexd: Peer) -> Self {
+    pub fn through(putexd: Peer) -> Self {
         Self(Some(putexd))
     }
 
     /// The text of a file.
-    pub(super) async fn read(&self, path: &Path) -> Result<String, StoreError> {
+    pub async fn read(&self, path: &Path) -> Result<String, StoreError> {
         let text = match &self.0 {
             None => text_of(path).await,
             Some(putexd) => {
@@ -39,21 +39,21 @@ impl Files {
     }
 
     /// The password in a file. A newline at its end is not part of it.
-    pub(super) async fn password(&self, path: &Path) -> Result<String, StoreError> {
+    pub async fn password(&self, path: &Path) -> Result<String, StoreError> {
         let text = self.read(path).await?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 }
 
 /// The text of a file of this host.
-pub(super) async fn text_of(path: &Path) -> Result<String, String> {
+pub async fn text_of(path: &Path) -> Result<String, String> {
     tokio::fs::read_to_string(path)
         .await
         .map_err(|error| error.to_string())
 }
 
 /// The error for a file at `path` that cannot be used.
-pub(super) fn unusable(path: &Path, error: &dyn fmt::Display) -> StoreError {
+pub fn unusable(path: &Path, error: &dyn fmt::Display) -> StoreError {
     StoreError::Denied(format!(
         "the credentials in {} cannot be used: {error}",
         path.display()

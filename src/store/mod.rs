@@ -18,7 +18,7 @@ pub mod layered;
     dead_code,
     reason = "the tests of stores and the simulation use all of it"
 )]
-pub(crate) mod memory;
+pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;

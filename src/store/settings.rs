@@ -47,9 +47,9 @@ pub struct Access {
 
 type Row = ConfigKey<Access>;
 
-pub(super) const USER: &[Row] = &[Row::new("user", |access| &mut access.user)];
+pub const USER: &[Row] = &[Row::new("user", |access| &mut access.user)];
 
-pub(super) const ACCESS: &[Row] = &[
+pub const ACCESS: &[Row] = &[
     Row::new("password-file", |access| &mut access.password_file).secret(),
     Row::new("tls-ca", |access| &mut access.ca_file).file(),
     Row::new("tls-cert", |access| &mut access.certificate).file(),
@@ -60,7 +60,7 @@ pub(super) const ACCESS: &[Row] = &[
 impl Access {
     /// Reads [`ACCESS`], and [`USER`] where the store has it. `user` and `password-file` need each other then, and `tls-cert` and
     /// `tls-key` in any case.
-    pub(super) fn read(user: &[Row], table: &mut Table<'_>) -> Self {
+    pub fn read(user: &[Row], table: &mut Table<'_>) -> Self {
         let mut access = Self::default();
         table.read(user, &mut access);
         table.read(ACCESS, &mut access);
@@ -78,17 +78,17 @@ impl Access {
     }
 
     /// The user and the file with the password.
-    pub(super) fn login(&self) -> Option<(&String, &PathBuf)> {
+    pub fn login(&self) -> Option<(&String, &PathBuf)> {
         self.user.as_ref().zip(self.password_file.as_ref())
     }
 
     /// Whether certificates are named.
-    pub(super) fn has_certificates(&self) -> bool {
+    pub fn has_certificates(&self) -> bool {
         self.ca_file.is_some() || self.certificate.is_some()
     }
 
     /// The files with secrets and certificates.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    pub fn files(&self) -> Vec<PathBuf> {
         let files = [
             &self.password_file,
             &self.ca_file,
@@ -101,7 +101,7 @@ impl Access {
     /// Refuses certificates where connections need not be encrypted: an attacker between client and server could make the client
     /// connect without TLS. And refuses a login by `key` that an attacker on the network could read, or take over, on its way to the
     /// `far` server. `remedy` says how connections are encrypted.
-    pub(super) fn check(
+    pub fn check(
         &self,
         are_encrypted: bool,
         key: Option<&str>,
@@ -125,7 +125,7 @@ impl Access {
 }
 
 /// Reports what is wrong with each server of a list, which are URLs with one of two `schemes`.
-pub(super) fn check_servers(
+pub fn check_servers(
     key: &str,
     servers: &mut [String],
     schemes: [&str; 2],
@@ -160,7 +160,7 @@ pub(super) fn check_servers(
 }
 
 /// The first server that is reached over the network by the scheme `plain`, which does not encrypt.
-pub(super) fn far<'a>(servers: &'a [String], plain: &str) -> Option<&'a str> {
+pub fn far<'a>(servers: &'a [String], plain: &str) -> Option<&'a str> {
     let is_far = |server: &&String| {
         server
             .split_once("://")

@@ -110,14 +110,14 @@ impl fmt::Display for Belonging {
 
 /// What a walk has found.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Belongings {
+pub struct Belongings {
     /// The units that belong to the service and are not named in it, sorted by name. Targets and slices are left out: they only
     /// group others.
     units: Vec<Belonging>,
     /// Those of them that systemd stops with the main unit.
     parts: Vec<String>,
     /// What would take the host down, or that there are more units than a walk reads; and what is to be done about it.
-    pub(super) trouble: Option<String>,
+    pub trouble: Option<String>,
 }
 
 /// What was read of a unit.
@@ -390,7 +390,7 @@ impl<'a> Walk<'a> {
 impl Belongings {
     /// Refuses a unit that does nothing itself but has others started and stopped, or stands for others that are not there.
     /// `main`: what was read of it.
-    pub(super) fn check_umbrella(
+    pub fn check_umbrella(
         &self,
         main: &Properties,
         around: Surroundings<'_>,
@@ -429,7 +429,7 @@ impl Belongings {
 
 impl Systemd {
     /// What belongs to the service of the main unit `unit`.
-    pub(super) async fn belongings(
+    pub async fn belongings(
         &self,
         unit: &UnitName,
         around: Surroundings<'_>,
@@ -455,11 +455,7 @@ impl Systemd {
 impl Belongings {
     /// Checks that all that belongs to the service of the main unit `unit` is named in its file. If not, the error names these units,
     /// what has to be done beside naming them, and the line to paste. Each of them is judged once it is named.
-    pub(super) fn check_named(
-        &self,
-        unit: &UnitName,
-        around: Surroundings<'_>,
-    ) -> Result<(), Refusal> {
+    pub fn check_named(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<(), Refusal> {
         if self.units.is_empty() {
             return Ok(());
         }

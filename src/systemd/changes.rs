@@ -53,7 +53,7 @@ impl Systemd {
 
 /// The units that somebody watches.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub struct Board {
     /// The hints for the watched units, by the paths of their objects, which signals carry.
     units: HashMap<String, watch::Sender<()>>,
     /// The hints that all units should be read again.
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// Takes a signal.
-    pub(super) fn hear(&mut self, signal: &Message) {
+    pub fn hear(&mut self, signal: &Message) {
         let header = signal.header();
         let member = header.member().map_or("", |member| member.as_str());
         match (member, header.path().map(zbus::ObjectPath::as_str)) {
@@ -88,7 +88,7 @@ impl Board {
         }
     }
 
-    pub(super) fn hint_all(&self) {
+    pub fn hint_all(&self) {
         for hints in self.units.values().chain([&self.all]) {
             hints.send_replace(());
         }

@@ -54,10 +54,10 @@ pub enum CheckUserError {
 /// Those who want a user wait here for each other, so that no look at a file keeps another service from its own user, and so that
 /// one thread waits if a disk hangs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Turn(Arc<Mutex<()>>);
+pub struct Turn(Arc<Mutex<()>>);
 
 impl Turn {
-    pub(super) async fn take(&self, service: &ServiceName) -> Result<CheckUser, CheckUserError> {
+    pub async fn take(&self, service: &ServiceName) -> Result<CheckUser, CheckUserError> {
         let turn = Arc::clone(&self.0).lock_owned().await;
         let service = service.clone();
         let taking = tokio::task::spawn_blocking(move || {

@@ -162,14 +162,14 @@ impl OutsideWork {
 }
 
 /// Whether the kernel calls a process by the name of a program that stays beside its work elsewhere.
-pub(super) fn stays(name: &str) -> bool {
+pub fn stays(name: &str) -> bool {
     lists(STAYING, name)
 }
 
 /// What `running` has done elsewhere, if it is known for that. The kernel tells the name of its program, and where that is only
 /// the arguments, because putexd may not follow `/proc/PID/exe` of all users: with the right to do so it could do whatever they
 /// may.
-pub(super) fn found(running: Running, own: &[UnitName]) -> Option<OutsideWork> {
+pub fn found(running: Running, own: &[UnitName]) -> Option<OutsideWork> {
     let words: Vec<&str> = running.words.iter().map(String::as_str).collect();
     // A script's own name comes after that of its interpreter.
     let at = words
@@ -183,13 +183,13 @@ pub(super) fn found(running: Running, own: &[UnitName]) -> Option<OutsideWork> {
 
 /// What the commands of a unit are known to have done elsewhere, and the remedy; `None` if nothing is known. `own` are the units
 /// of the service.
-pub(super) fn check(properties: &Properties, own: &[UnitName]) -> Option<(String, &'static str)> {
+pub fn check(properties: &Properties, own: &[UnitName]) -> Option<(String, &'static str)> {
     let commands = COMMANDS.into_iter();
     of_commands(commands.flat_map(|name| properties.commands(name)), own)
 }
 
 /// The commands of a service that were run since they were loaded.
-pub(super) fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
+pub fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
     let of_service = COMMANDS
         .into_iter()
         .filter(|_| properties.kind() == "service");

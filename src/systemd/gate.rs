@@ -30,7 +30,7 @@ pub const GENERATED_DIR: &str = "/run/systemd/generator";
 /// Under a lease putexd decides when a unit starts and ends, so what the administrator has meant by such a setting does not hold any
 /// more: a step-down is no success that the host is to be shut down for, and a SIGKILL at a lapse is no failure that all other services
 /// of the host are to pay for. The drop-in that binds a unit turns these settings off.
-pub(super) const TURNED_OFF: [(&str, &str); 5] = [
+pub const TURNED_OFF: [(&str, &str); 5] = [
     ("FailureAction", "none"),
     ("SuccessAction", "none"),
     ("StartLimitAction", "none"),
@@ -40,7 +40,7 @@ pub(super) const TURNED_OFF: [(&str, &str); 5] = [
 
 /// Checks that nothing can start the unit, as PID 1 has loaded it, without the lease of `service`, and that it ends with
 /// the lease.
-pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<(), Refusal> {
+pub fn check(properties: &Properties, service: &ServiceName) -> Result<(), Refusal> {
     let missing = missing(properties, service).join(", ");
     if missing.is_empty() {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<()
 
 /// Checks that the gate can run where systemd starts it. It runs as the unit's own programs do, with the unit's user, sandbox and
 /// environment: as root it would run whatever `LD_PRELOAD=` names there.
-pub(super) fn check_reach(properties: &Properties) -> Result<(), Refusal> {
+pub fn check_reach(properties: &Properties) -> Result<(), Refusal> {
     if properties.kind() != "service" {
         return Ok(());
     }
@@ -192,7 +192,7 @@ fn calls_the_gate((program, arguments, flags, ..): &CommandEx, service: &Service
 }
 
 /// What the operator should do about the drop-in that is in the way, as far as the names of the files tell.
-pub(super) fn remedy(drop_ins: &[String]) -> String {
+pub fn remedy(drop_ins: &[String]) -> String {
     let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
     let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
         return "run \"systemctl daemon-reload\", and see what putex-generator says in \"journalctl -k\"".to_owned();

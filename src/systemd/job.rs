@@ -35,7 +35,7 @@ pub enum JobEnd {
 }
 
 /// What PID 1 is asked to do.
-pub(super) enum JobOrder<'a> {
+pub enum JobOrder<'a> {
     Start(&'a str),
     Stop(&'a str),
     /// Over the bus, because the settings ask for a reference, which PID 1 keeps for clients of the bus alone.
@@ -53,7 +53,7 @@ impl JobOrder<'_> {
 impl Systemd {
     /// Queues a job and awaits its end, until `deadline` at the latest. `before` is the invocation before the order: another
     /// one shows that an unanswered order took effect.
-    pub(super) async fn carry_out(
+    pub async fn carry_out(
         &self,
         order: &JobOrder<'_>,
         before: Option<Invocation>,
@@ -160,7 +160,7 @@ async fn result_of(ends: &mut broadcast::Receiver<JobRemoved>, job: u32) -> Stri
 }
 
 /// Queues a job for a unit, and returns its object.
-pub(super) async fn queue(
+pub async fn queue(
     link: &Link,
     method: &'static str,
     unit: &str,

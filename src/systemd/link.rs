@@ -46,16 +46,16 @@ const ENDS: usize = 4096;
 pub type Setting = (&'static str, Variant<'static>);
 
 /// The end of a job: its number, and its result.
-pub(super) type JobRemoved = (u32, String);
+pub type JobRemoved = (u32, String);
 
 /// One connection, while it lasts. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
+pub struct Link {
     connection: Connection,
     /// The path of the control group that all units' groups are in; empty where it is the kernel's own root.
-    pub(super) root: Arc<str>,
+    pub root: Arc<str>,
     /// The ends of all jobs.
-    pub(super) ends: broadcast::Sender<JobRemoved>,
+    pub ends: broadcast::Sender<JobRemoved>,
     limiter: Limiter,
     call_limit: Duration,
 }
@@ -123,7 +123,7 @@ impl Link {
     }
 
     /// Calls a method of PID 1's manager.
-    pub(super) async fn manager<A, T>(&self, method: &'static str, body: A) -> Result<T, BusError>
+    pub async fn manager<A, T>(&self, method: &'static str, body: A) -> Result<T, BusError>
     where
         A: Serialize + DynamicType + Send + Sync + 'static,
         T: for<'d> DynamicDeserialize<'d> + Send + 'static,
@@ -133,7 +133,7 @@ impl Link {
     }
 
     /// Has PID 1 read all unit files again, within `limit`.
-    pub(super) async fn reload(&self, limit: Duration) -> Result<(), BusError> {
+    pub async fn reload(&self, limit: Duration) -> Result<(), BusError> {
         bounded(
             limit,
             ask(&self.connection, MANAGER_PATH, MANAGER, "Reload", &()),
@@ -142,27 +142,27 @@ impl Link {
     }
 
     /// Sends a signal to all processes of a unit.
-    pub(super) async fn kill_unit(&self, unit: &str, signal: Signal) -> Result<(), BusError> {
+    pub async fn kill_unit(&self, unit: &str, signal: Signal) -> Result<(), BusError> {
         self.manager("KillUnit", (unit.to_owned(), "all", signal.as_raw()))
             .await
     }
 
     /// The line of each unit in PID 1's list, in the order of `units`. PID 1 loads those that are not loaded; a unit that does not
     /// exist says so by its LoadState.
-    pub(super) async fn rows(&self, units: &[&str]) -> Result<Vec<UnitRow>, BusError> {
+    pub async fn rows(&self, units: &[&str]) -> Result<Vec<UnitRow>, BusError> {
         let units: Vec<String> = units.iter().map(|&unit| unit.to_owned()).collect();
         self.manager("ListUnitsByNames", (units,)).await
     }
 
     /// The names of the loaded units that fit a pattern.
-    pub(super) async fn names_like(&self, pattern: &str) -> Result<Vec<String>, BusError> {
+    pub async fn names_like(&self, pattern: &str) -> Result<Vec<String>, BusError> {
         let body = (Vec::<String>::new(), vec![pattern.to_owned()]);
         let rows: Vec<UnitRow> = self.manager("ListUnitsByPatterns", body).await?;
         Ok(rows.into_iter().map(|(unit, ..)| unit).collect())
     }
 
     /// The line of one unit.
-    pub(super) async fn row(&self, unit: &str) -> Result<UnitRow, BusError> {
+    pub async fn row(&self, unit: &str) -> Result<UnitRow, BusError> {
         let rows = self.rows(&[unit]).await?;
         rows.into_iter()
             .next()
@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// One property of an object.
-    pub(super) async fn property(
+    pub async fn property(
         &self,
         path: &str,
         interface: &'static str,
@@ -182,7 +182,7 @@ impl Link {
 
     /// Some of the properties that all units have, by their names. They are not read all together, because for some of
     /// them PID 1 would read every folder of unit files.
-    pub(super) async fn common(
+    pub async fn common(
         &self,
         unit: &str,
         names: &'static [&'static str],
@@ -195,7 +195,7 @@ impl Link {
     }
 
     /// The properties that only units of its type have, read at one moment.
-    pub(super) async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
+    pub async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
         self.call(object(unit), PROPERTIES, "GetAll", (of_type(unit),))
             .await
     }
@@ -228,7 +228,7 @@ impl Link {
     }
 }
 
-pub(crate) async fn ask<A, T>(
+pub async fn ask<A, T>(
     connection: &Connection,
     path: &str,
     interface: &str,
@@ -245,15 +245,15 @@ where
 
 /// The newest link, and the task that replaces it. The task ends with the last clone.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper {
+pub struct Keeper {
     newest: watch::Receiver<Option<Link>>,
-    pub(super) call_limit: Duration,
-    pub(super) board: Arc<Mutex<Board>>,
+    pub call_limit: Duration,
+    pub board: Arc<Mutex<Board>>,
     _task: Arc<OwnedTask>,
 }
 
 impl Keeper {
-    pub(super) fn new(call_limit: Duration) -> Self {
+    pub fn new(call_limit: Duration) -> Self {
         let (publish, newest) = watch::channel(None);
         let board = Arc::<Mutex<Board>>::default();
         let task = OwnedTask::spawn(keep(call_limit, publish, Arc::clone(&board)));
@@ -266,12 +266,12 @@ impl Keeper {
     }
 
     /// The newest link; waits for one as long as a call may take.
-    pub(super) async fn link(&self) -> Result<Link, BusError> {
+    pub async fn link(&self) -> Result<Link, BusError> {
         self.link_by(Instant::now() + self.call_limit).await
     }
 
     /// The newest link; waits for one until `deadline`.
-    pub(super) async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
+    pub async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
         let mut newest = self.newest.clone();
         let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
         let link = found.ok().and_then(|found| found.ok()?.clone());
@@ -279,12 +279,12 @@ impl Keeper {
     }
 
     /// Follows the newest link; `None` while there is none.
-    pub(super) fn watch(&self) -> watch::Receiver<Option<Link>> {
+    pub fn watch(&self) -> watch::Receiver<Option<Link>> {
         self.newest.clone()
     }
 }
 
-pub(crate) async fn bounded<T>(
+pub async fn bounded<T>(
     limit: Duration,
     call: impl Future<Output = zbus::Result<T>>,
 ) -> Result<T, BusError> {

@@ -31,7 +31,7 @@ const BY_DEFAULT: [&str; 5] = [
 
 impl Systemd {
     /// Checks that a unit of a service, with these properties, does not come before putexd.
-    pub(super) async fn check_order(&self, properties: &Properties) -> Result<(), Refusal> {
+    pub async fn check_order(&self, properties: &Properties) -> Result<(), Refusal> {
         let unit = properties.id();
         let is_of_fstab = properties.text("SourcePath") == Some("/etc/fstab");
         let drop_ins = properties.texts("DropInPaths");

@@ -153,7 +153,7 @@ impl Systemd {
 /// Reads `/proc` for all callers, one after another, so that the looks of many services cost no more than those of a few, and that
 /// one thread hangs where the kernel does. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Walker(Arc<Mutex<Option<Reading>>>);
+pub struct Walker(Arc<Mutex<Option<Reading>>>);
 
 /// What `/proc` has shown, and since when.
 type Reading = (Instant, Arc<Family>);

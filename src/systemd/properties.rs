@@ -54,7 +54,7 @@ const STATES: [(&str, ActiveState); 7] = [
 ];
 
 impl ActiveState {
-    pub(super) fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         let known = STATES.into_iter().find(|(name, _)| *name == text);
         known.map_or_else(|| Self::Other(text.to_owned()), |(_, state)| state)
     }
@@ -199,11 +199,11 @@ impl UnitState {
 }
 
 /// The property that says when the last start of a unit began.
-pub(super) const START_AT: &str = "InactiveExitTimestampMonotonic";
+pub const START_AT: &str = "InactiveExitTimestampMonotonic";
 
 /// The line of a unit in PID 1's list: its own name, description, LoadState, ActiveState, SubState, the unit that it
 /// follows, its object, and the number, type and object of its job.
-pub(super) type UnitRow = (
+pub type UnitRow = (
     String,
     String,
     String,
@@ -218,7 +218,7 @@ pub(super) type UnitRow = (
 
 /// A condition or an assertion: its name, whether it is a trigger (`|`), whether it is negated (`!`), its parameter, and its
 /// outcome at the last start, which is below 0 where it did not hold.
-pub(super) type Condition = (String, bool, bool, String, i32);
+pub type Condition = (String, bool, bool, String, i32);
 
 /// A command of a property such as ExecStart: its program and its arguments, whether a failure is ignored, when it was run last
 /// (four times), its process id, and how it ended.
@@ -236,12 +236,12 @@ type Command<Flags = bool> = (
 );
 
 /// The same of a property such as ExecConditionEx, with flags by their names.
-pub(super) type CommandEx = Command<Vec<String>>;
+pub type CommandEx = Command<Vec<String>>;
 
 /// Properties of a unit's object, of all its interfaces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Properties(HashMap<String, OwnedVariant>);
+pub struct Properties(HashMap<String, OwnedVariant>);
 
 impl Type for Properties {
     const SIGNATURE: &'static Signature = <HashMap<String, OwnedVariant> as Type>::SIGNATURE;
@@ -255,7 +255,7 @@ impl FromIterator<(String, OwnedVariant)> for Properties {
 
 impl Properties {
     /// The properties that the line of a unit has.
-    pub(super) fn of_row(row: UnitRow) -> Result<Self, BusError> {
+    pub fn of_row(row: UnitRow) -> Result<Self, BusError> {
         let (id, _, load_state, active_state, sub_state, _, _, job, _, job_path) = row;
         let all: [(&str, Variant<'static>); 5] = [
             ("Id", id.into()),
@@ -271,14 +271,14 @@ impl Properties {
     }
 
     /// These properties and `others`.
-    pub(crate) fn with(mut self, others: Self) -> Self {
+    pub fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
     /// For tests.
     #[cfg(test)]
-    pub(super) fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
+    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
         let own = |(name, value): (&str, _)| {
             let value = OwnedVariant::try_from(value).expect("no descriptors");
             (name.to_owned(), value)
@@ -287,72 +287,72 @@ impl Properties {
     }
 
     /// A property, if it was read and is of this type.
-    pub(crate) fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
+    pub fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
         T::try_from(self.0.get(name)?.try_clone().ok()?.into()).ok()
     }
 
     /// The items of a list; none if it was not read.
-    pub(super) fn list<T>(&self, name: &str) -> Vec<T>
+    pub fn list<T>(&self, name: &str) -> Vec<T>
     where
         Vec<T>: TryFrom<Variant<'static>>,
     {
         self.get(name).unwrap_or_default()
     }
 
-    pub(super) fn texts(&self, name: &str) -> Vec<String> {
+    pub fn texts(&self, name: &str) -> Vec<String> {
         self.list(name)
     }
 
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         <&str>::try_from(&**self.0.get(name)?).ok()
     }
 
     /// The unit's own name.
-    pub(super) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         self.text("Id").unwrap_or_default()
     }
 
-    pub(super) fn is_loaded(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.text("LoadState") == Some("loaded")
     }
 
     /// A setting as a unit's file would have it.
-    pub(super) fn setting(&self, name: &str) -> Option<String> {
+    pub fn setting(&self, name: &str) -> Option<String> {
         let flag = self.flag(name).map(|flag| if flag { "yes" } else { "no" });
         flag.or_else(|| self.text(name)).map(str::to_owned)
     }
 
     /// Whether a list of names has `wanted`.
-    pub(super) fn lists(&self, name: &str, wanted: &str) -> bool {
+    pub fn lists(&self, name: &str, wanted: &str) -> bool {
         self.texts(name).iter().any(|item| item == wanted)
     }
 
-    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+    pub fn flag(&self, name: &str) -> Option<bool> {
         self.get(name)
     }
 
     /// The command lines of a property such as ExecStart. The first word of each is the path of the program, whatever name it
     /// is given.
-    pub(super) fn commands(&self, name: &str) -> Vec<Vec<String>> {
+    pub fn commands(&self, name: &str) -> Vec<Vec<String>> {
         let commands = self.list::<Command>(name).into_iter();
         commands.map(words_of).collect()
     }
 
     /// Those of them that were run since they were loaded.
-    pub(super) fn commands_run(&self, name: &str) -> Vec<Vec<String>> {
+    pub fn commands_run(&self, name: &str) -> Vec<Vec<String>> {
         let commands = self.list::<Command>(name).into_iter();
         let run = commands.filter(|(.., pid, _, _)| *pid > 0);
         run.map(words_of).collect()
     }
 
     /// How the commands of a property such as ExecStart have ended in the last run.
-    pub(super) fn exits(&self, name: &str) -> Vec<Exit> {
+    pub fn exits(&self, name: &str) -> Vec<Exit> {
         let exit = |(.., code, status): Command| Exit { code, status };
         self.list(name).into_iter().map(exit).collect()
     }
 
     /// What a mount unit with this mount point is to mount.
-    pub(crate) fn mounted_at(&self, place: String) -> MountUnit {
+    pub fn mounted_at(&self, place: String) -> MountUnit {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
         MountUnit {
             place,
@@ -362,28 +362,28 @@ impl Properties {
     }
 
     /// Whether systemd counts the unit as frozen. It may go on to do so after the unit's death.
-    pub(super) fn is_frozen(&self) -> bool {
+    pub fn is_frozen(&self) -> bool {
         self.text("FreezerState")
             .is_some_and(|state| !matches!(state, "" | "running"))
     }
 
     /// `PIDFile=`.
-    pub(super) fn pid_file(&self) -> Option<&str> {
+    pub fn pid_file(&self) -> Option<&str> {
         self.text("PIDFile").filter(|file| !file.is_empty())
     }
 
     /// When the last start of the unit began, in microseconds of `CLOCK_MONOTONIC`; 0: never, or not read.
-    pub(super) fn started_at(&self) -> u64 {
+    pub fn started_at(&self) -> u64 {
         self.get(START_AT).unwrap_or(0)
     }
 
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
-    pub(crate) fn active_since(&self) -> u64 {
+    pub fn active_since(&self) -> u64 {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
     }
 
     /// As [`UnitState::is_effect`]. An unknown type counts as an effect.
-    pub(super) fn is_effect(&self) -> bool {
+    pub fn is_effect(&self) -> bool {
         match self.kind() {
             "service" => self.flag("RemainAfterExit") == Some(true),
             "socket" | "timer" | "path" | "target" | "slice" | "scope" => false,
@@ -391,11 +391,11 @@ impl Properties {
         }
     }
 
-    pub(super) fn kind(&self) -> &str {
+    pub fn kind(&self) -> &str {
         self.id().rsplit_once('.').map_or("", |(_, kind)| kind)
     }
 
-    pub(super) fn state(&self) -> UnitState {
+    pub fn state(&self) -> UnitState {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
         UnitState {
             load_state: text("LoadState"),
@@ -417,7 +417,7 @@ impl Properties {
     }
 
     /// The conditions and assertions that kept the unit from being run at its last start.
-    pub(super) fn unmet(&self) -> Vec<String> {
+    pub fn unmet(&self) -> Vec<String> {
         let conditions = self.not_holding("Conditions", "Condition");
         [conditions, self.not_holding("Asserts", "Assert")].concat()
     }
@@ -435,7 +435,7 @@ impl Properties {
         self.list(property).into_iter().filter_map(unmet).collect()
     }
 
-    pub(super) fn invocation(&self) -> Option<Invocation> {
+    pub fn invocation(&self) -> Option<Invocation> {
         let bytes = self.list::<u8>("InvocationID");
         let bits = u128::from_be_bytes(bytes.try_into().ok()?);
         (bits != 0).then_some(Invocation(bits))

@@ -20,7 +20,7 @@ pub enum Refusal {
 }
 
 /// Refuses the unit with these properties: `trouble` fits after its name.
-pub(super) fn refuse<T>(
+pub fn refuse<T>(
     properties: &Properties,
     trouble: impl AsRef<str>,
     remedy: impl AsRef<str>,
@@ -30,7 +30,7 @@ pub(super) fn refuse<T>(
 }
 
 /// The remedy that gives the unit a setting. `section` is empty for the section of the unit's type.
-pub(super) fn changed(properties: &Properties, section: &str, setting: &str) -> String {
+pub fn changed(properties: &Properties, section: &str, setting: &str) -> String {
     let own = type_name(properties.id());
     let section = if section.is_empty() { &own } else { section };
     drop_in(properties.id(), section, setting)

@@ -24,7 +24,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(3);
 const OWN_LIMIT_LATER: Duration = Duration::from_millis(500);
 
 /// How many checks may run. PID 1 has two match rules of its own for each, and the bus allows it 512.
-pub(super) const CHECKS: usize = 48;
+pub const CHECKS: usize = 48;
 
 /// The interval at which a unit is looked at that should come to its end.
 const POLL: Duration = Duration::from_millis(100);

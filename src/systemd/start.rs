@@ -147,7 +147,7 @@ impl Systemd {
 
     /// The names of the units and the slices by which something in `groups` is frozen, the outer ones first. The kernel is asked,
     /// so that a group that cannot be read counts as one that is not frozen.
-    pub(super) async fn frozen(&self, groups: BTreeSet<String>) -> Vec<String> {
+    pub async fn frozen(&self, groups: BTreeSet<String>) -> Vec<String> {
         let look = move |hierarchy: &Hierarchy| {
             let mut all: Vec<String> = Vec::new();
             for name in groups.iter().flat_map(|group| hierarchy.frozen_by(group)) {
@@ -163,7 +163,7 @@ impl Systemd {
     /// A process that systemd takes for the main process of a unit with a PID file, and that began before the unit was started; and
     /// what is to be done about it. systemd believes a PID file of root's whatever process it names, and one on a file system that hosts
     /// share may have been written on another host. A process that began later counts as the unit's, wherever it is.
-    pub(super) async fn stranger(&self, properties: &Properties) -> Option<(i32, String)> {
+    pub async fn stranger(&self, properties: &Properties) -> Option<(i32, String)> {
         let file = properties.pid_file()?;
         let pid = i32::try_from(properties.get::<u32>("MainPID")?)
             .ok()

@@ -56,7 +56,7 @@ impl Systemd {
 
     /// The refusal of a bound unit whose start would end a unit of another service that runs on this host (`Conflicts=`, on whichever
     /// side it is written). Two such services can have a host each, and do not take turns in ending each other.
-    pub(super) async fn rival(&self, properties: &Properties) -> Result<Option<Refusal>, BusError> {
+    pub async fn rival(&self, properties: &Properties) -> Result<Option<Refusal>, BusError> {
         let own = leases(properties);
         let mut rivals = properties.texts("Conflicts");
         rivals.extend(properties.texts("ConflictedBy"));
@@ -106,7 +106,7 @@ fn check_own_file(properties: &Properties, unit: &UnitName) -> Result<(), Refusa
     Ok(())
 }
 
-pub(super) fn check_loaded(
+pub fn check_loaded(
     properties: &Properties,
     unit: &UnitName,
     service: Option<&ServiceName>,

@@ -206,7 +206,7 @@ fn service_of(unit: &str) -> Option<&str> {
 }
 
 /// The services to whose leases a unit with these properties is bound.
-pub(super) fn leases(properties: &Properties) -> Vec<String> {
+pub fn leases(properties: &Properties) -> Vec<String> {
     properties
         .texts("BindsTo")
         .iter()
@@ -353,7 +353,7 @@ impl Systemd {
 
     /// Sends SIGKILL to every process of a control group. Waits for them to be gone, up to 50 ms: then PID 1 hears of their deaths
     /// before it hears of the next call.
-    pub(super) async fn kill_group(&self, path: &str) -> Result<(), KernelError> {
+    pub async fn kill_group(&self, path: &str) -> Result<(), KernelError> {
         let path = path.to_owned();
         let kill = move |hierarchy: &Hierarchy| {
             hierarchy.kill(&path)?;
@@ -414,7 +414,7 @@ impl Systemd {
 
     /// Reads the properties that tell of the state and the last run of a unit. PID 1 answers these calls one after another, and does
     /// other things in between. Which run it is, is read first: so the reading at the end of a proof shows that another one has begun.
-    pub(super) async fn read(&self, unit: &str) -> Result<Properties, BusError> {
+    pub async fn read(&self, unit: &str) -> Result<Properties, BusError> {
         let link = self.link().await?;
         let run = link.common(unit, &[INVOCATION]).await?;
         let (row, of_its_type) = try_join(link.row(unit), link.of_its_type(unit)).await?;
@@ -430,7 +430,7 @@ impl Systemd {
     }
 
     /// The conditions and assertions that kept a unit from being run at its last start.
-    pub(super) async fn unmet(&self, unit: &UnitName) -> Result<Vec<String>, BusError> {
+    pub async fn unmet(&self, unit: &UnitName) -> Result<Vec<String>, BusError> {
         Ok(self
             .link()
             .await?
@@ -440,7 +440,7 @@ impl Systemd {
     }
 
     /// As [`read`](Self::read), with the properties that tell how the unit is set up.
-    pub(super) async fn read_settings(&self, unit: &str) -> Result<Properties, BusError> {
+    pub async fn read_settings(&self, unit: &str) -> Result<Properties, BusError> {
         let (settings, life) = try_join(
             async { self.link().await?.common(unit, &SETTINGS).await },
             self.read(unit),
@@ -508,7 +508,7 @@ impl Systemd {
     }
 
     /// Asks the kernel about control groups.
-    pub(super) async fn control_groups<T: Send + 'static>(
+    pub async fn control_groups<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Hierarchy) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, KernelError> {
@@ -517,7 +517,7 @@ impl Systemd {
     }
 
     /// Asks the kernel in a thread outside of the runtime's own, and waits no longer than a call may take.
-    pub(super) async fn blocking<T: Send + 'static>(
+    pub async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, KernelError> {
@@ -535,7 +535,7 @@ impl Systemd {
 
 /// What is remembered of mount units, shared by all clones of a [`Systemd`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct Mounts(Arc<Mutex<HashMap<UnitName, MountMemory>>>);
+pub struct Mounts(Arc<Mutex<HashMap<UnitName, MountMemory>>>);
 
 #[derive(Debug, Default)]
 struct MountMemory {
@@ -551,7 +551,7 @@ struct MountMemory {
 
 impl Mounts {
     /// From now on it has to be shown anew that the unit is unmounted.
-    pub(super) fn doubt(&self, unit: &UnitName) {
+    pub fn doubt(&self, unit: &UnitName) {
         self.of(unit, |memory| memory.doubts += 1);
     }
 

@@ -22,11 +22,7 @@ const REPLACED: &str = " (deleted)";
 
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-pub(super) async fn look(
-    settings: &Settings,
-    daemon: Option<&ClusterState>,
-    report: &mut Diagnosis,
-) {
+pub async fn look(settings: &Settings, daemon: Option<&ClusterState>, report: &mut Diagnosis) {
     match audit::connect().await {
         Err(reason) => report.wrong(format!("run putexctl where systemd can be asked: {reason}")),
         Ok(systemd) => parts(&systemd, report).await,
@@ -62,7 +58,7 @@ async fn parts(systemd: &Systemd, report: &mut Diagnosis) {
 }
 
 /// What is wrong with one of the units. `at_boot`: whether it is started then. `program`: what its main process runs.
-pub(super) fn of_part(
+pub fn of_part(
     name: &str,
     state: &UnitState,
     at_boot: bool,
@@ -97,7 +93,7 @@ pub(super) fn of_part(
 
 /// Services whose files putexd has not read as they are: they came, went or were changed since. systemd binds and unbinds the units at
 /// each of its own reloads, whether putexd has read the files or not.
-pub(super) fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Diagnosis) {
+pub fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Diagnosis) {
     let known = cluster.services.iter();
     let known = known.filter_map(|service| cluster.here(service));
     // What a service has of its file; one that is only observed has no settings. A file that is broken is told of by itself.
@@ -140,7 +136,7 @@ fn left_bound(settings: &Settings, directory: &Path, report: &mut Diagnosis) {
 
 /// Judges the clock source. Without a hardware clock the kernel counts its own ticks, and loses those that a hypervisor or a long
 /// interrupt takes.
-pub(super) fn clock(source: &str, report: &mut Diagnosis) {
+pub fn clock(source: &str, report: &mut Diagnosis) {
     if let "jiffies" | "refined-jiffies" = source {
         report.wrong(format!(
             "give this host a hardware clock, such as tsc, kvm-clock or hpet: {source} may be off by more than clock-error allows, so \

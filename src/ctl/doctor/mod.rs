@@ -90,7 +90,7 @@ impl Diagnosis {
 }
 
 /// Looks, and prints what was found.
-pub(super) async fn run(root: &Path, json: bool) -> Result<(), Failure> {
+pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
     let settings = load(root)?;
     let mut report = Diagnosis::default();
     // With another root the files are those of another host.

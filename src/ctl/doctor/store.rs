@@ -13,7 +13,7 @@ use crate::types::{Key, Value};
 const TRIAL_PAGE: u32 = 999_999;
 
 /// Looks at it. `Err`: what is wrong with it now.
-pub(super) async fn look(settings: &Settings, report: &mut Diagnosis) -> Result<(), Failure> {
+pub async fn look(settings: &Settings, report: &mut Diagnosis) -> Result<(), Failure> {
     let store = open(settings).await?;
     let Examination {
         what,

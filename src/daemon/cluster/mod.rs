@@ -11,7 +11,7 @@
 
 mod publish;
 #[cfg(test)]
-pub(super) mod tests;
+pub mod tests;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,16 +53,16 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 const ERROR_LIMIT: usize = 200;
 
 /// Where this host is, its way to the store, and what it says of itself.
-pub(super) struct Site {
-    pub(super) node: NodeId,
-    pub(super) cluster: Option<ClusterName>,
-    pub(super) notes: Arc<dyn Store>,
-    pub(super) hints: Hints,
-    pub(super) clock: Arc<dyn Clock>,
+pub struct Site {
+    pub node: NodeId,
+    pub cluster: Option<ClusterName>,
+    pub notes: Arc<dyn Store>,
+    pub hints: Hints,
+    pub clock: Arc<dyn Clock>,
     /// When the store answered again after its last silence.
-    pub(super) returns: watch::Receiver<Option<Instant>>,
-    pub(super) drain: Drain,
-    pub(super) alarms: Alarms,
+    pub returns: watch::Receiver<Option<Instant>>,
+    pub drain: Drain,
+    pub alarms: Alarms,
 }
 
 impl Site {
@@ -86,16 +86,16 @@ enum Part {
 
 /// The services that are reported.
 #[derive(Default)]
-pub(super) struct Services {
+pub struct Services {
     /// Those that run.
-    pub(super) running: Vec<watch::Receiver<ServiceState>>,
+    pub running: Vec<watch::Receiver<ServiceState>>,
     /// Those that do not, because their files are broken.
-    pub(super) resting: Vec<ServiceState>,
+    pub resting: Vec<ServiceState>,
 }
 
 /// What of this host's cluster is known, and how it is told what this host reports. Clones share it.
 #[derive(Clone)]
-pub(super) struct Cluster(Arc<Shared>);
+pub struct Cluster(Arc<Shared>);
 
 struct Shared {
     site: Site,
@@ -115,7 +115,7 @@ struct Shared {
 
 impl Cluster {
     /// Begins to report and to look. Both end when the tasks are dropped.
-    pub(super) fn begin(site: Site) -> (Self, [OwnedTask; 2]) {
+    pub fn begin(site: Site) -> (Self, [OwnedTask; 2]) {
         let (services, set) = watch::channel(Services::default());
         let cluster = Self(Arc::new(Shared {
             began: site.clock.now().boot,
@@ -137,23 +137,23 @@ impl Cluster {
     }
 
     /// Sets the services that are reported.
-    pub(super) fn report(&self, services: Services) {
+    pub fn report(&self, services: Services) {
         self.0.services.send_replace(services);
     }
 
     /// Says that the state of something that is reported may have changed.
-    pub(super) fn changed(&self) {
+    pub fn changed(&self) {
         self.0.changed.notify_one();
     }
 
     /// Says that somebody looks at the cluster, and may do so again soon: the reports of the other hosts are read more often for a
     /// while, because not every store gives hints.
-    pub(super) fn looked_at(&self) {
+    pub fn looked_at(&self) {
         self.0.looked_at.notify_one();
     }
 
     /// What is known of the hosts now.
-    pub(super) fn known(&self) -> ClusterState {
+    pub fn known(&self) -> ClusterState {
         let (site, clock) = (&self.0.site, &self.0.site.clock);
         let at = At::new(clock.wall());
         let own = self.0.own(at);
@@ -177,24 +177,24 @@ impl Cluster {
     }
 
     /// Notes which host is silent by what `service` waits for, here or on another host.
-    pub(super) fn see_loss(&self, service: &ServiceState) {
+    pub fn see_loss(&self, service: &ServiceState) {
         self.0.see_loss(service);
     }
 
     /// Whether no other host is known, and there was no time yet to hear of any.
-    pub(super) fn is_new(&self) -> bool {
+    pub fn is_new(&self) -> bool {
         let age = self.0.site.clock.now().boot.saturating_sub(self.0.began);
         age < SILENT && lock(&self.0.view).is_empty()
     }
 
     /// Has this host's report written as it is now. `Ok`: the store has it, so that whoever reads it from now on sees it.
-    pub(super) async fn announce(&self) -> Result<(), String> {
+    pub async fn announce(&self) -> Result<(), String> {
         at_once(publish::publish(&self.0)).await
     }
 
     /// Reads the reports of all other hosts anew, and returns those of which that was possible: what [`known`](Self::known) tells
     /// of them is not older than this call.
-    pub(super) async fn look_again(&self) -> Result<BTreeSet<NodeId>, String> {
+    pub async fn look_again(&self) -> Result<BTreeSet<NodeId>, String> {
         let read = async {
             match self.0.look(None).await {
                 (read, Err(error)) if read.is_empty() => Err(error),

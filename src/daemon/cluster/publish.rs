@@ -15,7 +15,7 @@ const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
 /// Writes a report as it is now.
-pub(super) async fn publish(shared: &Shared) -> Result<(), StoreError> {
+pub async fn publish(shared: &Shared) -> Result<(), StoreError> {
     let _one = shared.writing.lock().await;
     let result = write(shared).await;
     shared.note(Part::Report, &result);
@@ -49,7 +49,7 @@ async fn write(shared: &Shared) -> Result<(), StoreError> {
 }
 
 /// Reports for ever, once the services are set: at each change, and from time to time.
-pub(super) async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
+pub async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
     let shared = &*cluster.0;
     let mut returns = shared.site.returns.clone();
     // A report without services would say that there are none.

@@ -18,9 +18,9 @@ use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
 use crate::types::span::milliseconds;
 use crate::types::{Revision, ServiceName, Time};
 
-pub(crate) const LIMIT: Duration = Duration::from_millis(400);
+pub const LIMIT: Duration = Duration::from_millis(400);
 /// Until a report has been written and seen.
-pub(crate) const SEEN: Duration = Duration::from_secs(15);
+pub const SEEN: Duration = Duration::from_secs(15);
 /// The hosts' wall clock at the beginning of a test, in seconds since 1970.
 const NOW: u64 = 1_000_000;
 
@@ -80,11 +80,11 @@ impl Layer for Counted {
 }
 
 /// A host with services of which the test sets the status.
-pub(crate) struct Member {
-    pub(crate) cluster: Cluster,
-    pub(crate) drain: Drain,
+pub struct Member {
+    pub cluster: Cluster,
+    pub drain: Drain,
     store: Counted,
-    pub(crate) statuses: Vec<watch::Sender<ServiceState>>,
+    pub statuses: Vec<watch::Sender<ServiceState>>,
     /// Says that the store answers again.
     returns: watch::Sender<Option<Instant>>,
     _guard: watch::Sender<GuardLink>,
@@ -97,12 +97,7 @@ impl Member {
     }
 
     /// A host of the name h1, h2 and so on, which tells of this drain.
-    pub(crate) fn with_drain(
-        store: &MemoryStore,
-        number: u64,
-        services: usize,
-        drain: Drain,
-    ) -> Self {
+    pub fn with_drain(store: &MemoryStore, number: u64, services: usize, drain: Drain) -> Self {
         Self::drained(store, &format!("h{number}"), services, drain)
     }
 
@@ -153,7 +148,7 @@ impl Member {
         self.cluster.changed();
     }
 
-    pub(crate) fn sees(&self, node: &str) -> KnownHost {
+    pub fn sees(&self, node: &str) -> KnownHost {
         self.cluster.known().host(node).cloned().unwrap_or_default()
     }
 
@@ -184,7 +179,7 @@ fn first(host: &KnownHost) -> &ServiceState {
     host.services.values().next().expect("it has one")
 }
 
-pub(crate) fn service_name(number: usize) -> ServiceName {
+pub fn service_name(number: usize) -> ServiceName {
     format!("service-{number:03}").parse().expect("a name")
 }
 

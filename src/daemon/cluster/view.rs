@@ -36,7 +36,7 @@ const LOOKED_AT_LIMIT: usize = 2 * HOSTS_LIMIT;
 
 /// What is known of the other hosts. Times are by `CLOCK_BOOTTIME`, but for those that are counted.
 #[derive(Default)]
-pub(super) struct View {
+pub struct View {
     hosts: BTreeMap<NodeId, Seen>,
     /// When the store has last answered a look, and how much time has counted until then: that in which it does not answer says nothing
     /// of the other hosts.
@@ -86,7 +86,7 @@ impl Seen {
 }
 
 impl View {
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }
 
@@ -110,7 +110,7 @@ impl View {
     }
 
     /// The other hosts as they are known at `now`.
-    pub(super) fn hosts(&self, now: Duration, wall: Duration) -> impl Iterator<Item = KnownHost> {
+    pub fn hosts(&self, now: Duration, wall: Duration) -> impl Iterator<Item = KnownHost> {
         let counted = self.counted(now);
         let ago = move |past: Duration| At::new(wall.saturating_sub(past));
         let is_long = move |since: At| since.since(At::new(wall)) > SILENT;
@@ -142,7 +142,7 @@ impl View {
 
     /// Notes that a lock is being taken from `node`, of which nothing was heard since `heard`. A host that has reported after that is up,
     /// and has lost that lock alone.
-    pub(super) fn lose(&mut self, node: &str, heard: Duration) {
+    pub fn lose(&mut self, node: &str, heard: Duration) {
         let mut hosts = self.hosts.iter_mut();
         if let Some((_, seen)) = hosts.find(|(name, _)| name.as_str() == node) {
             let is_up = seen.reported.is_some_and(|at| at > heard + LAST_REPORT);
@@ -151,7 +151,7 @@ impl View {
     }
 
     /// Whether the report of a listed host was looked for, and there is none.
-    pub(super) fn has_no_report(&self, node: &NodeId) -> bool {
+    pub fn has_no_report(&self, node: &NodeId) -> bool {
         self.hosts
             .get(node)
             .is_some_and(|seen| seen.position.is_some() && seen.report.is_none())
@@ -165,7 +165,7 @@ impl View {
     }
 
     /// The hosts that seem to report without a valid seal, and do not report otherwise.
-    pub(super) fn unsealed(&self, now: Duration) -> Vec<String> {
+    pub fn unsealed(&self, now: Duration) -> Vec<String> {
         let counted = self.counted(now);
         let reports = |node| {
             self.hosts
@@ -180,7 +180,7 @@ impl View {
     }
 
     /// Whether the reports of the hosts are larger together than what is kept of them.
-    pub(super) fn is_cut(&self) -> bool {
+    pub fn is_cut(&self) -> bool {
         self.hosts.values().any(|seen| seen.is_cut)
     }
 
@@ -243,7 +243,7 @@ impl View {
 }
 
 /// Looks for ever.
-pub(super) async fn run(cluster: Cluster) {
+pub async fn run(cluster: Cluster) {
     let shared = &*cluster.0;
     let mut returns = shared.site.returns.clone();
     let mut due = Instant::now();
@@ -280,7 +280,7 @@ pub(super) async fn run(cluster: Cluster) {
 impl Shared {
     /// Reads what is under the `hinted` keys, and reports that were not read before; `None`: the list of hosts and all reports. Returns the
     /// hosts whose reports could be read, and what has failed.
-    pub(super) async fn look(
+    pub async fn look(
         &self,
         hinted: Option<BTreeSet<&Key>>,
     ) -> (BTreeSet<NodeId>, Result<(), StoreError>) {

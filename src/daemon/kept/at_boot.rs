@@ -11,16 +11,16 @@ use crate::types::bound::{self, AtBoot};
 const LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct BootCopy {
+pub struct BootCopy {
     path: PathBuf,
     writer: FileWriter,
     /// What is on the disk, as far as this putexd knows.
-    pub(crate) kept: Option<AtBoot>,
+    pub kept: Option<AtBoot>,
 }
 
 impl BootCopy {
     /// Reads what a former putexd has kept below `root`.
-    pub(crate) fn read(root: &Path) -> Self {
+    pub fn read(root: &Path) -> Self {
         let path = root.join(bound::FILE.trim_start_matches('/'));
         Self {
             kept: read_or_ignore(&path),
@@ -31,7 +31,7 @@ impl BootCopy {
 
     /// Writes `bound`, unless that is what is there, and returns when a power loss cannot undo that. A failure is logged, and the
     /// next call tries again.
-    pub(crate) async fn replace(&mut self, bound: AtBoot) {
+    pub async fn replace(&mut self, bound: AtBoot) {
         if self.kept.as_ref() == Some(&bound) && self.path.exists() {
             return;
         }

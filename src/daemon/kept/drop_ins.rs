@@ -15,11 +15,11 @@ use crate::systemd::drop_ins;
 use crate::types::{ServiceName, UnitName};
 
 /// The services to whose leases each unit is to be bound.
-pub(crate) type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;
+pub type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;
 
 /// The kept drop-ins.
 #[derive(Debug)]
-pub(crate) struct FallbackDropIns {
+pub struct FallbackDropIns {
     directory: PathBuf,
     /// Why not all drop-ins are as they should be. The journal hears of it once.
     failed: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct FallbackDropIns {
 
 /// What was changed on the disk, so that PID 1 may have loaded something else.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Replaced {
+pub struct Replaced {
     /// Whether the drop-in of some unit was missing and has been made.
     pub made: bool,
     /// Whether one was replaced, or removed because it could not be replaced.
@@ -37,7 +37,7 @@ pub(crate) struct Replaced {
 }
 
 impl FallbackDropIns {
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
             failed: None,
@@ -45,14 +45,14 @@ impl FallbackDropIns {
     }
 
     /// Whether the last [`keep`](Self::keep) failed in part and has to be repeated.
-    pub(crate) fn have_failed(&self) -> bool {
+    pub fn have_failed(&self) -> bool {
         self.failed.is_some()
     }
 
     /// Makes and replaces the drop-ins of the units in `bound`. A drop-in that has the right text already is left alone.
     /// With `is_all`, removes those of all other units. Returns only what has changed on the disk, so that a daemon-reload
     /// for one change cannot lead to another.
-    pub(crate) fn keep(&mut self, bound: &Bound, is_all: bool) -> Replaced {
+    pub fn keep(&mut self, bound: &Bound, is_all: bool) -> Replaced {
         let mut replaced = Replaced::default();
         let mut failed = None;
         for (unit, services) in bound {

@@ -10,17 +10,17 @@ use crate::types::BootId;
 use crate::types::format::Format;
 
 /// The settings in force.
-pub(crate) struct InForce {
+pub struct InForce {
     path: PathBuf,
     /// This boot. `None`: the kernel does not say which it is, and nothing is kept.
     boot: Option<BootId>,
     /// Before a start, what a former putexd of this boot has kept.
-    pub(crate) settings: Option<Settings>,
+    pub settings: Option<Settings>,
 }
 
 impl InForce {
     /// Reads what a former putexd has kept. A file that is not understood, or of another boot, is ignored.
-    pub(crate) fn read(path: &Path) -> Self {
+    pub fn read(path: &Path) -> Self {
         let boot = identity::boot_id()
             .inspect_err(|error| {
                 tracing::warn!("the settings in force are not kept: {error}, ignoring")
@@ -36,7 +36,7 @@ impl InForce {
 
     /// Keeps the settings that are in force from now on. A failure is logged, and the former file removed, because its settings
     /// are not in force any more.
-    pub(crate) fn replace(&mut self, settings: Settings) {
+    pub fn replace(&mut self, settings: Settings) {
         self.settings = Some(settings.clone());
         let Some(boot) = self.boot else { return };
         let kept = Kept {

@@ -38,7 +38,7 @@ struct Stored {
 }
 
 /// The key under which a service was last held here, and its timings if the file has them.
-pub(crate) fn last_held(
+pub fn last_held(
     directory: &Path,
     service: &ServiceName,
 ) -> io::Result<Option<(Key, Option<Timings>)>> {
@@ -47,13 +47,13 @@ pub(crate) fn last_held(
 }
 
 /// The file of a service.
-pub(crate) fn path_of(directory: &Path, service: &ServiceName) -> PathBuf {
+pub fn path_of(directory: &Path, service: &ServiceName) -> PathBuf {
     directory.join(format!("{service}.json"))
 }
 
 /// Reads the memory of a service that has `key`, at `now` in `boot`. A file that is missing or not understood gives the empty memory of a
 /// new host.
-pub(crate) fn load(path: &Path, key: &Key, boot: Option<BootId>, now: Time) -> Memory {
+pub fn load(path: &Path, key: &Key, boot: Option<BootId>, now: Time) -> Memory {
     let Some(stored) = read_or_ignore::<Stored>(path) else {
         return Memory::default();
     };
@@ -74,7 +74,7 @@ pub(crate) fn load(path: &Path, key: &Key, boot: Option<BootId>, now: Time) -> M
 }
 
 /// The content of the file that keeps `memory` and `timings`, at `at` in `boot`.
-pub(crate) fn content(
+pub fn content(
     key: &Key,
     memory: Memory,
     timings: Timings,
@@ -120,13 +120,13 @@ struct StoredPlace {
 
 /// Where a unit's lock was when the unit was last run here (N4). `None`: the file is missing, not understood, or another
 /// unit's.
-pub(crate) fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace> {
+pub fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace> {
     let stored = read_or_ignore::<StoredPlace>(&path_of_unit(directory, unit))?;
     (stored.unit == *unit).then_some(stored.kept)
 }
 
 /// The content of a unit's file.
-pub(crate) fn render_place(unit: &UnitName, kept: &KeptPlace) -> Vec<u8> {
+pub fn render_place(unit: &UnitName, kept: &KeptPlace) -> Vec<u8> {
     render(&StoredPlace {
         format: Format,
         unit: unit.clone(),
@@ -154,14 +154,14 @@ struct StoredOutside {
 }
 
 /// What was seen of a unit's work outside in this boot.
-pub(crate) fn load_outside(directory: &Path, unit: &UnitName, boot: Option<BootId>) -> SeenOutside {
+pub fn load_outside(directory: &Path, unit: &UnitName, boot: Option<BootId>) -> SeenOutside {
     let stored = read_or_ignore::<StoredOutside>(&path_of_outside(directory, unit));
     let of_this_boot = stored.filter(|stored| stored.unit == *unit && stored.boot == boot);
     of_this_boot.map(|stored| stored.seen).unwrap_or_default()
 }
 
 /// The content of the file that keeps it.
-pub(crate) fn render_outside(unit: &UnitName, seen: &SeenOutside, boot: Option<BootId>) -> Vec<u8> {
+pub fn render_outside(unit: &UnitName, seen: &SeenOutside, boot: Option<BootId>) -> Vec<u8> {
     render(&StoredOutside {
         format: Format,
         unit: unit.clone(),
@@ -171,12 +171,12 @@ pub(crate) fn render_outside(unit: &UnitName, seen: &SeenOutside, boot: Option<B
 }
 
 /// The file for a unit's work outside.
-pub(crate) fn path_of_outside(directory: &Path, unit: &UnitName) -> PathBuf {
+pub fn path_of_outside(directory: &Path, unit: &UnitName) -> PathBuf {
     path_of_unit(directory, unit).with_extension("outside.json")
 }
 
 /// The file of a unit. It has a `+` in its name, so that no service's file has the same name.
-pub(crate) fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
+pub fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
     directory.join(format!(
         "{}.json",
         Key::of_unit(None, unit).as_str().replace('/', "+")

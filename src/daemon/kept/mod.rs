@@ -8,11 +8,11 @@
 //! | [`at_boot`] | what is bound, for a boot in which the files cannot be read |
 //! | [`drop_ins`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 
-pub(super) mod at_boot;
-pub(super) mod drop_ins;
-pub(super) mod in_force;
-pub(super) mod memory;
-pub(super) mod writer;
+pub mod at_boot;
+pub mod drop_ins;
+pub mod in_force;
+pub mod memory;
+pub mod writer;
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 const PRIVATE: u32 = 0o600;
 
 /// What a file of JSON says. `None`: there is no file.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -35,7 +35,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 }
 
 /// The same where the loss of the file does no harm: one that is not understood is as one that is not there.
-pub(super) fn read_or_ignore<T: DeserializeOwned>(path: &Path) -> Option<T> {
+pub fn read_or_ignore<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let read = read(path).inspect_err(|error| {
         tracing::warn!("failed to read {}: {error}, ignoring", path.display());
     });
@@ -43,7 +43,7 @@ pub(super) fn read_or_ignore<T: DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 /// The content of a file of JSON.
-pub(super) fn render(content: &impl Serialize) -> Vec<u8> {
+pub fn render(content: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(content).expect("it has no map with keys other than text")
 }
 

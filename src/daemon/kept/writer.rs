@@ -23,7 +23,7 @@ const WRITERS: usize = 16;
 
 /// The files that are to be written. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct FileWriter {
+pub struct FileWriter {
     /// Each has a task that ends when its newest content is on the disk.
     files: Arc<Mutex<BTreeMap<PathBuf, Waiting>>>,
     turns: Arc<Semaphore>,
@@ -54,7 +54,7 @@ impl Default for FileWriter {
 impl FileWriter {
     /// Has `content` written. A write that fails is tried again until it succeeds or the content is replaced. `is_needed`:
     /// [`has`](Self::has) is `false` until it is on the disk.
-    pub(crate) fn put(&self, path: PathBuf, content: impl Into<Option<Vec<u8>>>, is_needed: bool) {
+    pub fn put(&self, path: PathBuf, content: impl Into<Option<Vec<u8>>>, is_needed: bool) {
         let content = content.into();
         let mut files = self.files();
         if let Some(waiting) = files.get_mut(&path) {
@@ -73,7 +73,7 @@ impl FileWriter {
 
     /// Whether everything of a file that was put as needed is on the disk. `Err`: it cannot be written, and what to do
     /// about it.
-    pub(crate) fn has(&self, path: &Path) -> Result<bool, String> {
+    pub fn has(&self, path: &Path) -> Result<bool, String> {
         match self.files().get(path) {
             Some(waiting) if waiting.is_needed => waiting.trouble.clone().map_or(Ok(false), Err),
             Some(_) | None => Ok(true),
@@ -82,7 +82,7 @@ impl FileWriter {
 
     /// Has `content` written, or the file removed, and returns when that is on the disk. `Err`: it is not within `limit`, and what to do
     /// about it; it is tried on.
-    pub(crate) async fn store(
+    pub async fn store(
         &self,
         path: &Path,
         content: Option<Vec<u8>>,
@@ -110,7 +110,7 @@ impl FileWriter {
     }
 
     /// Returns when all is on the disk, or cannot be written, and after `limit` at the latest.
-    pub(crate) async fn finish(&self, limit: Duration) {
+    pub async fn finish(&self, limit: Duration) {
         let written = async {
             while !self.is_done() {
                 sleep(LOOK_AGAIN).await;
@@ -126,7 +126,7 @@ impl FileWriter {
     }
 
     /// What cannot be written, and what to do about it. `None`: nothing has failed.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub fn trouble(&self) -> Option<String> {
         self.files()
             .values()
             .find_map(|waiting| waiting.trouble.clone())

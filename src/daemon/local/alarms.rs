@@ -47,13 +47,13 @@ struct KeptAlarms {
 }
 
 /// The path of the file.
-pub(crate) fn path(directory: &Path) -> PathBuf {
+pub fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
 impl Alarms {
     /// With what a former putexd has kept in `directory`. Losing the file loses what it says, and nothing else.
-    pub(crate) fn read(directory: &Path) -> Self {
+    pub fn read(directory: &Path) -> Self {
         let kept = kept::read_or_ignore::<KeptAlarms>(&path(directory));
         let kept = kept.into_iter().flat_map(|kept| kept.alarms);
         let standing = kept.map(|alarm| ((alarm.about.clone(), alarm.kind()), alarm));
@@ -65,13 +65,13 @@ impl Alarms {
 
     /// Raises an alarm about the host as a whole. It takes the time of this machine, so that a service, which may run on a simulated
     /// host, must not call it.
-    pub(crate) fn raise(&self, problem: Problem) {
+    pub fn raise(&self, problem: Problem) {
         let alarm = Alarm::new(None, problem, clock::wall().as_secs());
         self.add(alarm, Some(LockFields::default()));
     }
 
     /// Has the alarm of this kind about the host as a whole stand, or not.
-    pub(crate) fn set(&self, kind: AlarmKind, problem: Option<Problem>) {
+    pub fn set(&self, kind: AlarmKind, problem: Option<Problem>) {
         match problem {
             Some(problem) => self.raise(problem),
             None => self.clear(kind),
@@ -79,7 +79,7 @@ impl Alarms {
     }
 
     /// Ends an alarm about the host as a whole, if it stands.
-    pub(crate) fn clear(&self, kind: AlarmKind) {
+    pub fn clear(&self, kind: AlarmKind) {
         self.remove(None, None, kind);
     }
 
@@ -120,7 +120,7 @@ impl Alarms {
     }
 
     /// The alarms about `about`, `now` in seconds since 1970.
-    pub(crate) fn of(&self, about: Option<&ServiceName>, now: u64) -> Vec<Alarm> {
+    pub fn of(&self, about: Option<&ServiceName>, now: u64) -> Vec<Alarm> {
         let about = about.cloned();
         let standing = self.standing();
         let of_it = standing
@@ -134,17 +134,17 @@ impl Alarms {
     }
 
     /// Those about the host as a whole.
-    pub(crate) fn of_host(&self) -> Vec<Alarm> {
+    pub fn of_host(&self) -> Vec<Alarm> {
         self.of(None, clock::wall().as_secs())
     }
 
     /// Whether an alarm of this kind stands about the host as a whole.
-    pub(crate) fn stands(&self, kind: AlarmKind) -> bool {
+    pub fn stands(&self, kind: AlarmKind) -> bool {
         self.standing().contains_key(&(None, kind))
     }
 
     /// The kinds of all that stand, each as often as it does.
-    pub(crate) fn kinds(&self) -> Vec<AlarmKind> {
+    pub fn kinds(&self) -> Vec<AlarmKind> {
         let now = clock::wall().as_secs();
         let standing = self.standing();
         let shown = standing.values().filter(|alarm| alarm.is_shown(now));
@@ -152,7 +152,7 @@ impl Alarms {
     }
 
     /// The content of the file, if it is another one than before, `now` in seconds since 1970.
-    pub(crate) fn changed(&self, now: u64) -> Option<Vec<u8>> {
+    pub fn changed(&self, now: u64) -> Option<Vec<u8>> {
         let mut standing = self.standing();
         standing.retain(|_, alarm| alarm.is_shown(now));
         if !self.0.is_unsaved.swap(false, Relaxed) {
@@ -178,14 +178,14 @@ impl Alarms {
 
 /// The alarms of one service. Those whose cause lasts end with it.
 #[derive(Debug)]
-pub(crate) struct AlarmsOf {
+pub struct AlarmsOf {
     alarms: Alarms,
     service: ServiceName,
     unit: UnitName,
 }
 
 impl AlarmsOf {
-    pub(crate) fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
+    pub fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
         Self {
             alarms: alarms.clone(),
             service: service.clone(),
@@ -195,7 +195,7 @@ impl AlarmsOf {
 
     /// Raises an alarm, `now` in seconds since 1970, and returns it. `lock`: what the journal is told of the lock; nothing where it has
     /// been told otherwise.
-    pub(crate) fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
+    pub fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
         let alarm = Alarm::new(Some(self.service.clone()), problem, now);
         let lock = lock.map(|lock| LockFields {
             unit: Some(&self.unit),
@@ -206,13 +206,13 @@ impl AlarmsOf {
     }
 
     /// Ends an alarm, if it stands.
-    pub(crate) fn clear(&self, kind: AlarmKind) {
+    pub fn clear(&self, kind: AlarmKind) {
         self.alarms
             .remove(Some(&self.service), Some(&self.unit), kind);
     }
 
     /// Those that stand.
-    pub(crate) fn standing(&self, now: u64) -> Vec<Alarm> {
+    pub fn standing(&self, now: u64) -> Vec<Alarm> {
         self.alarms.of(Some(&self.service), now)
     }
 }

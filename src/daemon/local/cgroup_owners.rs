@@ -24,11 +24,11 @@ const NEEDED: [&str; 5] = [
 pub struct CgroupOwners(Arc<Mutex<BTreeMap<ServiceName, BTreeSet<String>>>>);
 
 impl CgroupOwners {
-    pub(crate) fn put(&self, service: &ServiceName, groups: BTreeSet<String>) {
+    pub fn put(&self, service: &ServiceName, groups: BTreeSet<String>) {
         lock(&self.0).insert(service.clone(), groups);
     }
 
-    pub(crate) fn remove(&self, service: &ServiceName) {
+    pub fn remove(&self, service: &ServiceName) {
         lock(&self.0).remove(service);
     }
 
@@ -44,7 +44,7 @@ impl CgroupOwners {
 }
 
 /// Why a unit in `contains` cannot be killed as a whole. `Err`: PID 1 did not tell where the units are.
-pub(crate) async fn conflict(
+pub async fn conflict(
     systemd: &dyn Manager,
     cgroup_owners: &CgroupOwners,
     settings: &ServiceSettings,

@@ -21,7 +21,7 @@ const FILE: &str = "+drained.json";
 /// many services would be down for as long as all of them take.
 const AT_ONCE: usize = 16;
 /// The next services do not wait for one that takes longer than this.
-pub(crate) const TURN: Duration = Duration::from_secs(1);
+pub const TURN: Duration = Duration::from_secs(1);
 /// How long the disk may take.
 const DISK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -58,7 +58,7 @@ struct Stored {
 impl Drain {
     /// Reads from the disk whether the host is drained. A file that cannot be understood drains it, because that is the safe
     /// side: the host takes nothing until an operator has looked.
-    pub(crate) fn read(directory: &Path) -> Self {
+    pub fn read(directory: &Path) -> Self {
         let path = directory.join(FILE);
         let word = match read::<Stored>(&path) {
             Ok(stored) => stored.map(|stored| stored.word),
@@ -91,17 +91,17 @@ impl Drain {
     }
 
     /// Waits until one more service may be handed over. What is returned is kept until its lock is let go, or for [`TURN`].
-    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.turns).acquire_owned().await.ok()
     }
 
     /// The operator's word.
-    pub(crate) fn word(&self) -> Option<Word> {
+    pub fn word(&self) -> Option<Word> {
         lock(&self.0.now).clone()
     }
 
     /// The word that the other hosts are told of: that of a drain, or of one that is only announced.
-    pub(crate) fn told(&self) -> Option<Word> {
+    pub fn told(&self) -> Option<Word> {
         self.word().or_else(|| lock(&self.0.announced).clone())
     }
 
@@ -110,7 +110,7 @@ impl Drain {
     /// # Errors
     ///
     /// Another one is being decided.
-    pub(crate) fn announce(&self, word: Word) -> Result<Announced, String> {
+    pub fn announce(&self, word: Word) -> Result<Announced, String> {
         let mut announced = lock(&self.0.announced);
         if announced.is_some() {
             return Err(
@@ -122,19 +122,19 @@ impl Drain {
     }
 
     /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
-    pub(crate) fn is_over(&self, wall: u64) -> bool {
+    pub fn is_over(&self, wall: u64) -> bool {
         self.word()
             .and_then(|word| word.until)
             .is_some_and(|until| until <= wall)
     }
 
     /// Drains the host, once that is on the disk.
-    pub(crate) async fn begin(&self, word: Word) -> Result<(), String> {
+    pub async fn begin(&self, word: Word) -> Result<(), String> {
         self.replace(Some(word)).await
     }
 
     /// Ends the drain, once that is on the disk.
-    pub(crate) async fn end(&self) -> Result<(), String> {
+    pub async fn end(&self) -> Result<(), String> {
         self.replace(None).await
     }
 
@@ -164,7 +164,7 @@ impl Drain {
 
 /// A drain that is announced to the other hosts. Dropping it takes that back, unless the drain has begun.
 #[derive(Debug)]
-pub(crate) struct Announced(Drain);
+pub struct Announced(Drain);
 
 impl Drop for Announced {
     fn drop(&mut self) {

@@ -65,7 +65,7 @@ fn word_on<'a>(hosts: &'a BTreeMap<NodeId, Fencing>, host: &NodeId, now: Time) -
 impl Fencings {
     /// Takes an operator's word that `host` is off: its fencing, where it is waited for or has failed lately, counts as done, and
     /// so does the next one until the host is seen again, or for [`WORD_LIMIT`]. `Err`: why there is nothing to end.
-    pub(crate) fn confirm(&self, host: &NodeId, by: &str, now: Time) -> Result<(), String> {
+    pub fn confirm(&self, host: &NodeId, by: &str, now: Time) -> Result<(), String> {
         let is_taken = self.0.send_if_modified(|hosts| {
             let open = |fencing: &&mut Fencing| !now.has_passed(fencing.open_until);
             let fencing = hosts.get_mut(host).filter(open);
@@ -84,7 +84,7 @@ impl Fencings {
 
     /// Notes that `host` was seen to hold a lock, or to report, at `at`: it is not off. Returns whether an operator's word on it
     /// has ended so.
-    pub(crate) fn see(&self, host: &str, at: Time) -> bool {
+    pub fn see(&self, host: &str, at: Time) -> bool {
         self.0.send_if_modified(|hosts| {
             let mut hosts = hosts.iter_mut();
             let fencing = hosts.find(|(name, _)| name.as_str() == host);
@@ -96,7 +96,7 @@ impl Fencings {
     }
 
     /// Whether an operator's word counts for any host now.
-    pub(crate) fn has_word_now(&self, now: Time) -> bool {
+    pub fn has_word_now(&self, now: Time) -> bool {
         let hosts = self.0.borrow();
         hosts.values().any(|fencing| fencing.word(now).is_some())
     }
@@ -119,17 +119,17 @@ impl Fencings {
 
 /// What fencing needs of its service and its host.
 #[derive(Clone)]
-pub(crate) struct Fencer {
-    pub(crate) service: ServiceName,
-    pub(crate) settings: FenceSettings,
-    pub(crate) systemd: Arc<dyn Manager>,
-    pub(crate) machine: Arc<dyn Machine>,
-    pub(crate) fencings: Fencings,
+pub struct Fencer {
+    pub service: ServiceName,
+    pub settings: FenceSettings,
+    pub systemd: Arc<dyn Manager>,
+    pub machine: Arc<dyn Machine>,
+    pub fencings: Fencings,
 }
 
 impl Fencer {
     /// Fences each of `hosts`, all at once. A failure is an error only if fencing is required.
-    pub(crate) async fn fence(&self, hosts: &[NodeId]) -> Result<(), String> {
+    pub async fn fence(&self, hosts: &[NodeId]) -> Result<(), String> {
         let Some(template) = &self.settings.others else {
             return Ok(());
         };
@@ -213,7 +213,7 @@ impl Fencer {
 }
 
 /// Starts the unit that `settings` name for this host, if they name one, and waits for its end.
-pub(crate) async fn unfence(systemd: &dyn Manager, settings: &FenceSettings) -> Result<(), String> {
+pub async fn unfence(systemd: &dyn Manager, settings: &FenceSettings) -> Result<(), String> {
     match &settings.unfence {
         Some(unit) => {
             let unfenced = run(systemd, unit, settings.timeout).await;

@@ -81,7 +81,7 @@ pub trait Machine: Clock {
 
 /// The host that putexd runs on.
 #[derive(Debug, Clone)]
-pub(crate) struct ThisMachine {
+pub struct ThisMachine {
     /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,
     file_writer: FileWriter,
@@ -90,7 +90,7 @@ pub(crate) struct ThisMachine {
 }
 
 impl ThisMachine {
-    pub(crate) fn new(state_directory: &Path) -> Self {
+    pub fn new(state_directory: &Path) -> Self {
         Self {
             state_directory: state_directory.to_owned(),
             file_writer: FileWriter::default(),
@@ -100,7 +100,7 @@ impl ThisMachine {
 
     /// Keeps the alarms whose cause was a moment for the next putexd, if they are others than before. A failure is
     /// an alarm.
-    pub(crate) fn keep_alarms(&self, alarms: &Alarms) {
+    pub fn keep_alarms(&self, alarms: &Alarms) {
         if let Some(content) = alarms.changed(self.wall().as_secs()) {
             self.file_writer
                 .put(alarms::path(&self.state_directory), content, false);
@@ -108,12 +108,12 @@ impl ThisMachine {
     }
 
     /// What cannot be kept on the disk, and what to do about it. `None`: nothing has failed.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub fn trouble(&self) -> Option<String> {
         self.file_writer.trouble()
     }
 
     /// Returns when all that is kept is on the disk, or cannot be written, and after `limit` at the latest.
-    pub(crate) async fn finish(&self, limit: Duration) {
+    pub async fn finish(&self, limit: Duration) {
         self.file_writer.finish(limit).await;
     }
 }

@@ -14,4 +14,4 @@ pub mod cgroup_owners;
 pub mod drain;
 pub mod fence;
 pub mod machine;
-pub(crate) mod timers;
+pub mod timers;

@@ -17,12 +17,7 @@ const PLACES: u64 = 64;
 /// The time between two rounds of something that is done every `least`, or about every `share` for each unit of the host where
 /// that is longer. The latter is up to a quarter less or more, depending on the name of `unit`, so that units which were all
 /// looked at together spread out.
-pub(crate) fn pace(
-    systemd: &dyn Manager,
-    unit: &UnitName,
-    least: Duration,
-    share: Duration,
-) -> Duration {
+pub fn pace(systemd: &dyn Manager, unit: &UnitName, least: Duration, share: Duration) -> Duration {
     let all =
         u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
     let mut hasher = DefaultHasher::new();
@@ -45,11 +40,11 @@ pub trait Timer: Send {
 }
 
 /// A timer of the kernel.
-pub(crate) struct KernelTimer(AsyncFd<BootTimer>);
+pub struct KernelTimer(AsyncFd<BootTimer>);
 
 impl KernelTimer {
     /// A timer on the current tokio runtime, which is not set. Fails when the process has no file descriptors left.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         #[expect(
             deprecated,
             reason = "its replacement is unsafe; the timer owns its descriptor and never gives it away"

@@ -21,9 +21,9 @@ use crate::types::{Instance, Revision, Time};
 
 /// What is under way for the election.
 #[derive(Default)]
-pub(super) struct Work {
+pub struct Work {
     /// Counts the starts and proven stops. A look that began before one of them says nothing after it.
-    pub(super) epoch: Arc<AtomicU64>,
+    pub epoch: Arc<AtomicU64>,
     /// The start or the stop of the units that is under way. One ends the other.
     task: Option<OwnedTask>,
     /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
@@ -34,19 +34,19 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn begin_epoch(&self) {
+    pub fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
-    pub(super) fn takes_proof(&self) -> bool {
+    pub fn takes_proof(&self) -> bool {
         let proven = self.proven.swap(0, Ordering::AcqRel);
         proven != 0 && proven == self.stops
     }
 }
 
 impl Service {
-    pub(super) fn carry_out(&mut self, action: Action) {
+    pub fn carry_out(&mut self, action: Action) {
         // A service that is only observed reads, and tells of what it sees, whatever the election asks for.
         if self.settings.observes() && !matches!(action, Action::Read { .. } | Action::Report(_)) {
             return;
@@ -112,7 +112,7 @@ impl Service {
     }
 
     /// Runs `work` in a task of its own. What it returns comes back as a message.
-    pub(super) fn later(
+    pub fn later(
         &self,
         work: impl Future<Output = Option<Told>> + Send + 'static,
     ) -> JoinHandle<()> {

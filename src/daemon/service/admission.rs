@@ -28,7 +28,7 @@ const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
 const SHARE_OF_QUESTIONS: Duration = Duration::from_millis(500);
 
 /// The bar of units that cannot be supervised, and that cannot be started without the lease either.
-pub(super) fn not_admitted(error: &impl ToString) -> Bar {
+pub fn not_admitted(error: &impl ToString) -> Bar {
     Bar::NotAdmitted {
         error: error.to_string(),
         ungated: false,
@@ -36,7 +36,7 @@ pub(super) fn not_admitted(error: &impl ToString) -> Bar {
 }
 
 /// Tells `inbox` each change of the admission, for as long as the service lives.
-pub(super) async fn admit(
+pub async fn admit(
     host: Host,
     units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,

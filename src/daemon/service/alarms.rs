@@ -30,18 +30,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const FAILURES: u32 = 3;
 
 /// The alarms of a service, and what they follow from.
-pub(super) struct OwnAlarms {
-    pub(super) of: AlarmsOf,
+pub struct OwnAlarms {
+    pub of: AlarmsOf,
     /// How many failures the election had counted (back-off, K9).
     counted: u32,
     /// systemd has restarted the unit as often as is an alarm by itself.
-    pub(super) only_tries: bool,
+    pub only_tries: bool,
     /// When and why the last run on this host failed, until a start succeeds.
-    pub(super) failure: Option<FailedRun>,
+    pub failure: Option<FailedRun>,
 }
 
 impl OwnAlarms {
-    pub(super) fn new(host: &Host, settings: &ServiceSettings) -> Self {
+    pub fn new(host: &Host, settings: &ServiceSettings) -> Self {
         Self {
             of: AlarmsOf::new(&host.alarms, &settings.name, &settings.unit),
             counted: 0,
@@ -53,7 +53,7 @@ impl OwnAlarms {
 
 impl Service {
     /// Raises an alarm about this service. One that is only observed has none.
-    pub(super) fn raise(&mut self, problem: Problem) {
+    pub fn raise(&mut self, problem: Problem) {
         if self.settings.observes() {
             return;
         }
@@ -68,13 +68,13 @@ impl Service {
         self.runs.note(alarm.message(), At::new(wall));
     }
 
-    pub(super) fn clear(&self, kind: AlarmKind) {
+    pub fn clear(&self, kind: AlarmKind) {
         self.alarms.of.clear(kind);
     }
 
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
     /// alarm.
-    pub(super) fn settle_alarms(&mut self, now: Time) {
+    pub fn settle_alarms(&mut self, now: Time) {
         if let Some(Wait::Holder {
             holder,
             heard: Heard::Renewed(at),
@@ -155,7 +155,7 @@ impl Service {
     }
 
     /// Raises an alarm of the election.
-    pub(super) fn alarm(&mut self, mut problem: Problem) {
+    pub fn alarm(&mut self, mut problem: Problem) {
         if let Problem::Regression { revisions: None } = problem {
             let memory = self.election.memory();
             self.left_store = memory.position.as_ref().map(|(store, _)| store.clone());
@@ -211,7 +211,7 @@ impl Service {
     }
 
     /// Raises the alarm of a stop whose time is over, and takes the host down where that is configured.
-    pub(super) fn stop_has_failed(&mut self, why: StopFailure) {
+    pub fn stop_has_failed(&mut self, why: StopFailure) {
         let is_over = !matches!(self.election.state(), State::Releasing | State::Lapsing);
         if is_over || self.units.is_proven() {
             return;

@@ -6,7 +6,7 @@ use crate::facts::Bar;
 
 /// What a bar comes from. There is one of each at most, and the first one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reason {
+pub enum Reason {
     /// The service is only observed on this host.
     Mode,
     /// The host is shutting down.
@@ -25,7 +25,7 @@ pub(super) enum Reason {
 
 /// The bars that stand.
 #[derive(Debug, Default)]
-pub(super) struct Bars {
+pub struct Bars {
     standing: BTreeMap<Reason, Bar>,
     /// Whether the election was told that there is none.
     is_told_clear: bool,
@@ -33,25 +33,25 @@ pub(super) struct Bars {
 
 impl Bars {
     /// Sets or removes a bar. Returns the one that stood before.
-    pub(super) fn set(&mut self, reason: Reason, bar: Option<Bar>) -> Option<Bar> {
+    pub fn set(&mut self, reason: Reason, bar: Option<Bar>) -> Option<Bar> {
         match bar {
             Some(bar) => self.standing.insert(reason, bar),
             None => self.standing.remove(&reason),
         }
     }
 
-    pub(super) fn get(&self, reason: Reason) -> Option<&Bar> {
+    pub fn get(&self, reason: Reason) -> Option<&Bar> {
         self.standing.get(&reason)
     }
 
-    pub(super) fn has(&self, reason: Reason) -> bool {
+    pub fn has(&self, reason: Reason) -> bool {
         self.get(reason).is_some()
     }
 
     /// What the election is to be told: the bar that counts, or that there is none any more. While a unit may run, only the bars
     /// count that end it, and all others keep new starts from being begun. `ends`: a tenure is on its way to its end, which its
     /// bar is a part of.
-    pub(super) fn news(&mut self, may_run: bool, ends: bool) -> Option<Result<(), Bar>> {
+    pub fn news(&mut self, may_run: bool, ends: bool) -> Option<Result<(), Bar>> {
         let mut bars = self.standing.values();
         let counts = bars
             .find(|bar| bar.ends_running())

@@ -9,7 +9,7 @@ use crate::task::OwnedTask;
 
 /// When the service is handed over.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub struct Turn {
     /// Waits for the turn, and keeps the place then for as long as others have to wait for this service. `None`: the host is not drained,
     /// or has nothing to hand over.
     place: Option<OwnedTask>,
@@ -18,14 +18,14 @@ pub(super) struct Turn {
 
 impl Turn {
     /// The turn has come, unless nobody waits for it any more.
-    pub(super) fn comes(&mut self) {
+    pub fn comes(&mut self) {
         self.has_come = self.place.is_some();
     }
 }
 
 impl Service {
     /// Takes over whether the host is drained. Once it is not any more, the service contends again.
-    pub(super) fn hear_of_drain(&mut self) {
+    pub fn hear_of_drain(&mut self) {
         let drained = self.host.drain.word();
         if drained.is_none() || !self.may_run() {
             self.turn = Turn::default();

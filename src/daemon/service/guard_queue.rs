@@ -26,26 +26,22 @@ const _: () = assert!(BOUND_UNITS_LIMIT < MEMBER_LIMIT);
 const _: () = assert!(2 * (1 + BOUND_UNITS_LIMIT + CONTAINS_LIMIT) <= CGROUP_LIMIT);
 
 /// Carries out the requests, and adds what the election does not know: units and control groups.
-pub(super) struct GuardQueue {
-    pub(super) service: ServiceName,
-    pub(super) node: NodeId,
-    pub(super) guard: GuardClient,
-    pub(super) units: UnitControl,
-    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
+pub struct GuardQueue {
+    pub service: ServiceName,
+    pub node: NodeId,
+    pub guard: GuardClient,
+    pub units: UnitControl,
+    pub settings: watch::Receiver<Arc<ServiceSettings>>,
     /// The lease as the guard has it, as far as known. `closing` is set for a lapsed one, too.
-    pub(super) armed: Option<Lease>,
+    pub armed: Option<Lease>,
     /// The instance of the lease that was disarmed last.
-    pub(super) forgotten: Option<Instance>,
+    pub forgotten: Option<Instance>,
 }
 
 impl GuardQueue {
     /// Serves until the service is gone. The futures of rare work are boxed, because they would otherwise take memory while
     /// the queue is idle.
-    pub(super) async fn run(
-        mut self,
-        mut requests: mpsc::Receiver<Box<GuardRequest>>,
-        inbox: Inbox,
-    ) {
+    pub async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
         let mut groups = self.units.watch_groups();
         let mut begun = self.units.watch_begun();
         let mut link = self.guard.link();
@@ -225,7 +221,7 @@ impl GuardQueue {
 }
 
 /// A listed lease as the queue keeps it: a lapsed lease counts as closed.
-pub(super) fn armed(listed: &ListedLease) -> Lease {
+pub fn armed(listed: &ListedLease) -> Lease {
     Lease {
         closing: listed.lease.closing || listed.lapsed,
         ..listed.lease.clone()

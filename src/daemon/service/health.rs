@@ -24,7 +24,7 @@ type Verdict = Result<(), String>;
 
 /// What a health check has to find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub enum Role {
     /// Whether the service works on this host, which runs it.
     Active,
     /// Whether the service would work on this host if it were started.
@@ -33,7 +33,7 @@ pub(super) enum Role {
 
 impl Role {
     /// The role that is checked in `state`. `None`: nothing is checked, because the unit is changing its host.
-    pub(super) fn of(state: State) -> Option<Self> {
+    pub fn of(state: State) -> Option<Self> {
         match state {
             State::Active => Some(Self::Active),
             State::NoStore | State::Standby | State::Confirming => Some(Self::Standby),
@@ -68,26 +68,26 @@ impl Role {
 
 /// The health checks of a service.
 #[derive(Default)]
-pub(super) struct Checks {
+pub struct Checks {
     /// The role that is checked.
     role: Option<Role>,
     task: Option<OwnedTask>,
     /// The user of the health command; it outlives a change of the settings, so that the command keeps its files.
     user: Arc<OnceCell<CheckUser>>,
     /// The last verdict.
-    pub(super) verdict: Option<Health>,
+    pub verdict: Option<Health>,
 }
 
 impl Checks {
     /// Whether the last verdict was good, or there is none.
-    pub(super) fn are_good(&self) -> bool {
+    pub fn are_good(&self) -> bool {
         !matches!(self.verdict, Some(Health::Fails(_)))
     }
 }
 
 impl Service {
     /// Has the checks go on as those of the present role, with the present settings if those have `changed`.
-    pub(super) fn check_health(&mut self, changed: bool) {
+    pub fn check_health(&mut self, changed: bool) {
         let role = Role::of(self.election.state());
         let checks = &mut self.checks;
         if std::mem::replace(&mut checks.role, role) == role && !changed {
@@ -120,7 +120,7 @@ impl Service {
     }
 
     /// Notes a health check's verdict, and raises the alarm when it becomes bad.
-    pub(super) fn note_verdict(&mut self, role: Role, verdict: &Result<(), String>) {
+    pub fn note_verdict(&mut self, role: Role, verdict: &Result<(), String>) {
         // That of a former role comes too late.
         if Role::of(self.election.state()) != Some(role) {
             return;

@@ -57,17 +57,17 @@ pub enum Request {
 
 /// What one look at the units has shown.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub struct Looked {
     /// The epoch in which the look began.
-    pub(super) epoch: u64,
-    pub(super) units: ObservedUnits,
+    pub epoch: u64,
+    pub units: ObservedUnits,
     /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
-    pub(super) host_stops: bool,
+    pub host_stops: bool,
 }
 
 /// A message to a service's loop.
 #[derive(Debug)]
-pub(super) enum Told {
+pub enum Told {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
     /// The outcome of a read, and why the lock cannot be read. `None`: it can, or there is no store, which is told elsewhere.
@@ -91,22 +91,22 @@ pub(super) enum Told {
 /// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
 /// beginning on.
 #[derive(Debug, Clone)]
-pub(super) struct Inbox(mpsc::Sender<Box<Told>>);
+pub struct Inbox(mpsc::Sender<Box<Told>>);
 
 impl Inbox {
     /// Makes an empty inbox, and its receiving end.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
+    pub fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
         let (sender, told) = mpsc::channel(LIMIT);
         (Self(sender), told)
     }
 
     /// Sends a message, and waits while the channel is full. It is lost if the service has ended, with which its tasks end as well.
-    pub(super) async fn tell(&self, told: Told) {
+    pub async fn tell(&self, told: Told) {
         let _ = self.0.send(Box::new(told)).await;
     }
 
     /// Sends what is so `now`, if it is not what was so at the `last` call.
-    pub(super) async fn tell_change<T: Clone + PartialEq>(
+    pub async fn tell_change<T: Clone + PartialEq>(
         &self,
         last: &mut Option<T>,
         now: T,
@@ -124,7 +124,7 @@ impl Inbox {
 pub struct Orders(Inbox);
 
 impl Orders {
-    pub(super) fn to(inbox: Inbox) -> Self {
+    pub fn to(inbox: Inbox) -> Self {
         Self(inbox)
     }
 

@@ -10,7 +10,7 @@ use crate::guard_client::frame::{Lease, ListedLease};
 use crate::types::Key;
 
 /// What the election is told of a lease.
-pub(super) fn remembered(ListedLease { lease, lapsed, .. }: &ListedLease) -> Remembered {
+pub fn remembered(ListedLease { lease, lapsed, .. }: &ListedLease) -> Remembered {
     Remembered {
         terms: lease.terms,
         closing: lease.closing,
@@ -21,7 +21,7 @@ pub(super) fn remembered(ListedLease { lease, lapsed, .. }: &ListedLease) -> Rem
 
 /// What controls the units of a service: also those that only a lease of a former putexd covers, with the control groups that its
 /// units have left. And whether that lease covers other units than the settings name.
-pub(super) fn control(
+pub fn control(
     host: &Host,
     settings: &ServiceSettings,
     armed: Option<&Lease>,
@@ -49,7 +49,7 @@ pub(super) fn control(
 
 /// Settings for a lease whose service has no file any more. `None`: the lease names no unit. The lease does not name the
 /// lock: `last_held` is the key and the timings that this host has kept, if it has. Without them the record is left to age.
-pub(crate) fn without_file(
+pub fn without_file(
     lease: &Lease,
     last_held: Option<(Key, Option<Timings>)>,
 ) -> Option<ServiceSettings> {

@@ -26,11 +26,11 @@ const FAMILY_AGE: Duration = Duration::from_millis(500);
 const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
 /// The same for looks for processes outside of their control groups, and for the age of the table of parents and children,
 /// because `/proc` grows with the units.
-pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
+pub const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
 const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
 
 /// Tells what the units do when one of them may have changed, and every R where the host has few units.
-pub(super) async fn watch_units(
+pub async fn watch_units(
     units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     epoch: Arc<AtomicU64>,
@@ -77,7 +77,7 @@ pub(super) async fn watch_units(
 ///
 /// A process is told of only when it was seen twice, because a command that a shell runs by su may be gone a moment later.
 /// The proof of a stop includes it from the first time on.
-pub(super) async fn watch_outside(
+pub async fn watch_outside(
     units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     mut looked: watch::Receiver<bool>,

@@ -20,7 +20,7 @@ type Said = Result<String, Unmet>;
 
 impl Service {
     /// Answers an operator, and returns what the election is told, which is nothing in effect where he is refused.
-    pub(super) fn take_request(&mut self, request: Request, answer: Answer) -> Event {
+    pub fn take_request(&mut self, request: Request, answer: Answer) -> Event {
         let name = &self.settings.name;
         match request {
             Request::Ask(order) => {
@@ -67,7 +67,7 @@ impl Service {
     }
 
     /// Obeys what the record of this host's own tenure asks for, once.
-    pub(super) fn obey_record(&mut self) -> Option<Event> {
+    pub fn obey_record(&mut self) -> Option<Event> {
         let order = self.election.order(self.host.machine.now())?.clone();
         if self.asked.as_ref() == Some(&order) {
             return None;
@@ -207,7 +207,7 @@ impl Service {
     }
 
     /// What is wanted on this host and not in the lock's record yet, in words.
-    pub(super) fn unwritten(&self) -> Option<String> {
+    pub fn unwritten(&self) -> Option<String> {
         self.election.unwritten().map(wanted_in_words)
     }
 }

@@ -42,7 +42,7 @@ const VET_LIMIT: usize = 3;
 
 /// Keeps looking at the entries of a service's units, and tells `inbox` each change. The units of a service stay the same
 /// as long as it lives.
-pub(super) async fn keep_looking(
+pub async fn keep_looking(
     host: Host,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     inbox: Inbox,
@@ -99,7 +99,7 @@ async fn look(entries: &mut [UnitEntry]) -> Result<(), Bar> {
 }
 
 /// Carries out an operator's word for each unit. Returns the answer to him.
-pub(super) async fn adopt(
+pub async fn adopt(
     host: Host,
     settings: watch::Receiver<Arc<ServiceSettings>>,
 ) -> Result<String, Unmet> {
@@ -116,7 +116,7 @@ pub(super) async fn adopt(
 
 /// Vets a start (N2): whether the entry of each unit still names this lock. It runs after the claim is won and before
 /// anything is started. `Err`: why nothing may be started.
-pub(super) async fn vet(
+pub async fn vet(
     host: Host,
     settings: watch::Receiver<Arc<ServiceSettings>>,
 ) -> Result<(), String> {

@@ -11,14 +11,14 @@ use crate::types::Time;
 const LEAST: Duration = Duration::from_secs(10);
 
 /// How long a unit has to be active without a break to have served.
-pub(super) fn service_time(lease: Duration) -> Duration {
+pub fn service_time(lease: Duration) -> Duration {
     lease.max(LEAST)
 }
 
 /// What is known of the restarts of a unit. It counts what it sees itself: NRestarts goes back to zero at a start or reset
 /// by somebody else, and is any number when a new putexd first sees it.
 #[derive(Debug, Default)]
-pub(super) struct Restarts {
+pub struct Restarts {
     /// NRestarts at the last look. `None`: there was none since the start.
     last: Option<u32>,
     /// The run that was started at the last look, and when that was first seen.
@@ -33,7 +33,7 @@ pub(super) struct Restarts {
 
 impl Restarts {
     /// Those since putexd's own start, at which NRestarts is zero: those that fell into the start count.
-    pub(super) fn since_start() -> Self {
+    pub fn since_start() -> Self {
         Self {
             last: Some(0),
             ..Self::default()
@@ -42,7 +42,7 @@ impl Restarts {
 
     /// Takes a look at the unit. `lease` is T; `limit` is the limit of a start, if one is configured. Returns why the unit has
     /// failed, if it has.
-    pub(super) fn see(
+    pub fn see(
         &mut self,
         state: &UnitState,
         lease: Duration,

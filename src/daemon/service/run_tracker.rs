@@ -9,7 +9,7 @@ use crate::facts::{At, LastRun};
 use crate::types::{FencingToken, Key, NodeId};
 
 /// Follows the tenures of one service. Times are by the clock of the host.
-pub(super) struct RunTracker {
+pub struct RunTracker {
     histories: Histories,
     key: Key,
     /// The last tenure of another host, or of an earlier life of this one, as far as this host has seen. Its end is when it was last
@@ -35,7 +35,7 @@ struct Ending {
 }
 
 impl RunTracker {
-    pub(super) fn new(histories: &Histories, key: &Key, node: &NodeId) -> Self {
+    pub fn new(histories: &Histories, key: &Key, node: &NodeId) -> Self {
         Self {
             histories: histories.clone(),
             key: key.clone(),
@@ -47,7 +47,7 @@ impl RunTracker {
     }
 
     /// Notes an alarm of the tenure that goes on.
-    pub(super) fn note(&mut self, text: String, now: At) {
+    pub fn note(&mut self, text: String, now: At) {
         // The first ones say most about a cause.
         if self.own.notes.len() < NOTES {
             let at_ms = now.0;
@@ -56,13 +56,13 @@ impl RunTracker {
     }
 
     /// Where and when somebody was last known to run the unit.
-    pub(super) fn last_run(&self) -> Option<&LastRun> {
+    pub fn last_run(&self) -> Option<&LastRun> {
         self.last_run.as_ref()
     }
 
     /// Notes what the service waits for, which says when the holder was last heard of, and the holder's token. A host that has only
     /// claimed the lock runs nothing, this one as well.
-    pub(super) fn see_holder(&mut self, wait: Option<&Wait<At>>, token: FencingToken, now: At) {
+    pub fn see_holder(&mut self, wait: Option<&Wait<At>>, token: FencingToken, now: At) {
         if self.own.start != Start::Failed {
             self.ran(self.own.host.clone(), self.end.dead.unwrap_or(now));
         }
@@ -117,12 +117,12 @@ impl RunTracker {
     }
 
     /// Notes that the unit is proven dead.
-    pub(super) fn note_death(&mut self, now: At) {
+    pub fn note_death(&mut self, now: At) {
         self.end.dead = Some(now);
     }
 
     /// Follows a change of state, and writes what that says of a tenure. `stopped`: an operator has the service stopped everywhere.
-    pub(super) fn follow(&mut self, transition: &Transition, stopped: bool, now: At) {
+    pub fn follow(&mut self, transition: &Transition, stopped: bool, now: At) {
         let Transition {
             from,
             to,

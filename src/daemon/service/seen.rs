@@ -10,23 +10,23 @@ use crate::types::UnitName;
 
 /// What the last look at the units has shown.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub struct Seen {
     /// The units that were alive.
-    pub(super) alive: Vec<UnitName>,
+    pub alive: Vec<UnitName>,
     /// Whether all of them were dead.
-    pub(super) are_dead: bool,
+    pub are_dead: bool,
     /// Whether the main unit serves. `None`: it was not looked at since its start.
-    pub(super) serves: Option<bool>,
+    pub serves: Option<bool>,
     /// Whether it is frozen.
-    pub(super) frozen: bool,
+    pub frozen: bool,
     /// Its restarts by systemd.
-    pub(super) restarts: Restarts,
+    pub restarts: Restarts,
 }
 
 impl Service {
     /// Takes what was seen of the units. While they may run, the main unit decides whether the service lives, because bound
     /// units come and go, as the service of a timer does. Without the lease none of the units may live.
-    pub(super) fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
+    pub fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
         if self.settings.observes() {
             // The election is told nothing of such a unit.
             let runs = !observed.alive.is_empty();

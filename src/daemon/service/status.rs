@@ -17,22 +17,22 @@ use crate::words;
 const SLEW: Duration = Duration::from_millis(50);
 
 /// What a service shows, and what that needs from one time to the next.
-pub(super) struct Display {
-    pub(super) status: watch::Sender<ServiceState>,
+pub struct Display {
+    pub status: watch::Sender<ServiceState>,
     /// Is notified of changes.
     changed: Arc<Notify>,
     /// What is counted and shown for monitoring.
-    pub(super) metrics: OfService,
+    pub metrics: OfService,
     /// How far the wall clock is ahead of `CLOCK_BOOTTIME`.
     ahead: Duration,
     /// Why the lock cannot be read.
-    pub(super) unreadable: Option<String>,
+    pub unreadable: Option<String>,
     /// What the settings say.
-    pub(super) settings: ServiceState,
+    pub settings: ServiceState,
 }
 
 impl Display {
-    pub(super) fn new(
+    pub fn new(
         host: &Host,
         settings: &ServiceSettings,
         status: watch::Sender<ServiceState>,
@@ -59,7 +59,7 @@ impl Display {
 }
 
 /// What a service of which nothing is known yet shows.
-pub(in crate::daemon) fn unknown(settings: &ServiceSettings, since: At) -> ServiceState {
+pub fn unknown(settings: &ServiceSettings, since: At) -> ServiceState {
     ServiceState {
         state: Some(State::NoStore),
         since: Some(since),
@@ -81,7 +81,7 @@ fn told(said: &ServiceState) -> impl PartialEq {
 
 /// What the settings of a service say of it.
 #[must_use]
-pub(crate) fn of_settings(settings: &ServiceSettings) -> ServiceState {
+pub fn of_settings(settings: &ServiceSettings) -> ServiceState {
     let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
     ServiceState {
         service: settings.name.to_string(),
@@ -107,7 +107,7 @@ fn timings_of(settings: &ServiceSettings) -> TimingsState {
 }
 
 impl Service {
-    pub(super) fn show(&mut self) {
+    pub fn show(&mut self) {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
         let state = self.election.state();
         self.display.metrics.show(Shown {

@@ -8,7 +8,7 @@ use crate::{journal, words};
 
 impl Service {
     /// Tells the journal why the units are refused.
-    pub(super) fn tell_of_refusal(&mut self, bar: &Bar) {
+    pub fn tell_of_refusal(&mut self, bar: &Bar) {
         // A service that retires takes nothing under supervision any more, and a daemon-reload takes the gate away from units whose
         // file is gone while they are being stopped.
         if self.retiring.is_some() {
@@ -30,7 +30,7 @@ impl Service {
 
     /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
     /// it should know that.
-    pub(super) fn tell_of_end(&self, unit: &ObservedUnit) {
+    pub fn tell_of_end(&self, unit: &ObservedUnit) {
         if let (State::Active, ObservedUnit::Dead { failed: false, .. }) =
             (self.election.state(), unit)
         {
@@ -44,7 +44,7 @@ impl Service {
     }
 
     /// Tells of a change of state.
-    pub(super) fn report(&mut self, told: &Transition) {
+    pub fn report(&mut self, told: &Transition) {
         let stopped = self.election.stop_word(self.host.machine.now()).is_some();
         let wall = self.host.machine.wall();
         self.runs.follow(told, stopped, At::new(wall));

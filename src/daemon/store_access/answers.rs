@@ -8,7 +8,7 @@ use crate::facts::alarm::{AlarmKind, Problem};
 use crate::store::{Link, Store};
 
 /// Asks after each connect, because the rights of a login can have been changed.
-pub(crate) async fn judge(store: Arc<dyn Store>, alarms: Alarms) {
+pub async fn judge(store: Arc<dyn Store>, alarms: Alarms) {
     let mut link = store.link();
     while link.wait_for(Link::is_up).await.is_ok() {
         // Where the store does not answer, the connection ends, and the next one is asked.

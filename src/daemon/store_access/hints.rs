@@ -25,7 +25,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Wakes the task that waits for a key.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub struct Bell {
     /// Its key may have changed since this was last looked at.
     hint: AtomicBool,
     rung: Notify,
@@ -39,14 +39,14 @@ impl Bell {
 
     /// Waits until the bell rings. Returns whether its key may have changed. Else the connection to the store or to the guard has, or may
     /// have.
-    pub(crate) async fn rings(&self) -> bool {
+    pub async fn rings(&self) -> bool {
         self.rung.notified().await;
         self.hint.swap(false, Ordering::AcqRel)
     }
 }
 
 /// Waits until some of `bells` ring for their keys, and returns the places of these.
-pub(crate) async fn rung(bells: &[Arc<Bell>]) -> Vec<usize> {
+pub async fn rung(bells: &[Arc<Bell>]) -> Vec<usize> {
     loop {
         let all = bells.iter().map(|bell| Box::pin(bell.rung.notified()));
         select_all(all).await;
@@ -70,13 +70,13 @@ pub struct Hints {
 
 impl Hints {
     /// The bell that rings whenever `key` may have changed. Only one task at a time may wait for it.
-    pub(crate) fn of(&self, key: &Key) -> Arc<Bell> {
+    pub fn of(&self, key: &Key) -> Arc<Bell> {
         let mut board = lock(&self.board);
         Arc::clone(board.entry(key.clone()).or_default())
     }
 
     /// Wakes the tasks of all services, so that each looks at what concerns all of them.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.ring_all(false);
     }
 

@@ -59,7 +59,7 @@ impl Histories {
     }
 
     /// What the store has of the history of `of_lock`, at `now` since 1970. `Err`: why that is not known.
-    pub(crate) async fn read(
+    pub async fn read(
         &self,
         store: &dyn Store,
         of_lock: &Key,
@@ -78,7 +78,7 @@ impl Histories {
 
     /// Has everything written that waits, because putexd ends, and returns when that is done, and after `limit` at the latest. What is
     /// not written then is lost; the next holder writes what it has seen.
-    pub(crate) async fn finish(&self, limit: Duration) {
+    pub async fn finish(&self, limit: Duration) {
         let (reach, reached) = oneshot::channel();
         let written = async {
             let _ = self.0.send(Entry::Reached(reach)).await;
@@ -90,7 +90,7 @@ impl Histories {
 
 impl Entries {
     /// Writes what comes, for ever. `store` must be the one for notes.
-    pub(crate) async fn write(mut self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) {
+    pub async fn write(mut self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) {
         let mut link = store.link();
         let mut was_refused = false;
         while let Some(entry) = self.next().await {
@@ -144,7 +144,7 @@ impl Entries {
 
     /// What waits to be written.
     #[cfg(test)]
-    pub(crate) fn taken(&mut self) -> Vec<Run> {
+    pub fn taken(&mut self) -> Vec<Run> {
         let next = || match self.0.try_recv().ok()? {
             Entry::Run(_, run) => Some(run),
             Entry::Reached(_) => None,

@@ -9,9 +9,9 @@
 //! | [`history`] | writes the histories of locks into the store |
 //! | [`answers`] | whether others than the store can answer this host |
 
-pub(crate) mod answers;
+pub mod answers;
 pub mod hints;
 pub mod history;
-pub(crate) mod notes;
-pub(crate) mod observation;
-pub(crate) mod store_health;
+pub mod notes;
+pub mod observation;
+pub mod store_health;

@@ -67,7 +67,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Whether the store answers like this until somebody does something about it.
-pub(crate) fn is_refusal(error: &StoreError) -> bool {
+pub fn is_refusal(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Denied(_) | StoreError::Unfit(_) | StoreError::Garbled(_)
@@ -77,7 +77,7 @@ pub(crate) fn is_refusal(error: &StoreError) -> bool {
 /// Changes what is under `key`, whoever else changes it at the same time. `change` gets what is there, and may be called
 /// several times; with `None` nothing is written. After a write whose outcome is not known it is called again, so it has to see
 /// by itself whether its change is there.
-pub(crate) async fn update(
+pub async fn update(
     notes: &dyn Store,
     key: &Key,
     mut change: impl FnMut(Option<&Value>) -> Option<Value>,
@@ -114,7 +114,7 @@ pub(crate) async fn update(
 }
 
 /// What a write has to replace.
-pub(crate) fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
+pub fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
     (
         snapshot.incarnation.clone(),
         snapshot

@@ -34,7 +34,7 @@ const IN_TIME: &str = "a call was not answered in time";
 
 /// What is known of a store since the start of this daemon. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StoreHealth {
+pub struct StoreHealth {
     state: Arc<Mutex<HealthState>>,
     /// When the store answered again after its last silence, or was made.
     returns: watch::Sender<Option<Instant>>,
@@ -151,7 +151,7 @@ impl HealthState {
 
 impl StoreHealth {
     /// The same store, whose health is followed, as its connection is by a task on the current tokio runtime.
-    pub(crate) fn of(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+    pub fn of(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         tokio::spawn(self.clone().follow(store.link()));
         Arc::new(Layered::new(store, self.clone()))
     }
@@ -246,7 +246,7 @@ impl Drop for MonitoredCall<'_> {
 
 impl StoreHealth {
     /// The health of the store that has this address.
-    pub(crate) fn new(address: String, alarms: Alarms) -> Self {
+    pub fn new(address: String, alarms: Alarms) -> Self {
         Self {
             alarms,
             address,
@@ -255,7 +255,7 @@ impl StoreHealth {
     }
 
     /// When the store answered again after its last silence, or was made. It changes each time.
-    pub(crate) fn returns(&self) -> watch::Receiver<Option<Instant>> {
+    pub fn returns(&self) -> watch::Receiver<Option<Instant>> {
         self.returns.subscribe()
     }
 
@@ -322,7 +322,7 @@ impl StoreHealth {
     }
 
     /// Counts the store as found, once it has answered for a while. It is called from time to time.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         let back = self.state().back;
         if back.is_some_and(|back| back.elapsed() >= SETTLED) {
             self.alarms.clear(AlarmKind::StoreLost);
@@ -351,7 +351,7 @@ impl StoreHealth {
     }
 
     /// The state of the store while the wall clock shows `wall`.
-    pub(crate) fn state_at(&self, wall: Duration) -> facts::StoreState {
+    pub fn state_at(&self, wall: Duration) -> facts::StoreState {
         let state = self.state();
         let ago = |since: Instant| At::new(wall).minus(since.elapsed());
         // What has begun this very moment has lasted for a millisecond.

@@ -22,7 +22,7 @@ const DAEMON_RELOAD_LIMIT: Duration = Duration::from_secs(30);
 impl Supervisor {
     /// Has PID 1 run the generators if a unit of `services` is not yet bound to its lease, or is bound to a former one. One
     /// daemon-reload serves all units.
-    pub(super) async fn gate(&mut self, services: &[ServiceSettings]) {
+    pub async fn gate(&mut self, services: &[ServiceSettings]) {
         self.drop_ins_are_due = true;
         let running = self.services.values().map(|handle| &*handle.settings);
         let changed = self.drop_ins.keep(&bound(services, running), false).changed;
@@ -40,7 +40,7 @@ impl Supervisor {
     }
 
     /// Keeps for the next boot what `services` bind. The files that are broken say nothing, so what their services bound stays.
-    pub(super) async fn keep_for_boot(&mut self, services: &[ServiceSettings]) {
+    pub async fn keep_for_boot(&mut self, services: &[ServiceSettings]) {
         // The files may be where nothing answers.
         if self.broken.is_of_all() {
             return;
@@ -87,7 +87,7 @@ impl Supervisor {
     /// again what somebody has removed. It costs nothing where there is nothing to do.
     ///
     /// Its own daemon-reload makes it look once more. That look finds no change, so no further daemon-reload follows.
-    pub(super) async fn tidy_bonds(&mut self) {
+    pub async fn tidy_bonds(&mut self) {
         if !self.drop_ins_are_due {
             return;
         }

@@ -11,7 +11,7 @@ const MESSAGE_LIMIT: usize = 300;
 
 /// The errors that were found when the configuration was last read.
 #[derive(Debug, Default)]
-pub(super) struct Broken {
+pub struct Broken {
     /// The error of `putexd.toml` or of a directory, which concerns every service.
     for_all: Option<Diagnostic>,
     services: BTreeMap<ServiceName, Diagnostic>,
@@ -19,7 +19,7 @@ pub(super) struct Broken {
 
 impl Broken {
     /// The errors at the start of putexd. Where only kept settings could be used, each service is among the broken ones.
-    pub(super) fn new(loaded: &Loaded) -> Self {
+    pub fn new(loaded: &Loaded) -> Self {
         Self {
             for_all: loaded.for_all.clone(),
             services: loaded.broken.clone(),
@@ -28,7 +28,7 @@ impl Broken {
 
     /// Takes over the errors that a reload found. Where the error concerns every service, the errors of single services stay as they
     /// were.
-    pub(super) fn update(&mut self, loaded: &Loaded) {
+    pub fn update(&mut self, loaded: &Loaded) {
         let services = std::mem::take(&mut self.services);
         *self = Self::new(loaded);
         if self.for_all.is_some() {
@@ -37,7 +37,7 @@ impl Broken {
     }
 
     /// That some files are broken, for STATUS=. `None`: every file is good.
-    pub(super) fn in_short(&self) -> Option<String> {
+    pub fn in_short(&self) -> Option<String> {
         match self.advice(|_| true).len() {
             0 => None,
             1 => Some("1 file is broken: see \"putexctl status\"".to_owned()),
@@ -46,34 +46,34 @@ impl Broken {
     }
 
     /// Whether nothing new is known of any service.
-    pub(super) fn is_of_all(&self) -> bool {
+    pub fn is_of_all(&self) -> bool {
         self.for_all.is_some()
     }
 
     /// Whether every file is good.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.for_all.is_none() && self.services.is_empty()
     }
 
     /// Whether this service's file is broken.
-    pub(super) fn has(&self, name: &ServiceName) -> bool {
+    pub fn has(&self, name: &ServiceName) -> bool {
         self.services.contains_key(name)
     }
 
     /// The sentence for a service that goes on although its file, or that of the host, is broken. `None`: neither is.
-    pub(super) fn goes_on(&self, name: &ServiceName) -> Option<String> {
+    pub fn goes_on(&self, name: &ServiceName) -> Option<String> {
         let error = self.services.get(name).or(self.for_all.as_ref())?;
         Some(mend(error, &fate(name, true)))
     }
 
     /// Why a service whose file was broken when this putexd was started does not contend once it has no lease.
-    pub(super) fn bars(&self, name: &ServiceName) -> Option<String> {
+    pub fn bars(&self, name: &ServiceName) -> Option<String> {
         let error = self.services.get(name)?;
         Some(mend(error, &fate(name, false)))
     }
 
     /// What to do about each file. `goes_on` says which services go on here all the same.
-    pub(super) fn advice(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Vec<String> {
+    pub fn advice(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Vec<String> {
         let all = "no change of any file takes effect, and what goes on here does so with its former settings";
         let for_all = self.for_all.iter().map(|error| mend(error, all));
         // Where the error is that of the host, it is told once.
@@ -87,7 +87,7 @@ impl Broken {
     }
 
     /// The same for the alarm, whose text is short. `None`: every file is good.
-    pub(super) fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Option<String> {
+    pub fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Option<String> {
         let mut all = self.advice(goes_on).into_iter();
         let first = shortened(&all.next()?, MESSAGE_LIMIT);
         let more = match all.len() {
@@ -98,7 +98,7 @@ impl Broken {
     }
 
     /// The states of the services with a broken file that do not run here.
-    pub(super) fn states(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<ServiceState> {
+    pub fn states(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<ServiceState> {
         let absent = self.services.iter().filter(|(name, _)| !runs(name));
         let row = |(name, _): (&ServiceName, &Diagnostic)| ServiceState {
             service: name.to_string(),

@@ -49,7 +49,7 @@ struct Question {
 
 impl Supervisor {
     /// Drains the host, unless some service has no other host.
-    pub(super) fn drain(&self, word: Word, force: bool, answer: Answer) {
+    pub fn drain(&self, word: Word, force: bool, answer: Answer) {
         let services = self
             .services
             .values()

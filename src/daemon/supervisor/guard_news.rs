@@ -16,7 +16,7 @@ use crate::guard_client::GuardClient;
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Asks the guard for ever. A guard that does not answer is told of elsewhere, and what it said before stands no more.
-pub(super) async fn follow(guard: GuardClient, alarms: Alarms) {
+pub async fn follow(guard: GuardClient, alarms: Alarms) {
     loop {
         let state = guard.state().await.unwrap_or_default();
         let unserved = state.watchdog.and_then(|watchdog| {

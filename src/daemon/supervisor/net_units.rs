@@ -8,7 +8,7 @@ use crate::systemd::Systemd;
 use crate::types::NET_SOCKET;
 
 /// The units of the processes that have the network.
-pub(super) struct NetUnits {
+pub struct NetUnits {
     systemd: Systemd,
     /// Where systemd is spoken to.
     runtime: Handle,
@@ -16,7 +16,7 @@ pub(super) struct NetUnits {
 
 impl NetUnits {
     /// It has to be made on the runtime of `systemd`.
-    pub(super) fn new(systemd: Systemd) -> Self {
+    pub fn new(systemd: Systemd) -> Self {
         Self {
             systemd,
             runtime: Handle::current(),

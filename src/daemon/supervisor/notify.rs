@@ -26,12 +26,12 @@ const BY_RANK: [State; 9] = [
 ];
 
 /// Tells that putexd is ready: the bus is reached and every election runs.
-pub(super) fn ready() {
+pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
 /// Tells that a reload has begun. `Type=notify-reload` waits for the time stamp.
-pub(super) fn reloading() {
+pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => {
@@ -41,18 +41,18 @@ pub(super) fn reloading() {
 }
 
 /// Tells that the daemon is about to end.
-pub(super) fn stopping(status: &str) {
+pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Sets the line that `systemctl status` shows.
-pub(super) fn status(status: &str) {
+pub fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
 }
 
 /// The STATUS= line for all services: what is said of each, or how many are in each state. The states that an operator most needs to
 /// know of come first.
-pub(super) fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
+pub fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
     // The sort is stable, so services stay in the order of their names within a rank.
     services.sort_by_key(|(state, _)| BY_RANK.iter().position(|other| other == state));
     if services.is_empty() {
@@ -70,12 +70,12 @@ pub(super) fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> St
 }
 
 /// Tells the watchdog that every service's loop makes progress.
-pub(super) fn watchdog() {
+pub fn watchdog() {
     repeat(&[NotifyState::Watchdog]);
 }
 
 /// Tells that a stop is under way and needs this much more time.
-pub(super) fn extend_timeout(by: Duration) {
+pub fn extend_timeout(by: Duration) {
     repeat(&[NotifyState::ExtendTimeoutUsec(
         u32::try_from(by.as_micros()).unwrap_or(u32::MAX),
     )]);

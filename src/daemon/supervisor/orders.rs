@@ -25,13 +25,7 @@ const HOLDER: Duration = Duration::from_secs(10);
 
 impl Supervisor {
     /// Has the holder of a lock do what an operator asks for: this host, or another one by the lock's record (orders, H7).
-    pub(super) fn ask_holder(
-        &self,
-        service: &ServiceName,
-        what: Asked,
-        word: Word,
-        answer: Answer,
-    ) {
+    pub fn ask_holder(&self, service: &ServiceName, what: Asked, word: Word, answer: Answer) {
         let handle = match self.known(service) {
             Ok(handle) => handle,
             Err(why) => return drop(answer.send(Err(why.into()))),
@@ -57,7 +51,7 @@ impl Supervisor {
     }
 
     /// Ends the drain. `by`: who asks for it.
-    pub(super) fn undrain(&self, by: &str, answer: Answer) {
+    pub fn undrain(&self, by: &str, answer: Answer) {
         if self.host.drain.word().is_none() {
             let needless = "nothing was to be done, because this host is not drained".to_owned();
             return drop(answer.send(Err(Unmet::Needless(needless))));
@@ -81,7 +75,7 @@ impl Supervisor {
     }
 
     /// Ends a drain whose time is over.
-    pub(super) fn end_drain(&self) {
+    pub fn end_drain(&self) {
         if self.host.drain.is_over(self.host.machine.wall().as_secs()) {
             // Nobody waits for the answer. Where the disk does not take it, it is tried again.
             self.undrain("the end of the time that was given", oneshot::channel().0);

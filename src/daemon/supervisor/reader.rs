@@ -13,17 +13,17 @@ use crate::host::identity;
 use crate::types::ServiceName;
 
 /// How long a reading may take. It is shorter than the watchdog's time, because the supervisor waits for it at a reload.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
+pub const LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) root: PathBuf,
+pub struct Reader {
+    pub root: PathBuf,
     /// A reading that was not over within its limit. There is one at most, so that what hangs keeps one thread.
     under_way: Option<JoinHandle<Loaded>>,
 }
 
 impl Reader {
-    pub(super) fn new(root: &Path) -> Self {
+    pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             under_way: None,
@@ -31,7 +31,7 @@ impl Reader {
     }
 
     /// As [`config::load_keeping`].
-    pub(super) async fn read(
+    pub async fn read(
         &mut self,
         former: Option<&Settings>,
         leased: &BTreeSet<ServiceName>,

@@ -14,7 +14,7 @@ use crate::types::ServiceName;
 impl Supervisor {
     /// Reads the configuration anew, and touches only the services that have changed. A service whose file is broken now
     /// goes on as it was.
-    pub(super) async fn reload(&mut self) {
+    pub async fn reload(&mut self) {
         notify::reloading();
         let mut loaded = self.reader.read(None, &BTreeSet::new()).await;
         tell(&loaded);

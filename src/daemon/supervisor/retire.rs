@@ -24,14 +24,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const NAMED: usize = 5;
 
 /// A service that stops its units and releases its lock.
-pub(super) struct Retiring {
-    pub(super) handle: Handle,
-    pub(super) give_up_at: Instant,
+pub struct Retiring {
+    pub handle: Handle,
+    pub give_up_at: Instant,
 }
 
 impl Supervisor {
     /// Ends at SIGTERM. Whether the units run on depends on what PID 1 has queued for the daemon's unit.
-    pub(super) async fn end(&mut self) -> ExitCode {
+    pub async fn end(&mut self) -> ExitCode {
         if !self.is_restarted().await {
             return self.release().await;
         }
@@ -61,7 +61,7 @@ impl Supervisor {
     }
 
     /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
-    pub(super) async fn release(&mut self) -> ExitCode {
+    pub async fn release(&mut self) -> ExitCode {
         notify::stopping("stopping the units and releasing their locks");
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         for name in names {
@@ -114,7 +114,7 @@ impl Supervisor {
     }
 
     /// Has a service stop its units and release its lock (H5).
-    pub(super) fn retire(&mut self, name: &ServiceName, why: Retirement) {
+    pub fn retire(&mut self, name: &ServiceName, why: Retirement) {
         if let Some(handle) = self.services.remove(name) {
             self.retire_handle(handle, why);
         }
@@ -127,7 +127,7 @@ impl Supervisor {
     }
 
     /// Removes and returns the retiring services that have ended, or have not in time, which are left to the guard.
-    pub(super) fn reap(&mut self) -> Vec<Handle> {
+    pub fn reap(&mut self) -> Vec<Handle> {
         let now = Instant::now();
         let is_over = |retiring: &mut Retiring| {
             retiring.handle.task.is_finished() || now >= retiring.give_up_at
@@ -147,7 +147,7 @@ impl Supervisor {
 
     /// Takes leases that no service claims through stop, proof and release (adoption, K8). Otherwise the guard would enforce
     /// them for ever, and kill whatever is started in their control groups.
-    pub(super) fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
+    pub fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
         for listed in leases {
             let name = &listed.lease.service;
             let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;

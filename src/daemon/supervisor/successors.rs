@@ -16,12 +16,12 @@ use crate::words;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The services that no other host would take, and why.
-pub(super) type Lonely = BTreeMap<String, String>;
+pub type Lonely = BTreeMap<String, String>;
 
 /// Those of the services that no host would take from the one that `leaves` names with them, or not `to`. For a moment, `limit` at most, it
 /// is waited for such a host. `is_lenient`: where a host is not known well enough, that is not held against it. `Err`: the reports of the
 /// other hosts cannot be read.
-pub(super) async fn lonely(
+pub async fn lonely(
     cluster: &Cluster,
     to: Option<&NodeId>,
     is_lenient: bool,
@@ -96,7 +96,7 @@ fn nobody(
     Some((reasons.join(", "), may_change))
 }
 
-pub(super) fn is_drained(known: &ClusterState, node: &str) -> bool {
+pub fn is_drained(known: &ClusterState, node: &str) -> bool {
     known
         .host(node)
         .is_some_and(|known| known.state.drained.is_some())

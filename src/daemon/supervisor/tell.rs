@@ -25,7 +25,7 @@ const READ_LATE: Duration = Duration::from_secs(15);
 
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does what the client asks for.
-    pub(super) fn answer(&mut self, ask: Ask) {
+    pub fn answer(&mut self, ask: Ask) {
         match ask {
             Ask::Describe(answer) => {
                 self.cluster.looked_at();
@@ -70,7 +70,7 @@ impl Supervisor {
     }
 
     /// The service of this name. `Err`: why this host can do nothing with it.
-    pub(super) fn known(&self, service: &ServiceName) -> Result<&Handle, String> {
+    pub fn known(&self, service: &ServiceName) -> Result<&Handle, String> {
         let ending = self.retiring.iter().map(|retiring| &retiring.handle);
         let mut handles = self.services.values().chain(ending);
         match handles.find(|handle| handle.settings.name == *service) {
@@ -120,7 +120,7 @@ impl Supervisor {
     }
 
     /// Ends an operator's word that a host is off once that host reports again. A host that holds no lock is seen in no other way.
-    pub(super) fn end_words_on_the_dead(&self) {
+    pub fn end_words_on_the_dead(&self) {
         let (fencings, now) = (&self.host.fencings, self.host.machine.now());
         if !fencings.has_word_now(now) {
             return self.host.alarms.clear(AlarmKind::ConfirmedDead);
@@ -193,7 +193,7 @@ impl Supervisor {
     }
 
     /// Has the properties on the bus show what is so now.
-    pub(super) fn show_on_bus(&self) {
+    pub fn show_on_bus(&self) {
         let mut services = BTreeMap::new();
         self.each_state(|state| {
             services
@@ -227,7 +227,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn show(&mut self) {
+    pub fn show(&mut self) {
         for handle in self.services.values() {
             self.cluster.see_loss(&handle.status.borrow());
         }
@@ -265,7 +265,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn count(&self) -> String {
+    pub fn count(&self) -> String {
         match self.services.len() {
             1 => "1 service".to_owned(),
             count => format!("{count} services"),

@@ -26,7 +26,7 @@ const DESCRIPTORS_CALM: Duration = Duration::from_secs(10);
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 
 /// Begins all of them.
-pub(super) fn begin(host: &Host, systemd: Systemd) {
+pub fn begin(host: &Host, systemd: Systemd) {
     let (link, alarms) = (host.guard.link(), &host.alarms);
     let guard = move || ready((*link.borrow() == Link::Down).then_some(Problem::GuardGone));
     tokio::spawn(watch(

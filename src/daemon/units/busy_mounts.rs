@@ -10,7 +10,7 @@ const SHOWN: usize = 8;
 
 /// What to do about processes that keep a mount of the service from being unmounted, and what happens otherwise. `None`: none is
 /// known.
-pub(crate) async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<String> {
+pub async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<String> {
     let lease = settings.name.lease_target();
     let own = settings.units().chain(&settings.contains).chain([&lease]);
     let own: Vec<UnitName> = own.cloned().collect();
@@ -27,11 +27,7 @@ pub(crate) async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) ->
 }
 
 /// What to do about the processes that use a mount and do not belong to `own`. `None`: none is known, or it is no mount.
-pub(super) async fn users_of(
-    systemd: &dyn Manager,
-    mount: &UnitName,
-    own: &[UnitName],
-) -> Option<String> {
+pub async fn users_of(systemd: &dyn Manager, mount: &UnitName, own: &[UnitName]) -> Option<String> {
     if mount.kind() != "mount" {
         return None;
     }

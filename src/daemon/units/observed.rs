@@ -9,26 +9,26 @@ use crate::types::UnitName;
 
 /// The outcome of one look at a service's units.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ObservedUnits {
+pub struct ObservedUnits {
     /// The state of the main unit alone. `None`: not known.
-    pub(crate) main: Option<ObservedUnit>,
+    pub main: Option<ObservedUnit>,
     /// The state of all units together: alive if one of them is. `None`: not known.
-    pub(crate) all: Option<ObservedUnit>,
+    pub all: Option<ObservedUnit>,
     /// The units that are not dead.
-    pub(crate) alive: Vec<UnitName>,
+    pub alive: Vec<UnitName>,
     /// Whether each unit is known to be started or dead, so that a change comes with a hint from PID 1.
-    pub(crate) is_settled: bool,
+    pub is_settled: bool,
     /// There was no answer about any unit, and the kernel shows nothing of them.
-    pub(crate) nothing_left: bool,
+    pub nothing_left: bool,
     /// How the run of the main unit goes. `None`: not known.
-    pub(crate) state: Option<UnitState>,
+    pub state: Option<UnitState>,
     /// The unit or the slice by which it is frozen.
-    pub(crate) frozen_by: Option<String>,
+    pub frozen_by: Option<String>,
 }
 
 impl ObservedUnits {
     /// Sums up what was seen of `units`, of which the main unit is the first.
-    pub(super) fn of(units: &[UnitName], sights: &[Option<ObservedUnit>]) -> Self {
+    pub fn of(units: &[UnitName], sights: &[Option<ObservedUnit>]) -> Self {
         let alive: Vec<UnitName> = units
             .iter()
             .zip(sights)
@@ -53,7 +53,7 @@ impl ObservedUnits {
 
 impl UnitControl {
     /// Looks at the units, and remembers where their processes are.
-    pub(crate) async fn look(&self) -> ObservedUnits {
+    pub async fn look(&self) -> ObservedUnits {
         let turn = self.learning.lock().await;
         let begun = self.begun.borrow().clone();
         let units = self.all();

@@ -24,7 +24,7 @@ const GLANCE: Duration = Duration::from_millis(250);
 
 /// How far the stop has come with ending the processes that the units left behind: when SIGTERM was sent to them.
 #[derive(Debug, Default)]
-pub(super) struct TermThenKill(Option<Time>);
+pub struct TermThenKill(Option<Time>);
 
 impl TermThenKill {
     /// The signal that is due now for the processes that are left: SIGTERM at the first call, SIGKILL from [`GRACE`] later
@@ -40,7 +40,7 @@ impl TermThenKill {
 
 impl UnitControl {
     /// Sets `stop-proof`, as a reload may change it. It counts from the next look on.
-    pub(crate) fn require(&self, proof: StopProof) {
+    pub fn require(&self, proof: StopProof) {
         let unit_only = proof == StopProof::UnitOnly;
         self.unit_only.store(unit_only, Ordering::Relaxed);
         if unit_only {
@@ -49,14 +49,14 @@ impl UnitControl {
     }
 
     /// Whether the administrator answers for what is not in the control groups (`stop-proof = "unit-only"`).
-    pub(super) fn is_unit_only(&self) -> bool {
+    pub fn is_unit_only(&self) -> bool {
         self.unit_only.load(Ordering::Relaxed)
     }
 
     /// Returns when a process is in a contained control group, and never if there are no such groups. PID 1 refuses without
     /// the lease what its own clients start there. Only the kernel knows a control group that somebody makes by hand, so
     /// the groups themselves are looked at.
-    pub(super) async fn appears(&self) {
+    pub async fn appears(&self) {
         let groups = self.contained_groups();
         while !groups.is_empty() {
             tokio::time::sleep(GLANCE).await;
@@ -72,7 +72,7 @@ impl UnitControl {
     /// The processes of the units outside of their control groups that were found now or before; they are remembered for the proof. The units' own
     /// processes are as the last look has shown them. The table of parents and children was read at most `age` ago. There are none where
     /// the administrator answers for such work.
-    pub(crate) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
+    pub async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
         if self.is_unit_only() {
             return Ok(Vec::new());
         }
@@ -96,17 +96,14 @@ impl UnitControl {
 
     /// As [`find_strays`](Self::find_strays), after asking PID 1 for the units: one that was moved to another slice has its
     /// processes in a control group that was not known at the last look.
-    pub(crate) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
+    pub async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
         self.learn().await?;
         self.find_strays(age).await
     }
 
     /// Looks for processes of the units that have their work done elsewhere. There are none where the administrator answers for
     /// such work, or has said where it is. `age` is as for [`find_strays`](Self::find_strays).
-    pub(crate) async fn find_clients(
-        &self,
-        age: Duration,
-    ) -> Result<Vec<OutsideWork>, KernelError> {
+    pub async fn find_clients(&self, age: Duration) -> Result<Vec<OutsideWork>, KernelError> {
         if self.is_unit_only() || !self.contains.is_empty() {
             return Ok(Vec::new());
         }
@@ -118,14 +115,14 @@ impl UnitControl {
     }
 
     /// Remembers for the proof that a process had its work done elsewhere.
-    pub(crate) fn remember_client(&self, outside: &[OutsideWork]) {
+    pub fn remember_client(&self, outside: &[OutsideWork]) {
         if let Some(work) = outside.iter().rev().find(|work| work.client.is_some()) {
             self.note_outside(|seen| seen.client = Some(work.in_words()));
         }
     }
 
     /// A process that had its work done elsewhere since the units were proven dead last, in words.
-    pub(super) fn client(&self) -> Option<String> {
+    pub fn client(&self) -> Option<String> {
         lock(&self.seen_outside).client.clone()
     }
 
@@ -144,7 +141,7 @@ impl UnitControl {
     }
 
     /// Their stop is proven: nobody had work done elsewhere since.
-    pub(super) fn forget_client(&self) {
+    pub fn forget_client(&self) {
         self.note_outside(|seen| seen.client = None);
     }
 
@@ -158,7 +155,7 @@ impl UnitControl {
     }
 
     /// Whether it is known that no process lives that was seen outside.
-    pub(super) async fn are_strays_gone(&self) -> bool {
+    pub async fn are_strays_gone(&self) -> bool {
         self.living_strays()
             .await
             .is_ok_and(|strays| strays.is_empty())
@@ -166,7 +163,7 @@ impl UnitControl {
 
     /// Sends SIGKILL to the processes that were seen outside. The contained groups are killed by the caller, with all other
     /// groups.
-    pub(super) async fn kill_strays(&self) {
+    pub async fn kill_strays(&self) {
         let strays = self.strays();
         if !strays.is_empty()
             && let Err(error) = self
@@ -183,7 +180,7 @@ impl UnitControl {
     /// Ends what the units left behind, once the units themselves are dead: the contained units, by PID 1 where it knows
     /// them, and the processes that were seen outside. `slice` is how long one StopUnit is waited for. `Err` names what is
     /// not dead yet, and the call has to be repeated.
-    pub(super) async fn end_left_behind(
+    pub async fn end_left_behind(
         &self,
         left: &mut TermThenKill,
         now: Time,
@@ -254,7 +251,7 @@ impl UnitControl {
         Ok(())
     }
 
-    pub(super) async fn signal_group(&self, group: &str, signal: Signal) {
+    pub async fn signal_group(&self, group: &str, signal: Signal) {
         if let Err(error) = self.systemd.signal_group(group, signal).await {
             tracing::error!(
                 "{}: failed to end what is left in {group}: {error}, trying again",

@@ -14,7 +14,7 @@ use crate::systemd::{BusError, PATIENCE, UnitState, insist};
 const START_LIMIT: Duration = Duration::from_secs(86_400);
 /// How long a start without a `start-limit` may wait for jobs of units that are not of the service. Nothing of the service is being
 /// started then, so that no TimeoutStartSec= of it counts.
-pub(super) const AWAIT_LIMIT: Duration = Duration::from_secs(300);
+pub const AWAIT_LIMIT: Duration = Duration::from_secs(300);
 /// Time between two looks at what a start waits for.
 const AWAIT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -22,7 +22,7 @@ impl UnitControl {
     /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
     /// with them, because they are bound to it. `limit`: the limit of the whole start, if one is configured. `Err`: why they are not known
     /// to be started; something of them may run.
-    pub(crate) async fn start(&self, limit: Option<Duration>) -> Result<(), String> {
+    pub async fn start(&self, limit: Option<Duration>) -> Result<(), String> {
         let _under_way = UnderWay::begin(self);
         for bound in &self.bound {
             // A unit that failed for want of the lease must not be refused now for having failed too often.

@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Limit of the look for processes outside of their control groups, which a stop waits for.
 const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
 /// How long a stop whose time is over may take for one more look. It asks for the stop once more before that look.
-pub(super) const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
+pub const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
 /// Time between two warnings that a stop is not proven. What may end by itself is first warned of after the same time.
 const WARN_AGAIN: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,7 @@ impl UnitControl {
     ///
     /// The main unit is stopped first, so that a timer or a socket is gone that could start the others again, then the
     /// units that are bound with it, then the lease target.
-    pub(crate) async fn stop(&self, kill_at: Option<Time>) {
+    pub async fn stop(&self, kill_at: Option<Time>) {
         let mut warn_at = self.machine.now().plus(WARN_AGAIN);
         let mut is_told = false;
         let mut left = TermThenKill::default();
@@ -108,13 +108,13 @@ impl UnitControl {
     }
 
     /// What keeps a stop that is under way from being proven. `None`: nothing, or no stop is under way.
-    pub(crate) fn unproven(&self) -> Option<String> {
+    pub fn unproven(&self) -> Option<String> {
         lock(&self.unproven).clone()
     }
 
     /// Whether the stop that is under way stays unproven: a look that begins from now on does not prove it, or does not end
     /// within [`ONE_MORE_LOOK_LIMIT`].
-    pub(crate) async fn is_late_for_good(&self) -> bool {
+    pub async fn is_late_for_good(&self) -> bool {
         let mut work = self.work.subscribe();
         let begun = work.borrow_and_update().looks.begun;
         let ended = work.wait_for(|Work { looks, .. }| looks.is_proven || looks.failed > begun);
@@ -124,13 +124,13 @@ impl UnitControl {
     }
 
     /// Whether the last stop has its proof.
-    pub(crate) fn is_proven(&self) -> bool {
+    pub fn is_proven(&self) -> bool {
         self.work.borrow().looks.is_proven
     }
 
     /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a
     /// process, contained units, work that was done elsewhere, and units of which PID 1 has said nothing yet, need that word.
-    pub(crate) async fn are_dead_by_kernel(&self) -> bool {
+    pub async fn are_dead_by_kernel(&self) -> bool {
         let known = self.known_of_all();
         let has_effect = known.is_none_or(|known| known.iter().any(CachedUnit::is_effect));
         if has_effect || !self.contains.is_empty() || self.client().is_some() {
@@ -153,7 +153,7 @@ impl UnitControl {
     /// what they have mounted. Its word is not enough where its lease covers less than what is known here by now. It is not
     /// enough for contained units either: systemd starts things in an active slice without the lease, and the guard does
     /// not know when the slice's stop is over, nor how a client ended that had work done elsewhere.
-    pub(crate) async fn are_dead_by(&self, listed: &ListedLease) -> bool {
+    pub async fn are_dead_by(&self, listed: &ListedLease) -> bool {
         let ListedLease { lease, stopped, .. } = listed;
         let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
         let is_covered = |group: &String| lease.cgroups.contains(group);
@@ -195,7 +195,7 @@ impl UnitControl {
         let _ = self.systemd.stop(&self.lease, slice).await;
     }
 
-    pub(super) async fn proof(
+    pub async fn proof(
         &self,
         left: &mut TermThenKill,
         slice: Duration,
@@ -262,7 +262,7 @@ impl UnitControl {
 
     /// Looks for strays before an orderly stop, because the stop ends the parents by which they are found. It takes
     /// [`LAST_LOOK_LIMIT`] at most.
-    pub(super) async fn look_before_stop(&self) {
+    pub async fn look_before_stop(&self) {
         if self.is_unit_only() {
             return;
         }

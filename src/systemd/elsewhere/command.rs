@@ -12,13 +12,13 @@ const BEFORE_COMMANDS: &str = "! { if then else elif do while until";
 /// How deep commands may be inside of each other.
 const DEPTH: usize = 8;
 
-pub(super) fn file_name(path: &str) -> &str {
+pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The commands that a command line may run in the end: itself, or what is inside of wrappers and shells. Each is a program and its
 /// arguments. Which options of a wrapper take a value is not known, so that any word behind it may be the program.
-pub(super) fn programs(words: &[String]) -> Vec<Vec<String>> {
+pub fn programs(words: &[String]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     unwrap(words, DEPTH, &mut found);
     found

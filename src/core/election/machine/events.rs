@@ -24,12 +24,12 @@ const TEN_YEARS: u64 = 315_576_000;
 const TOKEN_STEP: u64 = 1 << 16;
 
 /// The latest point in time, in seconds since 1970, that is believed of the store by a clock that shows `wall`.
-pub(super) fn latest_believed(wall: Duration) -> u64 {
+pub fn latest_believed(wall: Duration) -> u64 {
     wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS)
 }
 
 impl Election {
-    pub(super) fn happened(&mut self, at: &Moment, event: Event) {
+    pub fn happened(&mut self, at: &Moment, event: Event) {
         match event {
             Event::Timeout => {}
             Event::StoreUp => {
@@ -105,7 +105,7 @@ impl Election {
         }
     }
 
-    pub(super) fn hint(&mut self, now: Time) {
+    pub fn hint(&mut self, now: Time) {
         let heeds = if let Some(tenure) = self.tenure.as_ref().filter(|_| self.phase.is_open()) {
             // The writes of this host itself bring hints, too, at about the time of their answers.
             let pause = self.settings.timings.renew_interval / 8;
@@ -123,7 +123,7 @@ impl Election {
         }
     }
 
-    pub(super) fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
+    pub fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
         if self.reads.pending != Some(id) {
             return;
         }
@@ -238,7 +238,7 @@ impl Election {
         news
     }
 
-    pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+    pub fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
         if self.word_written(now, write, result) {
             return;
         }
@@ -261,7 +261,7 @@ impl Election {
         self.reads.anew(now);
     }
 
-    pub(super) fn guard_is_up(&mut self) {
+    pub fn guard_is_up(&mut self) {
         self.guard_up = true;
         if let Phase::Lapsing(lapse) = &self.phase {
             let instance = lapse.instance;
