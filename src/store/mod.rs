@@ -14,10 +14,6 @@ pub mod files;
 pub mod layered;
 #[cfg(test)]
 #[path = "../../tests/support/memory_store.rs"]
-#[expect(
-    dead_code,
-    reason = "the tests of stores and the simulation use all of it"
-)]
 pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]

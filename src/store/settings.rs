@@ -47,8 +47,10 @@ pub struct Access {
 
 type Row = ConfigKey<Access>;
 
+/// The key of the name to log in with.
 pub const USER: &[Row] = &[Row::new("user", |access| &mut access.user)];
 
+/// The keys of how to log in and by which certificates.
 pub const ACCESS: &[Row] = &[
     Row::new("password-file", |access| &mut access.password_file).secret(),
     Row::new("tls-ca", |access| &mut access.ca_file).file(),

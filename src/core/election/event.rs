@@ -76,13 +76,13 @@ pub struct Memory {
 
 impl Memory {
     /// Takes in that each stop up to `at` is taken back.
-    pub fn see_start(&mut self, at: u64) {
+    pub(super) fn see_start(&mut self, at: u64) {
         self.started = self.started.max(Some(at));
         self.stopped.take_if(|word| word.at <= at);
     }
 
     /// Takes in that the service is stopped.
-    pub fn see_stop(&mut self, word: &Word) {
+    pub(super) fn see_stop(&mut self, word: &Word) {
         if Some(word.at) > self.started
             && self
                 .stopped
@@ -94,14 +94,14 @@ impl Memory {
     }
 
     /// Takes in a fencing token that was seen, and whose it is.
-    pub fn see_token(&mut self, token: FencingToken, of: Option<Instance>) {
+    pub(super) fn see_token(&mut self, token: FencingToken, of: Option<Instance>) {
         if token > self.token {
             (self.token, self.token_of) = (token, of);
         }
     }
 
     /// Tokens seen (K10): the highest token seen, if the record neither is above it, nor says that its successor has to be.
-    pub fn token_unknown_to(&self, details: &Details) -> Option<FencingToken> {
+    pub(super) fn token_unknown_to(&self, details: &Details) -> Option<FencingToken> {
         let (seen, own) = (
             (self.token, self.token_of),
             (details.token, Some(details.instance)),

@@ -81,7 +81,7 @@ pub struct OperatorNote {
 impl OperatorNote {
     /// Leaves out the words that are over.
     #[must_use]
-    pub fn in_force(&self, wall: Duration) -> Self {
+    pub(super) fn in_force(&self, wall: Duration) -> Self {
         let holds = |word: &Option<Word>| word.clone().filter(|word| word.holds(wall));
         Self {
             stopped: holds(&self.stopped),
@@ -107,7 +107,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Whether a record of the tenure has it, or needs it no more.
-    pub fn is_done(&self, instance: Instance, note: &OperatorNote) -> bool {
+    pub(super) fn is_done(&self, instance: Instance, note: &OperatorNote) -> bool {
         match self {
             Self::Stop(word) => note.stopped.as_ref() == Some(word),
             Self::Start(word) => note.stopped.as_ref() != Some(word),
@@ -122,7 +122,7 @@ impl Wanted {
     }
 
     /// Whether it is over by a clock that shows `wall`.
-    pub fn is_over(&self, wall: Duration) -> bool {
+    pub(super) fn is_over(&self, wall: Duration) -> bool {
         match self {
             Self::Stop(word) | Self::Pause(Some(word)) => !word.holds(wall),
             Self::Order(_, order) => !order.holds(wall),
@@ -130,7 +130,7 @@ impl Wanted {
         }
     }
 
-    pub fn write_into(&self, note: &mut OperatorNote) {
+    pub(super) fn write_into(&self, note: &mut OperatorNote) {
         match self {
             Self::Stop(word) => note.stopped = Some(word.clone()),
             Self::Start(_) => note.stopped = None,
@@ -200,7 +200,7 @@ impl Details {
     }
 
     /// The lease without what is left of a pause, or at most a margin more than that.
-    pub fn lasting_lease(&self) -> Duration {
+    pub(super) fn lasting_lease(&self) -> Duration {
         self.passing
             .map_or(self.lease, |passing| self.lease.min(passing.lasting))
     }
@@ -278,7 +278,7 @@ impl Record {
     }
 
     /// What tells this record from another one at the same revision.
-    pub fn identity(&self) -> (Option<(Instance, WriteId)>, &Holder) {
+    pub(super) fn identity(&self) -> (Option<(Instance, WriteId)>, &Holder) {
         let of_details = |details: &Details| (details.instance, details.write);
         let names = match &self.oddity {
             Some(oddity) => oddity.names,
@@ -288,7 +288,7 @@ impl Record {
     }
 
     /// The record as it is believed where no fencing token can be above `highest`: without details if its token is.
-    pub fn believed(self, highest: FencingToken) -> Self {
+    pub(super) fn believed(self, highest: FencingToken) -> Self {
         let Some(details) = self.details.as_ref().filter(|said| said.token > highest) else {
             return self;
         };
@@ -440,7 +440,7 @@ mod milliseconds {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         if !to.is_human_readable() {
             return span.serialize(to);
         }
@@ -448,7 +448,7 @@ mod milliseconds {
         u64::try_from(whole).unwrap_or(u64::MAX).serialize(to)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         u64::deserialize(from).map(Duration::from_millis)
     }
 }

@@ -26,8 +26,8 @@ use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 const FORMER_LIMIT: usize = 8;
 
 mod field {
-    pub const UNIT: &str = "unit";
-    pub const FORMER: &str = "former";
+    pub(super) const UNIT: &str = "unit";
+    pub(super) const FORMER: &str = "former";
 }
 
 /// The entry of a unit in the store (the unit's entry, N1).

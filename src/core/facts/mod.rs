@@ -31,7 +31,7 @@ pub use order::{Asked, Order, REMOVED, Refused, Word};
 pub use service::{FailedRun, Health, LastRun, LockState, ServiceState, TimingsState};
 pub use state::State;
 #[cfg(test)]
-pub use stop_cause::tests as stop_causes;
+pub(crate) use stop_cause::tests as stop_causes;
 pub use stop_cause::{LapseCause, Occasion, ReleaseCause, StepDown};
 pub use wait::{Heard, Wait};
 

@@ -113,7 +113,7 @@ pub enum Occasion {
 
 impl ReleaseCause {
     /// The node that should take over.
-    pub fn next(&self) -> Option<&NodeId> {
+    pub(crate) fn next(&self) -> Option<&NodeId> {
         if let Self::SteppedDown(because) = self {
             because.next()
         } else {
@@ -122,7 +122,7 @@ impl ReleaseCause {
     }
 
     /// Whether the wait after this release grows (back-off, K9).
-    pub fn occasion(&self) -> Occasion {
+    pub(crate) fn occasion(&self) -> Occasion {
         match self {
             Self::Barred(_)
             | Self::SteppedDown(_)
@@ -143,13 +143,13 @@ impl ReleaseCause {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::super::name;
     use super::*;
 
     /// Each cause, with the manual's placeholder for the part of its text that varies. A new cause has to be added here: the
     /// matches in these functions do not compile without it.
-    pub fn release_causes() -> Vec<ReleaseCause> {
+    pub(crate) fn release_causes() -> Vec<ReleaseCause> {
         let reason = || "REASON".to_owned();
         let causes = vec![
             ReleaseCause::Barred(Bar::Outside { error: reason() }),
@@ -189,7 +189,7 @@ pub mod tests {
         causes
     }
 
-    pub fn lapse_causes() -> Vec<LapseCause> {
+    pub(crate) fn lapse_causes() -> Vec<LapseCause> {
         let causes = vec![
             LapseCause::NotRenewed,
             LapseCause::ClockJumped,

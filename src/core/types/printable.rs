@@ -65,23 +65,23 @@ pub fn shortened(text: &str, limit: usize) -> String {
 const TEXT_LIMIT: usize = 256;
 
 /// For serde: a text that is printable and short, whatever the writer has sent.
-pub fn short_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+pub(crate) fn short_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     String::deserialize(from).map(|text| short(&text))
 }
 
 /// For serde: [`short_text`], if there is one.
-pub fn short_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+pub(crate) fn short_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
     Ok(text.as_deref().map(short))
 }
 
 /// An operator's text as a record can have it.
-pub fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     shortened(text, TEXT_LIMIT)
 }
 
 /// Bytes as text of at most `limit` characters. Bytes that are not UTF-8 are written `\xff`.
-pub fn shown_bytes(bytes: &[u8], limit: usize) -> String {
+pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
     let mut shown = String::new();
     for chunk in bytes[..bytes.len().min(4 * (limit + 1))].utf8_chunks() {
         shown.push_str(&printable(chunk.valid()));

@@ -40,6 +40,7 @@ pub fn key_of(name: &str) -> Option<Key> {
     Key::new(&name.strip_prefix(LOCK_PREFIX)?.replace('+', "/")).ok()
 }
 
+/// The folder of a revision of a lock.
 pub fn revision(lock: &Path, revision: Revision) -> PathBuf {
     lock.join(format!("{REVISION_PREFIX}{:020}", revision.0))
 }
@@ -72,6 +73,7 @@ pub fn draft(folder: &Path, nonce: &str) -> PathBuf {
     folder.join(format!("{DRAFT_PREFIX}{nonce}"))
 }
 
+/// Whether this is the name of a draft.
 pub fn is_draft(name: &str) -> bool {
     name.starts_with(DRAFT_PREFIX)
 }
@@ -81,6 +83,7 @@ pub fn discarded(draft: &str) -> String {
     format!("{DISCARD_PREFIX}{}", draft.trim_start_matches(DRAFT_PREFIX))
 }
 
+/// Whether this is the name of a discarded draft.
 pub fn is_discarded(name: &str) -> bool {
     name.starts_with(DISCARD_PREFIX)
 }

@@ -16,7 +16,7 @@ use crate::facts::alarm::Problem;
 use crate::types::{FencingToken, Instance, NodeId, Time, WriteId};
 
 impl Election {
-    pub fn claim(&mut self, at: &Moment) {
+    pub(super) fn claim(&mut self, at: &Moment) {
         let timings = self.settings.timings;
         let Some(claim) = self.entitlement() else {
             return;
@@ -97,7 +97,7 @@ impl Election {
 
     /// Confirming (K3): the claim was answered, or found not to be made, only after a gap, in which the store may have gone back
     /// to what was claimed. Everything that may have happened meanwhile is waited out.
-    pub fn doubt_the_claim(&mut self) {
+    pub(super) fn doubt_the_claim(&mut self) {
         let Some(claim) = self.entitlement().filter(|_| self.lock.is_found()) else {
             return;
         };
@@ -123,7 +123,7 @@ impl Election {
     /// Tokens seen (K10): the record of this claim says that another tenure has had its token, or a higher one. The claim takes one
     /// above all that were seen here. The last write before the start has to have that one, too: another host that sees it has to
     /// start with a higher one, whatever becomes of this one.
-    pub fn raise_token(&mut self) {
+    pub(super) fn raise_token(&mut self) {
         let highest = self.memory.token;
         let (Phase::Claiming | Phase::Confirming, Some(tenure)) = (&self.phase, &mut self.tenure)
         else {
@@ -197,7 +197,7 @@ impl Election {
     }
 
     /// Remembers whom a record that is believed would have had fenced: one that is not believed may be written over it later.
-    pub fn remember_suspects(&mut self) {
+    pub(super) fn remember_suspects(&mut self) {
         let record = self.lock.record().filter(|record| record.details.is_some());
         let Some(record) = record.filter(|_| self.settings.fences) else {
             return;
@@ -220,7 +220,7 @@ impl Election {
 
     /// Confirming (K3): the last write before a start is always sent after the entitlement, and the store has said after the
     /// first write that the unit is run under this lock.
-    pub fn confirm(&mut self, at: &Moment) {
+    pub(super) fn confirm(&mut self, at: &Moment) {
         if let Some(Err(reason)) = self.standby_check.clone() {
             self.give_up(&format!("the standby check fails: {reason}"));
             return;
@@ -252,7 +252,7 @@ impl Election {
     }
 
     /// Arms the guard with the last won write, which was sent after the entitlement.
-    pub fn arm(&mut self) {
+    pub(super) fn arm(&mut self) {
         if let Some(tenure) = &mut self.tenure
             && let Some(terms) = tenure.terms()
         {
@@ -263,7 +263,7 @@ impl Election {
     }
 
     /// Who may write `proven` (H6): a host that gives up before the start stops renewing, and at most tells that it gave up.
-    pub fn give_up(&mut self, reason: &str) {
+    pub(super) fn give_up(&mut self, reason: &str) {
         if matches!(
             self.phase,
             Phase::Claiming | Phase::Confirming | Phase::Fencing
@@ -274,7 +274,7 @@ impl Election {
     }
 
     /// Gives up before the start, and waits before the next claim.
-    pub fn end_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
+    pub(super) fn end_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
         self.wait_before_next_claim(now, occasion, reason);
         self.give_up(reason);
     }
@@ -296,7 +296,7 @@ impl Election {
 
     /// Who is fenced: writes once, and whatever comes of it, that the tenure which was given up in this call has started nothing.
     /// All else is as its record says, so that a successor waits as long, and has as many others to fence.
-    pub fn tell_that_it_gave_up(&mut self, at: &Moment) {
+    pub(super) fn tell_that_it_gave_up(&mut self, at: &Moment) {
         let Some(instance) = self.gave_up.take() else {
             return;
         };
@@ -313,7 +313,7 @@ impl Election {
 
     /// Back-off (K9): each failure in a row makes the wait longer, and what somebody asked for does not. Neither shortens a wait
     /// that is under way.
-    pub fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
+    pub(super) fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
         let timings = &self.settings.timings;
         let once = timings.renew_interval * 2;
         let back_off = &mut self.back_off;
@@ -338,7 +338,7 @@ impl Election {
 
     /// Unknown holder (K5): keeps the longest hold on disk, and the passing one. It is written when a hold is seen that is longer than
     /// what is waited for anyway, when a pause is first seen, and when one is forgotten.
-    pub fn remember_longest_hold(&mut self, now: Time) {
+    pub(super) fn remember_longest_hold(&mut self, now: Time) {
         let timings = &self.settings.timings;
         let usual = timings.usual_hold();
         let forgotten = self.lock.longest.expire(usual, now, timings);

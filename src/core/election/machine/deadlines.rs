@@ -14,7 +14,7 @@ use crate::words;
 
 impl Election {
     /// How long it is from `now` until each of the points in time at which this file, or a read, has something to do.
-    pub fn wake_ups(&self, now: Time) -> Vec<Duration> {
+    pub(super) fn wake_ups(&self, now: Time) -> Vec<Duration> {
         let passed = |time| now.until_passed(time);
         let waited = |time| now.until_waited(time);
         let tenure = self.tenure.as_ref();
@@ -50,7 +50,7 @@ impl Election {
     }
 
     /// Lapse (H4): acts on every deadline that has passed.
-    pub fn enforce(&mut self, now: Time) {
+    pub(super) fn enforce(&mut self, now: Time) {
         let Some(tenure) = &self.tenure else { return };
         let leaves = self.release_step() == Some(ReleaseStep::Blanking)
             && now.has_passed(self.leave_at(tenure));
@@ -80,7 +80,7 @@ impl Election {
 
     /// Raises an alarm where a stop is not proven in time, and has SIGKILL sent where the host goes down for that. It comes after
     /// the event, which may have brought the proof.
-    pub fn hasten_late_stop(&mut self, now: Time) {
+    pub(super) fn hasten_late_stop(&mut self, now: Time) {
         if let Phase::Lapsing(lapse) = &mut self.phase
             && !lapse.dead
             && !lapse.shouted
@@ -119,14 +119,14 @@ impl Election {
     }
 
     /// Release (H5): when this host gives up the last write, T after the last won one, and leaves the record to age.
-    pub fn leave_at(&self, tenure: &Tenure) -> Time {
+    pub(super) fn leave_at(&self, tenure: &Tenure) -> Time {
         let from = tenure.grant.won_sent.unwrap_or(tenure.deadline());
         from.plus(self.settings.timings.lease())
     }
 
     /// Assumption (b): a hypervisor may have stopped both clocks. A renewal that is sent now tells whether the lease is still
     /// this host's.
-    pub fn notice_clock_jump(&mut self, at: &Moment) {
+    pub(super) fn notice_clock_jump(&mut self, at: &Moment) {
         let ahead = at.wall.saturating_sub(at.now.boot);
         let by = ahead.abs_diff(self.wall_ahead.replace(ahead).unwrap_or(ahead));
         if by <= self.settings.timings.renew_interval {
@@ -146,7 +146,7 @@ impl Election {
     }
 
     /// Takes every step that is permitted by now.
-    pub fn advance(&mut self, at: &Moment) {
+    pub(super) fn advance(&mut self, at: &Moment) {
         self.heed_words(at);
         match &self.phase {
             Phase::Idle => self.advance_idle(at),
@@ -199,7 +199,7 @@ impl Election {
         self.claim(at);
     }
 
-    pub fn read_when_due(&mut self, now: Time) {
+    pub(super) fn read_when_due(&mut self, now: Time) {
         if self.connected && self.reads.pending.is_none() && now.has_waited_until(self.reads.due) {
             let id = self.reads.issue();
             self.reads.pending = Some(id);
@@ -210,7 +210,7 @@ impl Election {
     }
 
     /// How long after a call that failed it is made again.
-    pub fn pace(&self) -> Duration {
+    pub(super) fn pace(&self) -> Duration {
         self.settings.timings.call_limit() / 2
     }
 }

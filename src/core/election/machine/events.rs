@@ -24,12 +24,12 @@ const TEN_YEARS: u64 = 315_576_000;
 const TOKEN_STEP: u64 = 1 << 16;
 
 /// The latest point in time, in seconds since 1970, that is believed of the store by a clock that shows `wall`.
-pub fn latest_believed(wall: Duration) -> u64 {
+pub(super) fn latest_believed(wall: Duration) -> u64 {
     wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS)
 }
 
 impl Election {
-    pub fn happened(&mut self, at: &Moment, event: Event) {
+    pub(super) fn happened(&mut self, at: &Moment, event: Event) {
         match event {
             Event::Timeout => {}
             Event::StoreUp => {
@@ -105,7 +105,7 @@ impl Election {
         }
     }
 
-    pub fn hint(&mut self, now: Time) {
+    pub(super) fn hint(&mut self, now: Time) {
         let heeds = if let Some(tenure) = self.tenure.as_ref().filter(|_| self.phase.is_open()) {
             // The writes of this host itself bring hints, too, at about the time of their answers.
             let pause = self.settings.timings.renew_interval / 8;
@@ -123,7 +123,7 @@ impl Election {
         }
     }
 
-    pub fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
+    pub(super) fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
         if self.reads.pending != Some(id) {
             return;
         }
@@ -238,7 +238,7 @@ impl Election {
         news
     }
 
-    pub fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+    pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
         if self.word_written(now, write, result) {
             return;
         }
@@ -261,7 +261,7 @@ impl Election {
         self.reads.anew(now);
     }
 
-    pub fn guard_is_up(&mut self) {
+    pub(super) fn guard_is_up(&mut self) {
         self.guard_up = true;
         if let Phase::Lapsing(lapse) = &self.phase {
             let instance = lapse.instance;

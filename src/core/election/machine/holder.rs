@@ -18,7 +18,7 @@ use crate::types::{Holder, Instance, Revision, Time, WriteId};
 
 impl Election {
     /// Sends the write that is due (renewal, H1), or reads the store where a write is in doubt (doubt, H2).
-    pub fn renew(&mut self, at: &Moment) {
+    pub(super) fn renew(&mut self, at: &Moment) {
         if !self.connected {
             return;
         }
@@ -56,7 +56,7 @@ impl Election {
         (age >= validity).then_some(ReleaseCause::CheckOverdue(milliseconds(age)))
     }
 
-    pub fn send(&mut self, at: &Moment, standing: Standing) {
+    pub(super) fn send(&mut self, at: &Moment, standing: Standing) {
         let timings = self.settings.timings;
         let write = WriteId(!at.random);
         let machine = self.settings.machine;
@@ -132,7 +132,7 @@ impl Election {
 
     /// The store has taken a write of this tenure: a claim begins to wait, a running unit's lease is extended (renewal, H1), and
     /// a release is at its end.
-    pub fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
+    pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
         let timings = self.settings.timings;
         let Some(tenure) = &mut self.tenure else {
             return;
@@ -177,7 +177,7 @@ impl Election {
 
     /// Renewal (H1): has the guard extend the lease after a won write, which counts for a running unit when the guard has
     /// acknowledged it. If the guard may enforce a much later deadline, it is given the earlier one (pause, H8).
-    pub fn extend(&mut self) {
+    pub(super) fn extend(&mut self) {
         let timings = self.settings.timings;
         let is_open = self.phase.is_open();
         let disarming = self.release_step() == Some(ReleaseStep::Disarming);
@@ -207,7 +207,7 @@ impl Election {
     }
 
     /// What a leader's read says of a write in doubt (doubt, H2; loss, H3).
-    pub fn resolve(&mut self, now: Time, observation: &Observation) {
+    pub(super) fn resolve(&mut self, now: Time, observation: &Observation) {
         let (pace, timings) = (self.pace(), self.settings.timings);
         let Some(tenure) = &mut self.tenure else {
             return;
@@ -251,7 +251,7 @@ impl Election {
         }
     }
 
-    pub fn lost(&mut self, now: Time, observation: &Observation) {
+    pub(super) fn lost(&mut self, now: Time, observation: &Observation) {
         let is_own = |record: &Record| {
             self.tenure.as_ref().is_some_and(|tenure| {
                 record.instance() == Some(tenure.instance)
@@ -270,7 +270,7 @@ impl Election {
     }
 
     /// Loss (H3): nothing that this host has of the lock counts any more.
-    pub fn lose(&mut self, now: Time, cause: &LapseCause) {
+    pub(super) fn lose(&mut self, now: Time, cause: &LapseCause) {
         if self.may_be_running() {
             self.lapse(now, cause);
         } else if let Phase::Releasing(_) = self.phase {
@@ -282,7 +282,7 @@ impl Election {
 
     /// Release (H5), step 1: the guard closes the gate, and the deadline stays. A claim, before a start, is given up instead,
     /// and a release that is under way goes on under its first cause.
-    pub fn release(&mut self, now: Time, cause: ReleaseCause) {
+    pub(super) fn release(&mut self, now: Time, cause: ReleaseCause) {
         if self.phase.is_open() {
             self.become_releasing(now, cause);
             self.close();
@@ -291,7 +291,7 @@ impl Election {
         }
     }
 
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         let (Phase::Releasing(_), Some(tenure)) = (&self.phase, &self.tenure) else {
             return;
         };
@@ -305,7 +305,7 @@ impl Election {
     }
 
     /// Release (H5), steps 2 to 4: the units, the lease and what the service contains are stopped, and that is proven.
-    pub fn stop_for_release(&mut self) {
+    pub(super) fn stop_for_release(&mut self) {
         if let Phase::Releasing(release) = &mut self.phase
             && release.step == ReleaseStep::Closing
         {
@@ -317,7 +317,7 @@ impl Election {
     }
 
     /// Nothing of the units runs any more: begins step 5 of a release (H5), or the end of a lapse (H4).
-    pub fn stopped(&mut self) {
+    pub(super) fn stopped(&mut self) {
         self.unit.is_alive = Some(false);
         self.unit.stops_stray = false;
         let instance = match (&mut self.phase, &self.tenure) {
@@ -340,7 +340,7 @@ impl Election {
     }
 
     /// The guard has closed the gate: a proof that is taken from now on stays true.
-    pub fn closed(&mut self, now: Time, instance: Instance) {
+    pub(super) fn closed(&mut self, now: Time, instance: Instance) {
         if self.own(instance).is_some() {
             self.stop_for_release();
         } else if let Phase::Lapsing(lapse) = &mut self.phase
@@ -354,7 +354,7 @@ impl Election {
 
     /// Stops the unit once more behind a proof that was taken before the gate was closed: somebody may have started the unit
     /// since.
-    pub fn stop_again(&mut self, now: Time) {
+    pub(super) fn stop_again(&mut self, now: Time) {
         let Phase::Lapsing(lapse) = &mut self.phase else {
             return;
         };
@@ -367,7 +367,7 @@ impl Election {
     }
 
     /// The guard has forgotten the lease: release (H5), step 6, writes the empty value; a lapse writes nothing.
-    pub fn disarmed(&mut self, now: Time, instance: Instance) {
+    pub(super) fn disarmed(&mut self, now: Time, instance: Instance) {
         if let (Phase::Releasing(release), Some(tenure)) = (&mut self.phase, &mut self.tenure)
             && release.step == ReleaseStep::Disarming
             && tenure.instance == instance
@@ -382,7 +382,7 @@ impl Election {
         }
     }
 
-    pub fn end_release(&mut self, now: Time, reason: &str) {
+    pub(super) fn end_release(&mut self, now: Time, reason: &str) {
         if let Some(release) = self.release_under_way() {
             let (occasion, reason) = (release.cause.occasion(), release.cause.to_string());
             self.wait_before_next_claim(now, occasion, &reason);
@@ -392,7 +392,7 @@ impl Election {
 
     /// Loss (H3) and lapse (H4): the unit has to die now. This is final: nothing is written, and the record ages. Unlike the stop
     /// of a release, this one does not wait until the gate is closed, so it is begun again when the gate is closed.
-    pub fn lapse(&mut self, now: Time, cause: &LapseCause) {
+    pub(super) fn lapse(&mut self, now: Time, cause: &LapseCause) {
         let Some(tenure) = &self.tenure else { return };
         let lapse = Lapse::begin(
             tenure.instance,
@@ -407,7 +407,7 @@ impl Election {
     }
 
     /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
-    pub fn adopt(&mut self, remembered: &Remembered, now: Time) {
+    pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
         let terms = &remembered.terms;
         self.memory.see_token(terms.token, Some(terms.instance));
         // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.

@@ -62,7 +62,7 @@ impl Election {
     }
 
     /// Orders (H7): remembers a stop that the record has, until a record says that it was taken back.
-    pub fn remember_stop(&mut self, now: Time) {
+    pub(super) fn remember_stop(&mut self, now: Time) {
         let wall = self.wall(now);
         let Some(note) = self.recorded_note() else {
             return;
@@ -150,12 +150,12 @@ impl Election {
     }
 
     /// The time of day at `now`, by what the last event said of it.
-    pub fn wall(&self, now: Time) -> Duration {
+    pub(super) fn wall(&self, now: Time) -> Duration {
         now.boot.saturating_add(self.wall_ahead.unwrap_or_default())
     }
 
     /// Why this host takes no lock, as far as that is due to a word.
-    pub fn silenced(&self, now: Time) -> Option<Bar> {
+    pub(super) fn silenced(&self, now: Time) -> Option<Bar> {
         if let Some(word) = self.lost_stop(now) {
             return Some(Bar::StopLost(word.clone()));
         }
@@ -168,14 +168,14 @@ impl Election {
     }
 
     /// Nobody is to run the service any more. The word is later than each that was taken back.
-    pub fn stop_everywhere(&mut self, now: Time, mut word: Word) {
+    pub(super) fn stop_everywhere(&mut self, now: Time, mut word: Word) {
         let least = self.memory.started.map(|at| at.saturating_add(1));
         word.at = word.at.max(least.unwrap_or_default());
         self.want(now, Wanted::Stop(word));
     }
 
     /// An order for the holder that another host is: it is written into the record of the tenure that is seen here.
-    pub fn order_holder(&mut self, now: Time, mut order: Order) {
+    pub(super) fn order_holder(&mut self, now: Time, mut order: Order) {
         let Some(instance) = self.orderable() else {
             return;
         };
@@ -189,7 +189,7 @@ impl Election {
     }
 
     /// The holder has not done what it was asked for.
-    pub fn refuse(&mut self, now: Time, refused: Refused) {
+    pub(super) fn refuse(&mut self, now: Time, refused: Refused) {
         if let Some(tenure) = &mut self.tenure {
             tenure.answer(|order| order.word.at == refused.at);
             tenure.note.refused = Some(refused);
@@ -205,7 +205,7 @@ impl Election {
         }
     }
 
-    pub fn start_again(&mut self, now: Time) {
+    pub(super) fn start_again(&mut self, now: Time) {
         self.back_off = super::BackOff::default();
         let recorded = self.recorded_stop().cloned();
         let tenure = self.tenure.as_ref();
@@ -228,7 +228,7 @@ impl Election {
     }
 
     /// Pause (H8), or its end: only a host that may run the unit has a lease to be prolonged.
-    pub fn pause(&mut self, now: Time, word: Option<Word>) {
+    pub(super) fn pause(&mut self, now: Time, word: Option<Word>) {
         if let Some(tenure) = self.tenure.as_mut().filter(|_| self.phase.is_open()) {
             tenure.answer(|order| matches!(order.what, Asked::Pause | Asked::Resume));
             self.want(now, Wanted::Pause(word));
@@ -237,7 +237,7 @@ impl Election {
 
     /// Orders (H7): a holder lets the lock go once it is said that the service is stopped. A claim, before a start, is given up when
     /// the store has the word.
-    pub fn heed_words(&mut self, at: &Moment) {
+    pub(super) fn heed_words(&mut self, at: &Moment) {
         if let Some(wanted) = &self.pending {
             let may_run = self.phase.is_open();
             let is_written = self.tenure.is_some() && self.is_written(wanted);
@@ -263,7 +263,7 @@ impl Election {
     /// A verified `proven` (verified release, K4) is written anew, as one that replaced the former: this host would be entitled at once, so that it
     /// may say what the former says. Any other record keeps its instance and its write, so that its holder goes on from there,
     /// and everybody else counts its age anew. Where no record is believed, this host has to take the lock first.
-    pub fn reword(&mut self, at: &Moment) {
+    pub(super) fn reword(&mut self, at: &Moment) {
         self.end_pending(at);
         let above = self.unknown_token();
         if self.pending.is_none() && above.is_none() {
@@ -301,7 +301,7 @@ impl Election {
 
     /// The record that the lock has, with a change. `None`: it has none that is believed, or one of a later format, which says more
     /// than this host could write again.
-    pub fn reworded(
+    pub(super) fn reworded(
         &self,
         write: WriteId,
         change: impl FnOnce(&mut Details, Revision),
@@ -340,7 +340,7 @@ impl Election {
     }
 
     /// The answer to an attempt to write a word. Returns whether `write` was one.
-    pub fn word_written(&mut self, now: Time, write: WriteId, result: WriteResult) -> bool {
+    pub(super) fn word_written(&mut self, now: Time, write: WriteId, result: WriteResult) -> bool {
         let pace = self.pace();
         let timings = self.settings.timings;
         let attempt = &mut self.rewrite.attempt;
@@ -365,7 +365,7 @@ impl Election {
     }
 
     /// How long it is from `now` until a word is over, or an attempt to write one is due.
-    pub fn orders_due(&self, now: Time) -> Vec<Duration> {
+    pub(super) fn orders_due(&self, now: Time) -> Vec<Duration> {
         let end = self.stop_word(now).and_then(|word| word.until);
         let left = end.map(|end| Duration::from_secs(end).saturating_sub(self.wall(now)));
         let is_pending = self.pending.is_some() || self.unknown_token().is_some();

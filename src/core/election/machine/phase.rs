@@ -87,7 +87,7 @@ impl Phase {
 impl Election {
     /// The only way from one phase to another. A change that the table in `state` does not have is a defect, and ends the daemon.
     /// A change that an operator sees is reported, with its reason.
-    pub fn enter(&mut self, phase: Phase, reason: &str) {
+    pub(super) fn enter(&mut self, phase: Phase, reason: &str) {
         if matches!(phase, Phase::Idle | Phase::Lapsing(_) | Phase::Retired) {
             let ended = self.tenure.take();
             self.former = ended.map(|tenure| tenure.instance).or(self.former);
@@ -119,7 +119,7 @@ impl Election {
         }));
     }
 
-    pub fn become_idle(&mut self, reason: &str) {
+    pub(super) fn become_idle(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Releasing(_) | Phase::Lapsing(_)) {
             // The standby check from before the unit ran here says nothing about now.
             self.standby_check = None;
@@ -129,7 +129,7 @@ impl Election {
     }
 
     /// The claim was won: the wait for the start begins (confirming, K3).
-    pub fn become_confirming(&mut self) {
+    pub(super) fn become_confirming(&mut self) {
         let Some(tenure) = &self.tenure else { return };
         let (instance, inherited) = (tenure.instance, &tenure.claim.inherited);
         let boot = |time: Time| At::new(time.boot);
@@ -142,7 +142,7 @@ impl Election {
         self.enter(Phase::Confirming, &reason);
     }
 
-    pub fn become_starting(&mut self, reason: &str) {
+    pub(super) fn become_starting(&mut self, reason: &str) {
         if let Some(tenure) = &mut self.tenure {
             tenure.claim.unfenced.clear();
         }
@@ -150,7 +150,7 @@ impl Election {
         self.arm();
     }
 
-    pub fn become_releasing(&mut self, now: Time, cause: ReleaseCause) {
+    pub(super) fn become_releasing(&mut self, now: Time, cause: ReleaseCause) {
         let reason = cause.to_string();
         let release = Release {
             step: ReleaseStep::Closing,
@@ -163,7 +163,7 @@ impl Election {
     }
 
     /// Begins a lapse (H4), and its stop.
-    pub fn become_lapsing(&mut self, lapse: Lapse, cause: &LapseCause) {
+    pub(super) fn become_lapsing(&mut self, lapse: Lapse, cause: &LapseCause) {
         let kill_at = Some(lapse.kill_at);
         self.actions.push(Action::Stop { kill_at });
         self.enter(Phase::Lapsing(lapse), &cause.to_string());
