@@ -338,7 +338,7 @@ fn plain_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
 /// wanted, and remembers the answer for all threads. So that a thread without a journal does not answer "by nobody", all other
 /// threads have one that wants everything, and keeps nothing.
 #[cfg(test)]
-pub fn replaced_by(
+pub(crate) fn replaced_by(
     journal: impl tracing::Subscriber + Send + Sync,
 ) -> tracing::subscriber::DefaultGuard {
     static OF_OTHERS: std::sync::Once = std::sync::Once::new();

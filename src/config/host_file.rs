@@ -52,7 +52,7 @@ pub struct Settings {
 
 impl Settings {
     /// Whether the files that the settings name are there, below `root`, as the store needs them.
-    pub fn has_its_files(&self, root: &Path) -> bool {
+    pub(super) fn has_its_files(&self, root: &Path) -> bool {
         let has_key = |key: &PathBuf| Sealer::from_file(&below(root, key), None).is_ok();
         self.store
             .files()

@@ -52,14 +52,14 @@ use guard_queue::GuardQueue;
 use health::{Checks, Role};
 pub use inbox::{Answer, Order, Orders, Request};
 use inbox::{Inbox, Looked, Told};
-pub use inherited::without_file;
+pub(super) use inherited::without_file;
 use lookout::{watch_outside, watch_units};
 use run_tracker::RunTracker;
 use seen::Seen;
 use status::Display;
 pub use status::of_settings;
 #[cfg(test)]
-pub use status::unknown;
+pub(super) use status::unknown;
 
 /// Limit of the requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;

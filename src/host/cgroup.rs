@@ -205,7 +205,7 @@ fn is_removed(group: &Path) -> io::Result<()> {
 
 /// The path of the group in the text of `/proc/PID/cgroup`, each line of which has a number, a list of controllers and a
 /// path. The line of the unified hierarchy has no controllers.
-pub fn group_in(text: &str) -> Option<&str> {
+pub(super) fn group_in(text: &str) -> Option<&str> {
     text.lines()
         .find_map(|line| line.split_once(':')?.1.strip_prefix(':'))
 }

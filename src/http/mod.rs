@@ -202,7 +202,7 @@ impl Http {
 
     /// For tests: the process's end is a task, and nobody is answered.
     #[cfg(test)]
-    pub fn within_this_process() -> Self {
+    pub(crate) fn within_this_process() -> Self {
         Self::over((), |_| async {
             let (ours, theirs) = UnixStream::pair()?;
             tokio::spawn(serve::serve(theirs));

@@ -87,12 +87,12 @@ impl Metrics {
     }
 
     /// Whether the main unit of a service is active. One of which nothing is known yet serves.
-    pub fn serves(&self, name: &ServiceName) -> bool {
+    pub(super) fn serves(&self, name: &ServiceName) -> bool {
         let services = lock(&self.services);
         services.get(name).is_none_or(|shown| shown.serves)
     }
 
-    pub fn services(&self) -> BTreeMap<ServiceName, Shown> {
+    pub(super) fn services(&self) -> BTreeMap<ServiceName, Shown> {
         lock(&self.services).clone()
     }
 }

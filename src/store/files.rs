@@ -22,7 +22,7 @@ impl Files {
     }
 
     /// Asks putexd for their text.
-    pub fn through(putexd: Peer) -> Self {
+    pub(super) fn through(putexd: Peer) -> Self {
         Self(Some(putexd))
     }
 

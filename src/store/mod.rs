@@ -14,7 +14,11 @@ pub mod files;
 pub mod layered;
 #[cfg(test)]
 #[path = "../../tests/support/memory_store.rs"]
-pub mod memory;
+#[expect(
+    dead_code,
+    reason = "the tests of stores and the simulation use all of it"
+)]
+pub(crate) mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;

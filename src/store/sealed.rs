@@ -48,7 +48,7 @@ pub fn as_configured(
 }
 
 /// Whether a value has a seal, good or bad.
-pub fn is_sealed(value: &Value) -> bool {
+pub(super) fn is_sealed(value: &Value) -> bool {
     value.fields.contains_key(FIELD)
 }
 

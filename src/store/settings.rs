@@ -80,17 +80,17 @@ impl Access {
     }
 
     /// The user and the file with the password.
-    pub fn login(&self) -> Option<(&String, &PathBuf)> {
+    pub(super) fn login(&self) -> Option<(&String, &PathBuf)> {
         self.user.as_ref().zip(self.password_file.as_ref())
     }
 
     /// Whether certificates are named.
-    pub fn has_certificates(&self) -> bool {
+    pub(super) fn has_certificates(&self) -> bool {
         self.ca_file.is_some() || self.certificate.is_some()
     }
 
     /// The files with secrets and certificates.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(super) fn files(&self) -> Vec<PathBuf> {
         let files = [
             &self.password_file,
             &self.ca_file,

@@ -52,7 +52,7 @@ fn is_named(path: &Path, name: &str) -> bool {
 }
 
 /// Whether the file at `path` is one of the two drop-ins, by its name.
-pub fn is_drop_in(path: &Path) -> bool {
+pub(super) fn is_drop_in(path: &Path) -> bool {
     is_named(path, KEPT_DROP_IN) || is_named(path, DROP_IN)
 }
 

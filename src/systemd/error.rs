@@ -40,7 +40,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    pub fn no_answer_within(limit: Duration) -> Self {
+    pub(super) fn no_answer_within(limit: Duration) -> Self {
         Self::Failed(format!(
             "the kernel did not answer within {}",
             rounded(limit)
@@ -65,11 +65,11 @@ impl BusError {
         matches!(self, Self::Unreachable(_))
     }
 
-    pub fn no_answer_within(limit: Duration) -> Self {
+    pub(super) fn no_answer_within(limit: Duration) -> Self {
         Self::Unreachable(format!("no answer within {}", rounded(limit)))
     }
 
-    pub fn is_named(&self, wanted: &str) -> bool {
+    pub(super) fn is_named(&self, wanted: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name == wanted)
     }
 

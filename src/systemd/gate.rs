@@ -192,7 +192,7 @@ fn calls_the_gate((program, arguments, flags, ..): &CommandEx, service: &Service
 }
 
 /// What the operator should do about the drop-in that is in the way, as far as the names of the files tell.
-pub fn remedy(drop_ins: &[String]) -> String {
+pub(super) fn remedy(drop_ins: &[String]) -> String {
     let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
     let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
         return "run \"systemctl daemon-reload\", and see what putex-generator says in \"journalctl -k\"".to_owned();

@@ -50,7 +50,7 @@ pub use confinement::{RunAs, check_confinement};
 pub use devices::Devices;
 pub use elsewhere::{OutsideWork, begun};
 pub use error::{BusError, KernelError};
-pub use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type};
+pub(crate) use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type};
 pub use job::JobEnd;
 pub use link::Setting;
 use link::{Keeper, Link};

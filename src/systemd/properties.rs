@@ -54,7 +54,7 @@ const STATES: [(&str, ActiveState); 7] = [
 ];
 
 impl ActiveState {
-    pub fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let known = STATES.into_iter().find(|(name, _)| *name == text);
         known.map_or_else(|| Self::Other(text.to_owned()), |(_, state)| state)
     }
@@ -271,14 +271,14 @@ impl Properties {
     }
 
     /// These properties and `others`.
-    pub fn with(mut self, others: Self) -> Self {
+    pub(crate) fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
     /// For tests.
     #[cfg(test)]
-    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
+    pub(super) fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
         let own = |(name, value): (&str, _)| {
             let value = OwnedVariant::try_from(value).expect("no descriptors");
             (name.to_owned(), value)
@@ -287,32 +287,32 @@ impl Properties {
     }
 
     /// A property, if it was read and is of this type.
-    pub fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
+    pub(crate) fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
         T::try_from(self.0.get(name)?.try_clone().ok()?.into()).ok()
     }
 
     /// The items of a list; none if it was not read.
-    pub fn list<T>(&self, name: &str) -> Vec<T>
+    pub(super) fn list<T>(&self, name: &str) -> Vec<T>
     where
         Vec<T>: TryFrom<Variant<'static>>,
     {
         self.get(name).unwrap_or_default()
     }
 
-    pub fn texts(&self, name: &str) -> Vec<String> {
+    pub(super) fn texts(&self, name: &str) -> Vec<String> {
         self.list(name)
     }
 
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         <&str>::try_from(&**self.0.get(name)?).ok()
     }
 
     /// The unit's own name.
-    pub fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &str {
         self.text("Id").unwrap_or_default()
     }
 
-    pub fn is_loaded(&self) -> bool {
+    pub(super) fn is_loaded(&self) -> bool {
         self.text("LoadState") == Some("loaded")
     }
 
@@ -323,11 +323,11 @@ impl Properties {
     }
 
     /// Whether a list of names has `wanted`.
-    pub fn lists(&self, name: &str, wanted: &str) -> bool {
+    pub(super) fn lists(&self, name: &str, wanted: &str) -> bool {
         self.texts(name).iter().any(|item| item == wanted)
     }
 
-    pub fn flag(&self, name: &str) -> Option<bool> {
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
         self.get(name)
     }
 
@@ -346,13 +346,13 @@ impl Properties {
     }
 
     /// How the commands of a property such as ExecStart have ended in the last run.
-    pub fn exits(&self, name: &str) -> Vec<Exit> {
+    pub(super) fn exits(&self, name: &str) -> Vec<Exit> {
         let exit = |(.., code, status): Command| Exit { code, status };
         self.list(name).into_iter().map(exit).collect()
     }
 
     /// What a mount unit with this mount point is to mount.
-    pub fn mounted_at(&self, place: String) -> MountUnit {
+    pub(crate) fn mounted_at(&self, place: String) -> MountUnit {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
         MountUnit {
             place,
@@ -362,28 +362,28 @@ impl Properties {
     }
 
     /// Whether systemd counts the unit as frozen. It may go on to do so after the unit's death.
-    pub fn is_frozen(&self) -> bool {
+    pub(super) fn is_frozen(&self) -> bool {
         self.text("FreezerState")
             .is_some_and(|state| !matches!(state, "" | "running"))
     }
 
     /// `PIDFile=`.
-    pub fn pid_file(&self) -> Option<&str> {
+    pub(super) fn pid_file(&self) -> Option<&str> {
         self.text("PIDFile").filter(|file| !file.is_empty())
     }
 
     /// When the last start of the unit began, in microseconds of `CLOCK_MONOTONIC`; 0: never, or not read.
-    pub fn started_at(&self) -> u64 {
+    pub(super) fn started_at(&self) -> u64 {
         self.get(START_AT).unwrap_or(0)
     }
 
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
-    pub fn active_since(&self) -> u64 {
+    pub(crate) fn active_since(&self) -> u64 {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
     }
 
     /// As [`UnitState::is_effect`]. An unknown type counts as an effect.
-    pub fn is_effect(&self) -> bool {
+    pub(super) fn is_effect(&self) -> bool {
         match self.kind() {
             "service" => self.flag("RemainAfterExit") == Some(true),
             "socket" | "timer" | "path" | "target" | "slice" | "scope" => false,
@@ -391,7 +391,7 @@ impl Properties {
         }
     }
 
-    pub fn kind(&self) -> &str {
+    pub(super) fn kind(&self) -> &str {
         self.id().rsplit_once('.').map_or("", |(_, kind)| kind)
     }
 
@@ -417,7 +417,7 @@ impl Properties {
     }
 
     /// The conditions and assertions that kept the unit from being run at its last start.
-    pub fn unmet(&self) -> Vec<String> {
+    pub(super) fn unmet(&self) -> Vec<String> {
         let conditions = self.not_holding("Conditions", "Condition");
         [conditions, self.not_holding("Asserts", "Assert")].concat()
     }
@@ -435,7 +435,7 @@ impl Properties {
         self.list(property).into_iter().filter_map(unmet).collect()
     }
 
-    pub fn invocation(&self) -> Option<Invocation> {
+    pub(super) fn invocation(&self) -> Option<Invocation> {
         let bytes = self.list::<u8>("InvocationID");
         let bits = u128::from_be_bytes(bytes.try_into().ok()?);
         (bits != 0).then_some(Invocation(bits))

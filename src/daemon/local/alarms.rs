@@ -47,13 +47,13 @@ struct KeptAlarms {
 }
 
 /// The path of the file.
-pub fn path(directory: &Path) -> PathBuf {
+pub(crate) fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
 impl Alarms {
     /// With what a former putexd has kept in `directory`. Losing the file loses what it says, and nothing else.
-    pub fn read(directory: &Path) -> Self {
+    pub(crate) fn read(directory: &Path) -> Self {
         let kept = kept::read_or_ignore::<KeptAlarms>(&path(directory));
         let kept = kept.into_iter().flat_map(|kept| kept.alarms);
         let standing = kept.map(|alarm| ((alarm.about.clone(), alarm.kind()), alarm));
@@ -120,7 +120,7 @@ impl Alarms {
     }
 
     /// The alarms about `about`, `now` in seconds since 1970.
-    pub fn of(&self, about: Option<&ServiceName>, now: u64) -> Vec<Alarm> {
+    pub(crate) fn of(&self, about: Option<&ServiceName>, now: u64) -> Vec<Alarm> {
         let about = about.cloned();
         let standing = self.standing();
         let of_it = standing
@@ -134,12 +134,12 @@ impl Alarms {
     }
 
     /// Those about the host as a whole.
-    pub fn of_host(&self) -> Vec<Alarm> {
+    pub(crate) fn of_host(&self) -> Vec<Alarm> {
         self.of(None, clock::wall().as_secs())
     }
 
     /// Whether an alarm of this kind stands about the host as a whole.
-    pub fn stands(&self, kind: AlarmKind) -> bool {
+    pub(crate) fn stands(&self, kind: AlarmKind) -> bool {
         self.standing().contains_key(&(None, kind))
     }
 
@@ -152,7 +152,7 @@ impl Alarms {
     }
 
     /// The content of the file, if it is another one than before, `now` in seconds since 1970.
-    pub fn changed(&self, now: u64) -> Option<Vec<u8>> {
+    pub(crate) fn changed(&self, now: u64) -> Option<Vec<u8>> {
         let mut standing = self.standing();
         standing.retain(|_, alarm| alarm.is_shown(now));
         if !self.0.is_unsaved.swap(false, Relaxed) {
@@ -185,7 +185,7 @@ pub struct AlarmsOf {
 }
 
 impl AlarmsOf {
-    pub fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
+    pub(crate) fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
         Self {
             alarms: alarms.clone(),
             service: service.clone(),
@@ -195,7 +195,7 @@ impl AlarmsOf {
 
     /// Raises an alarm, `now` in seconds since 1970, and returns it. `lock`: what the journal is told of the lock; nothing where it has
     /// been told otherwise.
-    pub fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
+    pub(crate) fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
         let alarm = Alarm::new(Some(self.service.clone()), problem, now);
         let lock = lock.map(|lock| LockFields {
             unit: Some(&self.unit),
@@ -212,7 +212,7 @@ impl AlarmsOf {
     }
 
     /// Those that stand.
-    pub fn standing(&self, now: u64) -> Vec<Alarm> {
+    pub(crate) fn standing(&self, now: u64) -> Vec<Alarm> {
         self.alarms.of(Some(&self.service), now)
     }
 }

@@ -96,12 +96,12 @@ impl Drain {
     }
 
     /// The operator's word.
-    pub fn word(&self) -> Option<Word> {
+    pub(crate) fn word(&self) -> Option<Word> {
         lock(&self.0.now).clone()
     }
 
     /// The word that the other hosts are told of: that of a drain, or of one that is only announced.
-    pub fn told(&self) -> Option<Word> {
+    pub(crate) fn told(&self) -> Option<Word> {
         self.word().or_else(|| lock(&self.0.announced).clone())
     }
 
@@ -122,7 +122,7 @@ impl Drain {
     }
 
     /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
-    pub fn is_over(&self, wall: u64) -> bool {
+    pub(crate) fn is_over(&self, wall: u64) -> bool {
         self.word()
             .and_then(|word| word.until)
             .is_some_and(|until| until <= wall)

@@ -84,7 +84,7 @@ impl Fencings {
 
     /// Notes that `host` was seen to hold a lock, or to report, at `at`: it is not off. Returns whether an operator's word on it
     /// has ended so.
-    pub fn see(&self, host: &str, at: Time) -> bool {
+    pub(crate) fn see(&self, host: &str, at: Time) -> bool {
         self.0.send_if_modified(|hosts| {
             let mut hosts = hosts.iter_mut();
             let fencing = hosts.find(|(name, _)| name.as_str() == host);
@@ -96,7 +96,7 @@ impl Fencings {
     }
 
     /// Whether an operator's word counts for any host now.
-    pub fn has_word_now(&self, now: Time) -> bool {
+    pub(crate) fn has_word_now(&self, now: Time) -> bool {
         let hosts = self.0.borrow();
         hosts.values().any(|fencing| fencing.word(now).is_some())
     }

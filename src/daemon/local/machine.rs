@@ -90,7 +90,7 @@ pub struct ThisMachine {
 }
 
 impl ThisMachine {
-    pub fn new(state_directory: &Path) -> Self {
+    pub(crate) fn new(state_directory: &Path) -> Self {
         Self {
             state_directory: state_directory.to_owned(),
             file_writer: FileWriter::default(),
@@ -108,7 +108,7 @@ impl ThisMachine {
     }
 
     /// What cannot be kept on the disk, and what to do about it. `None`: nothing has failed.
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         self.file_writer.trouble()
     }
 

@@ -124,7 +124,7 @@ impl Inbox {
 pub struct Orders(Inbox);
 
 impl Orders {
-    pub fn to(inbox: Inbox) -> Self {
+    pub(super) fn to(inbox: Inbox) -> Self {
         Self(inbox)
     }
 

@@ -49,7 +49,7 @@ pub fn control(
 
 /// Settings for a lease whose service has no file any more. `None`: the lease names no unit. The lease does not name the
 /// lock: `last_held` is the key and the timings that this host has kept, if it has. Without them the record is left to age.
-pub fn without_file(
+pub(crate) fn without_file(
     lease: &Lease,
     last_held: Option<(Key, Option<Timings>)>,
 ) -> Option<ServiceSettings> {

@@ -59,7 +59,7 @@ impl Display {
 }
 
 /// What a service of which nothing is known yet shows.
-pub fn unknown(settings: &ServiceSettings, since: At) -> ServiceState {
+pub(in crate::daemon) fn unknown(settings: &ServiceSettings, since: At) -> ServiceState {
     ServiceState {
         state: Some(State::NoStore),
         since: Some(since),

@@ -70,7 +70,7 @@ pub struct Hints {
 
 impl Hints {
     /// The bell that rings whenever `key` may have changed. Only one task at a time may wait for it.
-    pub fn of(&self, key: &Key) -> Arc<Bell> {
+    pub(crate) fn of(&self, key: &Key) -> Arc<Bell> {
         let mut board = lock(&self.board);
         Arc::clone(board.entry(key.clone()).or_default())
     }

@@ -67,7 +67,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Whether the store answers like this until somebody does something about it.
-pub fn is_refusal(error: &StoreError) -> bool {
+pub(crate) fn is_refusal(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Denied(_) | StoreError::Unfit(_) | StoreError::Garbled(_)
@@ -114,7 +114,7 @@ pub async fn update(
 }
 
 /// What a write has to replace.
-pub fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
+pub(crate) fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
     (
         snapshot.incarnation.clone(),
         snapshot

@@ -4,7 +4,7 @@ use crate::election::{Content, Observation, Record};
 use crate::store::Snapshot;
 use crate::types::Revision;
 
-pub fn observation(snapshot: Snapshot) -> Observation {
+pub(crate) fn observation(snapshot: Snapshot) -> Observation {
     let (revision, content) = match snapshot.entry {
         None => (Revision(0), Content::Absent),
         Some(entry) => match entry.value {

@@ -246,7 +246,7 @@ impl Drop for MonitoredCall<'_> {
 
 impl StoreHealth {
     /// The health of the store that has this address.
-    pub fn new(address: String, alarms: Alarms) -> Self {
+    pub(crate) fn new(address: String, alarms: Alarms) -> Self {
         Self {
             alarms,
             address,
@@ -255,7 +255,7 @@ impl StoreHealth {
     }
 
     /// When the store answered again after its last silence, or was made. It changes each time.
-    pub fn returns(&self) -> watch::Receiver<Option<Instant>> {
+    pub(crate) fn returns(&self) -> watch::Receiver<Option<Instant>> {
         self.returns.subscribe()
     }
 

@@ -24,72 +24,72 @@ const DRAFT_PREFIX: &str = "t-";
 const DISCARD_PREFIX: &str = "d-";
 
 /// The nonce in the name of a revision's inner folder; `None` for other names.
-pub fn nonce_of(name: &str) -> Option<&str> {
+pub(super) fn nonce_of(name: &str) -> Option<&str> {
     name.strip_prefix(NONCE_PREFIX)
         .filter(|nonce| !nonce.is_empty())
 }
 
 /// The path of a lock's folder. `+` stands for `/`, and no key contains it. The prefix keeps a leading dot of a key
 /// from hiding the folder.
-pub fn lock(root: &Path, key: &Key) -> PathBuf {
+pub(super) fn lock(root: &Path, key: &Key) -> PathBuf {
     root.join(format!("{LOCK_PREFIX}{}", key.as_str().replace('/', "+")))
 }
 
 /// The key of the lock whose folder has this name; `None` for other names.
-pub fn key_of(name: &str) -> Option<Key> {
+pub(super) fn key_of(name: &str) -> Option<Key> {
     Key::new(&name.strip_prefix(LOCK_PREFIX)?.replace('+', "/")).ok()
 }
 
 /// The folder of a revision of a lock.
-pub fn revision(lock: &Path, revision: Revision) -> PathBuf {
+pub(super) fn revision(lock: &Path, revision: Revision) -> PathBuf {
     lock.join(format!("{REVISION_PREFIX}{:020}", revision.0))
 }
 
 /// The revision of a folder with this name in a lock's folder; `None` for other names.
-pub fn revision_of(name: &str) -> Option<Revision> {
+pub(super) fn revision_of(name: &str) -> Option<Revision> {
     let digits = name.strip_prefix(REVISION_PREFIX)?;
     let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     canonical.then(|| digits.parse().ok().map(Revision))?
 }
 
 /// The highest revision of a lock's folder with these names; 0 if it has none.
-pub fn highest_of(names: &[String]) -> Revision {
+pub(super) fn highest_of(names: &[String]) -> Revision {
     let revisions = names.iter().filter_map(|name| revision_of(name));
     revisions.max().unwrap_or_default()
 }
 
 /// The inner folder of a revision, whose nonce distinguishes it from another revision with the same number.
-pub fn inner(revision: &Path, nonce: &str) -> PathBuf {
+pub(super) fn inner(revision: &Path, nonce: &str) -> PathBuf {
     revision.join(format!("{NONCE_PREFIX}{nonce}"))
 }
 
 /// The witness in the folder `inner` of a revision: it says that the next revision is that of `successor`.
-pub fn witness(inner: &Path, successor: &str) -> PathBuf {
+pub(super) fn witness(inner: &Path, successor: &str) -> PathBuf {
     inner.join(format!("w-{successor}"))
 }
 
 /// The path at which a folder is built before it is renamed into place.
-pub fn draft(folder: &Path, nonce: &str) -> PathBuf {
+pub(super) fn draft(folder: &Path, nonce: &str) -> PathBuf {
     folder.join(format!("{DRAFT_PREFIX}{nonce}"))
 }
 
 /// Whether this is the name of a draft.
-pub fn is_draft(name: &str) -> bool {
+pub(super) fn is_draft(name: &str) -> bool {
     name.starts_with(DRAFT_PREFIX)
 }
 
 /// The name of a draft that is not to be renamed into place any more.
-pub fn discarded(draft: &str) -> String {
+pub(super) fn discarded(draft: &str) -> String {
     format!("{DISCARD_PREFIX}{}", draft.trim_start_matches(DRAFT_PREFIX))
 }
 
 /// Whether this is the name of a discarded draft.
-pub fn is_discarded(name: &str) -> bool {
+pub(super) fn is_discarded(name: &str) -> bool {
     name.starts_with(DISCARD_PREFIX)
 }
 
 /// The path to which an administrator moves a damaged lock's folder.
-pub fn aside(root: &Path, key: &Key) -> PathBuf {
+pub(super) fn aside(root: &Path, key: &Key) -> PathBuf {
     root.join(format!("x-{}", key.as_str().replace('/', "+")))
 }
 

@@ -89,7 +89,7 @@ impl Settings for PostgresSettings {
 
 impl PostgresSettings {
     /// How to connect to a server, without a password.
-    pub fn config(&self, server: &str, call_limit: Duration) -> Config {
+    pub(super) fn config(&self, server: &str, call_limit: Duration) -> Config {
         let (_, authority) = server.split_once("://").unwrap_or_default();
         let host = host_of(authority);
         let port = authority[host.len()..].trim_start_matches(':');
