@@ -1,11 +1,10 @@
 //! The kinds of lock store, and how each of them is lost and comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use putexd::store::StoreSettings;
 
 use crate::cluster::{Cluster, Host};
-use crate::command::wait_until;
 use crate::environment::utf8;
 use crate::on_hosts::{OnHosts, etcd_leads};
 use crate::server::{ADDRESS, Server};
@@ -157,9 +156,18 @@ impl Locks {
     pub fn init(&self, cluster: &Cluster) {
         let host = cluster.hosts.iter().find(|host| host.is_running());
         let host = host.expect("a host that runs");
-        wait_until(MADE, &format!("{:?} is made", self.store), || {
-            host.output(&["putexctl", "init"]).status.success()
-        });
+        let end = Instant::now() + MADE;
+        loop {
+            let output = host.output(&["putexctl", "init"]);
+            if output.status.success() {
+                return;
+            }
+            assert!(
+                Instant::now() < end,
+                "{:?} is not made: {output:?}",
+                self.store
+            );
+        }
     }
 
     /// Takes the store away from all hosts: its servers end, or the shared folder hangs.
