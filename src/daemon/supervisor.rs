@@ -12,8 +12,8 @@ mod orders;
 mod reader;
 mod reload;
 mod retire;
+mod show;
 mod successors;
-mod tell;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -428,7 +428,7 @@ impl Supervisor {
         supervisor.begin_with(&leases);
         // What goes on all the same is known only now.
         supervisor.tell_of_broken_files();
-        supervisor.show_on_bus();
+        supervisor.show();
         control::serve(Path::new(control::SOCKET), served.clone());
         tokio::spawn(dbus::serve(served, tried));
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
@@ -439,10 +439,10 @@ impl Supervisor {
     async fn serve(&mut self, signals: &mut Signals) -> ExitCode {
         notify::ready();
         tracing::info!(
-            "putexd {} runs {} as {}",
+            "putexd {} begins as {}, with {} services",
             env!("CARGO_PKG_VERSION"),
-            self.count(),
-            self.host.node
+            self.host.node,
+            self.coming.len() + self.services.len()
         );
         let beat = sd_notify::watchdog_enabled().map_or(TICK, |interval| (interval / 3).min(TICK));
         let mut tick = interval(beat);
@@ -558,7 +558,9 @@ impl Supervisor {
     fn add(&mut self, settings: ServiceSettings, kept: Option<&ListedLease>) {
         let name = settings.name.clone();
         // Without a lease it is not begun while its file is broken.
-        let broken = kept.and_then(|_| self.broken.bars(&name));
+        let broken = kept
+            .filter(|_| self.broken.has(&name))
+            .and_then(|_| self.broken.of(&name, false));
         let changed = Arc::clone(&self.changed);
         match service::spawn(&self.host, Arc::new(settings), kept, broken, changed) {
             Ok(handle) => {
@@ -604,7 +606,7 @@ impl Supervisor {
                 && !service.observes()
             {
                 let unit = service.unit.as_str();
-                if let Some(reason) = self.broken.goes_on(name) {
+                if let Some(reason) = self.broken.of(name, true) {
                     tracing::error!(OBJECT_SYSTEMD_UNIT = unit, "{name}: {reason}");
                 }
                 kept = Some(listed);

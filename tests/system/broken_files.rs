@@ -83,10 +83,10 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
             !reload(holder),
             "whoever reloads hears that a file is broken"
         );
-        wait_until(SOON, "STATUS= counts the broken files", || {
+        wait_until(SOON, "STATUS= tells of the broken file", || {
             holder
                 .property(DAEMON, "StatusText")
-                .starts_with("1 file is broken: see \"putexctl status\"; ")
+                .starts_with("a file is broken: see \"putexctl status\"; ")
         });
         wait_for_line(
             holder,

@@ -18,8 +18,11 @@ use crate::systemd::OutsideWork;
 /// is full, whoever sends more has to wait.
 const LIMIT: usize = 64;
 
-/// The channel for the answer to an operator: what was done, or why nothing was.
-pub type Answer = oneshot::Sender<Result<String, Unmet>>;
+/// What was begun for an operator, or why nothing was.
+pub type Said = Result<String, Unmet>;
+
+/// The channel for the answer to an operator.
+pub type Answer = oneshot::Sender<Said>;
 
 /// What the daemon or an operator tells a service to do.
 #[derive(Debug)]
@@ -128,17 +131,17 @@ impl Orders {
         Self(inbox)
     }
 
-    /// Gives an order at once. An operator is told if that is not possible: the service is gone, or its loop stands still, which the
-    /// watchdog ends.
+    /// Gives an order at once. It is lost if the service is gone, or if its loop stands still, which the watchdog ends.
     pub fn give(&self, order: Order) {
-        match self.0.0.try_reserve() {
-            Ok(room) => room.send(Box::new(Told::Order(order))),
-            Err(_) => {
-                if let Order::Request(_, answer) = order {
-                    // The client may have gone.
-                    let _ = answer.send(Err("its election does not answer".to_owned().into()));
-                }
-            }
-        }
+        let _ = self.0.0.try_send(Box::new(Told::Order(order)));
+    }
+
+    /// Asks for something, and returns what comes of it.
+    pub async fn ask(&self, request: Request) -> Said {
+        let (answer, said) = oneshot::channel();
+        self.give(Order::Request(request, answer));
+        let lost = "see \"putexctl status\": its election does not answer";
+        said.await
+            .unwrap_or_else(|_| Err(Unmet::Open(lost.to_owned())))
     }
 }

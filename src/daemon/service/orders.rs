@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Request, Service, Told, registration};
+use super::{Answer, Request, Said, Service, Told, registration};
 use crate::cluster::verb::Unmet;
 use crate::daemon::units::busy_mounts;
 use crate::election::{Event, State, Wanted, rounded};
@@ -14,9 +14,6 @@ use crate::words;
 
 /// What an operator has asked for who stops a service.
 const STOPPED: &str = "stopped everywhere";
-
-/// What is begun, in words, or why nothing is.
-type Said = Result<String, Unmet>;
 
 impl Service {
     /// Answers an operator, and returns what the election is told, which is nothing in effect where he is refused.

@@ -47,7 +47,7 @@ impl Supervisor {
         }
         let mut units: BTreeMap<ServiceName, BTreeSet<UnitName>> = BTreeMap::new();
         for (name, former) in self.boot_copy.kept.iter().flat_map(|kept| &kept.services) {
-            if self.broken.goes_on(name).is_some() {
+            if self.broken.of(name, true).is_some() {
                 units.insert(name.clone(), former.clone());
             }
         }

@@ -36,15 +36,6 @@ impl Broken {
         }
     }
 
-    /// That some files are broken, for STATUS=. `None`: every file is good.
-    pub fn in_short(&self) -> Option<String> {
-        match self.advice(|_| true).len() {
-            0 => None,
-            1 => Some("1 file is broken: see \"putexctl status\"".to_owned()),
-            count => Some(format!("{count} files are broken: see \"putexctl status\"")),
-        }
-    }
-
     /// Whether nothing new is known of any service.
     pub fn is_of_all(&self) -> bool {
         self.for_all.is_some()
@@ -60,41 +51,27 @@ impl Broken {
         self.services.contains_key(name)
     }
 
-    /// The sentence for a service that goes on although its file, or that of the host, is broken. `None`: neither is.
-    pub fn goes_on(&self, name: &ServiceName) -> Option<String> {
+    /// What to do about the file of a service, or that of the host, that is broken, and what becomes of the service. `None`: neither is.
+    pub fn of(&self, name: &ServiceName, goes_on: bool) -> Option<String> {
         let error = self.services.get(name).or(self.for_all.as_ref())?;
-        Some(mend(error, &fate(name, true)))
+        Some(mend(error, name.as_str(), goes_on))
     }
 
-    /// Why a service whose file was broken when this putexd was started does not contend once it has no lease.
-    pub fn bars(&self, name: &ServiceName) -> Option<String> {
-        let error = self.services.get(name)?;
-        Some(mend(error, &fate(name, false)))
-    }
-
-    /// What to do about each file. `goes_on` says which services go on here all the same.
-    pub fn advice(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Vec<String> {
-        let all = "no change of any file takes effect, and what goes on here does so with its former settings";
-        let for_all = self.for_all.iter().map(|error| mend(error, all));
-        // Where the error is that of the host, it is told once.
-        let own = self
-            .services
-            .iter()
-            .filter(|(_, error)| self.for_all.as_ref() != Some(error));
-        for_all
-            .chain(own.map(|(name, error)| mend(error, &fate(name, goes_on(name)))))
-            .collect()
-    }
-
-    /// The same for the alarm, whose text is short. `None`: every file is good.
+    /// What to do about the first of the broken files, and how many more there are. `None`: every file is good. `goes_on` says which
+    /// services go on here all the same.
     pub fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Option<String> {
-        let mut all = self.advice(goes_on).into_iter();
+        let for_all = self.for_all.iter();
+        let for_all = for_all.map(|error| mend(error, "what runs here", true));
+        // Where the error is that of the host, it is told once.
+        let own = self.services.iter();
+        let own = own.filter(|(_, error)| self.for_all.as_ref() != Some(error));
+        let own = own.map(|(name, error)| mend(error, name.as_str(), goes_on(name)));
+        let mut all = for_all.chain(own);
         let first = shortened(&all.next()?, MESSAGE_LIMIT);
-        let more = match all.len() {
-            0 => String::new(),
-            left => format!("; {left} more: \"putexd --check\" there names each"),
-        };
-        Some(format!("{first}{more}"))
+        Some(match all.count() {
+            0 => first,
+            more => format!("{first}; {more} more: \"putexd --check\" there names each"),
+        })
     }
 
     /// The states of the services with a broken file that do not run here.
@@ -103,7 +80,7 @@ impl Broken {
         let row = |(name, _): (&ServiceName, &Diagnostic)| ServiceState {
             service: name.to_string(),
             bar: Some(Bar::Broken {
-                error: self.bars(name).unwrap_or_default(),
+                error: self.of(name, false).unwrap_or_default(),
             }),
             ..ServiceState::default()
         };
@@ -112,21 +89,17 @@ impl Broken {
 }
 
 /// What to do about a broken file, and what is so until then.
-fn mend(error: &Diagnostic, until_then: &str) -> String {
+fn mend(error: &Diagnostic, what: &str, goes_on: bool) -> String {
+    let fate = if goes_on {
+        "goes on with its former settings"
+    } else {
+        "is not run on this host"
+    };
     format!(
-        "mend {} and run \"systemctl reload putexd\": until then {until_then}; {}",
+        "mend {} and run \"systemctl reload putexd\": until then {what} {fate}; {}",
         error.location(),
         error.message
     )
-}
-
-/// What becomes of a service whose file is broken.
-fn fate(name: &ServiceName, goes_on: bool) -> String {
-    if goes_on {
-        format!("{name} goes on with its former settings")
-    } else {
-        format!("{name} is not run on this host")
-    }
 }
 
 #[cfg(test)]
@@ -161,35 +134,41 @@ mod tests {
 
     #[test]
     fn as_long_as_an_error_concerns_every_service_nothing_is_mended() {
+        let more = |broken: &Broken| {
+            let brief = broken.in_brief(|_| true).expect("some are broken");
+            let (_, more) = brief.split_once("it is wrong")?;
+            (!more.is_empty()).then(|| more.to_owned())
+        };
         let mut broken = Broken::new(&loaded(&["db", "web"], false));
         broken.update(&loaded(&[], true));
-        assert_eq!(broken.advice(|_| true).len(), 3);
+        let two = "; 2 more: \"putexd --check\" there names each";
+        assert_eq!(more(&broken).as_deref(), Some(two));
         broken.update(&loaded(&["web"], false));
-        assert_eq!(broken.advice(|_| true).len(), 1);
+        assert_eq!(more(&broken), None);
         broken.update(&loaded(&[], false));
-        assert!(broken.is_empty());
+        assert!(broken.is_empty() && broken.in_brief(|_| true).is_none());
     }
 
     #[test]
     fn each_cause_is_told_once_and_in_whole_sentences() {
-        let (mut at_start, is_db) = (loaded(&["own"], true), |name: &ServiceName| {
-            name.as_str() == "db"
-        });
+        let mut at_start = loaded(&["own"], true);
         let error = at_start.for_all.clone().expect("it is broken");
         for name in ["db", "web"] {
-            at_start
-                .broken
-                .insert(ServiceName::new(name).expect("a name"), error.clone());
+            let name = ServiceName::new(name).expect("a name");
+            at_start.broken.insert(name, error.clone());
         }
-        let told = Broken::new(&at_start).advice(is_db);
-        assert_eq!(told.len(), 2, "{told:#?}");
+        let broken = Broken::new(&at_start);
+        let told = broken.in_brief(|_| true).expect("all are broken");
         assert!(
-            told[0].starts_with("mend /etc/putex.d/putexd.toml and "),
-            "{told:#?}"
+            told.starts_with("mend /etc/putex.d/putexd.toml and ")
+                && told.contains("what runs here goes on with its former settings; it is wrong; 1 more"),
+            "{told}"
         );
+        let own = ServiceName::new("own").expect("a name");
+        let told = broken.of(&own, false).expect("it is broken");
         assert!(
-            told[1].ends_with("until then own is not run on this host; it is wrong"),
-            "{told:#?}"
+            told.ends_with("until then own is not run on this host; it is wrong"),
+            "{told}"
         );
 
         let names: Vec<String> = (0..40).map(|number| format!("db-{number:02}")).collect();
@@ -205,21 +184,6 @@ mod tests {
             brief.contains("until then db-00 goes on with its former settings; no no")
                 && brief.ends_with("; 39 more: \"putexd --check\" there names each"),
             "{brief}"
-        );
-    }
-
-    #[test]
-    fn broken_files_are_counted() {
-        let told =
-            |files: &[&str], is_host_broken| Broken::new(&loaded(files, is_host_broken)).in_short();
-        assert_eq!(told(&[], false), None);
-        assert_eq!(
-            told(&["db"], false).as_deref(),
-            Some("1 file is broken: see \"putexctl status\"")
-        );
-        assert_eq!(
-            told(&["db"], true).as_deref(),
-            Some("2 files are broken: see \"putexctl status\"")
         );
     }
 }

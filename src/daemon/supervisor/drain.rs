@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::Supervisor;
@@ -18,7 +19,7 @@ use super::successors::{self, Lonely};
 use crate::config::ServiceSettings;
 use crate::daemon::cluster::Cluster;
 use crate::daemon::local::drain::Drain;
-use crate::daemon::service::Answer;
+use crate::daemon::service::Said;
 use crate::daemon::store_access::hints::Hints;
 use crate::daemon::units::busy_mounts;
 use crate::election::State;
@@ -49,44 +50,31 @@ struct Question {
 
 impl Supervisor {
     /// Drains the host, unless some service has no other host.
-    pub fn drain(&self, word: Word, force: bool, answer: Answer) {
-        let services = self
-            .services
-            .values()
-            .map(|handle| (Arc::clone(&handle.settings), handle.status.clone()));
+    pub fn drain(&self, word: Word, force: bool) -> BoxFuture<'static, Said> {
+        let services = self.services.values();
         let question = Question {
             drain: self.host.drain.clone(),
             cluster: self.cluster.clone(),
             hints: self.host.hints.clone(),
-            services: services.collect(),
+            services: services
+                .map(|handle| (Arc::clone(&handle.settings), handle.status.clone()))
+                .collect(),
             systemd: Arc::clone(&self.host.systemd),
         };
-        tokio::spawn(async move {
-            // The client may have gone.
-            let _ = answer.send(question.decide(word, force).await.map_err(Into::into));
-        });
+        Box::pin(async move { Ok(question.decide(word, force).await?) })
     }
 }
 
 impl Question {
-    async fn decide(&self, word: Word, force: bool) -> Result<String, String> {
+    async fn decide(&self, mut word: Word, force: bool) -> Result<String, String> {
         if let Some(former) = self.drain.word() {
-            if !word.reason.is_empty() || word.until.is_some() {
-                // What is not said anew stays as it was.
-                let until = word.until.or(former.until);
-                let reason = if word.reason.is_empty() {
-                    former.reason
-                } else {
-                    word.reason
-                };
-                let word = Word {
-                    reason,
-                    until,
-                    ..word
-                };
-                self.drain.begin(word).await?;
-                self.cluster.changed();
+            // What is not said anew stays as it was.
+            word.until = word.until.or(former.until);
+            if word.reason.is_empty() {
+                word.reason = former.reason;
             }
+            self.drain.begin(word).await?;
+            self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }
         if let Some(busy) = self.busy().await.filter(|_| !force) {
@@ -115,25 +103,22 @@ impl Question {
         let left = in_words(&lonely);
         if !lonely.is_empty() && !force {
             return Err(format!(
-                "nothing was changed: have another host be able to take it, or use --force, which stops it: {left}; hosts that are \
-                 drained at the same time can refuse each other, so drain one after the other"
+                "nothing was changed: have another host be able to take over, or use --force, which stops it: {left}"
             ));
         }
         let held = self.held();
         let handed: Vec<&str> = held.iter().map(|settings| settings.name.as_str()).collect();
         self.drain.begin(word.clone()).await?;
-        let left = if lonely.is_empty() {
-            left
-        } else {
-            format!("; nobody takes over: {left}")
+        let left = match &*left {
+            "" => left,
+            left => format!("; nobody takes over: {left}"),
         };
         let by = words::asked(&word, "");
         journal::notice(Notice::Drained, &format!("{}{left}", by.trim_start()));
         self.hints.wake();
-        let begun = if handed.is_empty() {
-            "it holds nothing".to_owned()
-        } else {
-            format!("begun to hand over {}", first_named(&handed, NAMED))
+        let begun = match &handed[..] {
+            [] => "it holds nothing".to_owned(),
+            handed => format!("begun to hand over {}", first_named(handed, NAMED)),
         };
         Ok(format!("this host is drained; {begun}{left}"))
     }

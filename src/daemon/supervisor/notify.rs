@@ -2,28 +2,18 @@
 //! listens. A message that is sent once has to arrive, so its sender waits. A message that is repeated is dropped if
 //! systemd does not take it at once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::dbus::{Shown, ShownService};
 use crate::election::State;
 use crate::systemd::notify::try_tell;
 
 /// Up to so many services are named in STATUS=. More are counted by their states.
 const NAMED: usize = 16;
-/// The states in the order in which an operator has to know of them.
-const BY_RANK: [State; 9] = [
-    State::Lapsing,
-    State::NoStore,
-    State::Releasing,
-    State::Confirming,
-    State::Fencing,
-    State::Starting,
-    State::Active,
-    State::Standby,
-    State::Retired,
-];
 
 /// Tells that putexd is ready: the bus is reached and every election runs.
 pub fn ready() {
@@ -50,23 +40,34 @@ pub fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
 }
 
-/// The STATUS= line for all services: what is said of each, or how many are in each state. The states that an operator most needs to
-/// know of come first.
-pub fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
-    // The sort is stable, so services stay in the order of their names within a rank.
-    services.sort_by_key(|(state, _)| BY_RANK.iter().position(|other| other == state));
-    if services.is_empty() {
-        return count.to_owned();
-    }
-    let line: Vec<String> = if services.len() <= NAMED {
-        services.into_iter().map(|(_, said)| said).collect()
+/// The STATUS= line of the host `node`: the state of each service, or how many are in each state.
+pub fn in_one_line(Shown { drained, services }: &Shown, node: &str) -> String {
+    let said = |(name, service): (&String, &ShownService)| {
+        let ShownService { state, holder, .. } = service;
+        let is_other = !["", node].contains(&&**holder) && state != State::Active.as_str();
+        let holder = if is_other {
+            format!(" ({holder} holds it)")
+        } else {
+            String::new()
+        };
+        format!("{name} {state}{holder}")
+    };
+    let mut line: Vec<String> = if services.len() <= NAMED {
+        services.iter().map(said).collect()
     } else {
-        let counts = services.chunk_by(|one, other| one.0 == other.0);
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for service in services.values() {
+            *counts.entry(&service.state).or_default() += 1;
+        }
+        let counts = counts.iter();
         counts
-            .map(|alike| format!("{} {}", alike.len(), alike[0].0))
+            .map(|(state, count)| format!("{count} {state}"))
             .collect()
     };
-    format!("{count}: {}", line.join(", "))
+    if *drained {
+        line.insert(0, "this host is drained".to_owned());
+    }
+    line.join(", ")
 }
 
 /// Tells the watchdog that every service's loop makes progress.
@@ -82,15 +83,15 @@ pub fn extend_timeout(by: Duration) {
 }
 
 fn tell(states: &[NotifyState]) {
-    note(sd_notify::notify(states));
+    log(sd_notify::notify(states));
 }
 
 fn repeat(states: &[NotifyState]) {
-    note(try_tell(states));
+    log(try_tell(states));
 }
 
-fn note(told: io::Result<()>) {
-    if let Err(error) = told {
+fn log(sent: io::Result<()>) {
+    if let Err(error) = sent {
         tracing::debug!("failed to notify systemd: {error}");
     }
 }
@@ -100,15 +101,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_services_those_that_matter_come_first_and_the_others_are_counted() {
-        let of = |state: State, number| (state, format!("s{number} {state}"));
-        let few = [State::Standby, State::Active, State::Lapsing, State::Active];
-        let few = few
-            .into_iter()
-            .zip(0..)
-            .map(|(state, number)| of(state, number));
-        let line = "4 services: s2 lapsing, s1 active, s3 active, s0 standby";
-        assert_eq!(in_one_line("4 services", few.collect()), line);
+    fn many_services_are_counted() {
+        let of = |state: State, number: usize| {
+            let service = ShownService {
+                state: state.to_string(),
+                holder: "h2".to_owned(),
+                ..ShownService::default()
+            };
+            (format!("s{number}"), service)
+        };
+        let few = [State::Standby, State::Active].into_iter().zip(0..);
+        let few = Shown {
+            drained: true,
+            services: few.map(|(state, number)| of(state, number)).collect(),
+        };
+        let line = "this host is drained, s0 standby (h2 holds it), s1 active";
+        assert_eq!(in_one_line(&few, "h1"), line);
         let state = |number| {
             if number == 299 {
                 State::Lapsing
@@ -116,10 +124,10 @@ mod tests {
                 State::Standby
             }
         };
-        let many = (0..300).map(|number| of(state(number), number));
-        assert_eq!(
-            in_one_line("300 services", many.collect()),
-            "300 services: 1 lapsing, 299 standby"
-        );
+        let many = Shown {
+            drained: false,
+            services: (0..300).map(|number| of(state(number), number)).collect(),
+        };
+        assert_eq!(in_one_line(&many, "h1"), "1 lapsing, 299 standby");
     }
 }

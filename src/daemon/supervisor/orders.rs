@@ -1,18 +1,20 @@
-//! What operators have this host do: with a drain at once, and with what concerns a service after a look at the cluster.
+//! What operators have this host do, and the answers to them. What is begun goes on beside the daemon's loop.
 
+use std::future::ready;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::Supervisor;
 use super::successors;
-use crate::cluster::verb::Unmet;
+use crate::cluster::verb::{Unmet, Verb};
 use crate::daemon::cluster::Cluster;
-use crate::daemon::service::{Answer, Order, Request};
+use crate::daemon::service::{Handle, Order, Request, Said};
 use crate::daemon::store_access::store_health::StoreHealth;
 use crate::election::State;
-use crate::facts::{self, Asked, At, ClusterState, ServiceState, Word};
+use crate::facts::alarm::{AlarmKind, Problem};
+use crate::facts::{self, Asked, At, Bar, ClusterState, KnownHost, Presence, ServiceState, Word};
 use crate::host::clock;
 use crate::journal::{self, Notice};
 use crate::types::{NodeId, ServiceName};
@@ -22,63 +24,147 @@ use crate::words;
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How long what only a holder can do waits until there is one.
 const HOLDER: Duration = Duration::from_secs(10);
+/// A report may be read so long after it was written: one that a host wrote before it died says nothing of its life.
+const READ_LATE: Duration = Duration::from_secs(15);
 
 impl Supervisor {
-    /// Has the holder of a lock do what an operator asks for: this host, or another one by the lock's record (orders, H7).
-    pub fn ask_holder(&self, service: &ServiceName, what: Asked, word: Word, answer: Answer) {
-        let handle = match self.known(service) {
-            Ok(handle) => handle,
-            Err(why) => return drop(answer.send(Err(why.into()))),
-        };
-        let (orders, mut status) = (handle.orders.clone(), handle.status.clone());
+    /// Does what the operator `by` asks for.
+    pub fn obey(&self, verb: Verb, by: &str) -> BoxFuture<'static, Said> {
+        let word = verb.word(by, self.host.machine.wall().as_secs());
+        match verb {
+            Verb::StepDown { service, to, .. } => {
+                self.ask_holder(service, Asked::StepDown(to), word)
+            }
+            Verb::Pause { service, .. } => self.ask_holder(service, Asked::Pause, word),
+            Verb::Resume { service } => self.ask_holder(service, Asked::Resume, word),
+            Verb::Adopt { service } => self.ask(&service, Request::Adopt),
+            Verb::Stop { service, .. } => self.ask(&service, Request::Stop(word)),
+            Verb::Start { service } => {
+                let (by, kept_by) = (word.by, self.kept_by_others(&service));
+                self.ask(&service, Request::Start { by, kept_by })
+            }
+            Verb::Drain { force, .. } => self.drain(word, force),
+            Verb::Undrain {} => self.undrain(by),
+            Verb::ConfirmDead { node, .. } => Box::pin(ready(self.confirm_dead(&node, by))),
+        }
+    }
+
+    /// Has a service do what is asked for.
+    fn ask(&self, service: &ServiceName, request: Request) -> BoxFuture<'static, Said> {
+        let orders = self.known(service).map(|handle| handle.orders.clone());
+        Box::pin(async move { orders?.ask(request).await })
+    }
+
+    /// Has the holder of a lock do what is asked for: this host, or another one by the lock's record (orders, H7).
+    fn ask_holder(
+        &self,
+        service: ServiceName,
+        what: Asked,
+        word: Word,
+    ) -> BoxFuture<'static, Said> {
+        let handle = self.known(&service);
+        let handle = handle.map(|handle| (handle.orders.clone(), handle.status.clone()));
         let (cluster, store) = (self.cluster.clone(), self.store_health.clone());
-        let service = service.clone();
-        tokio::spawn(async move {
+        Box::pin(async move {
+            let (orders, mut status) = handle?;
             // After a hand-over nobody holds the lock until the next host has taken it. Whether there is a holder then or not, this host
             // says what comes of it.
             let holds = |status: &ServiceState| !is_between_holders(status);
             let _ = timeout(HOLDER, status.wait_for(holds)).await;
             let holder = status.borrow().holder().map(ToOwned::to_owned);
-            if let (Asked::StepDown(to), Some(holder)) = (&what, holder)
-                && let Err(unmet) =
-                    may_step_down(&cluster, &store, &service, &holder, to.as_ref()).await
-            {
-                return drop(answer.send(Err(unmet)));
+            if let (Asked::StepDown(to), Some(holder)) = (&what, holder) {
+                may_step_down(&cluster, &store, &service, &holder, to.as_ref()).await?;
             }
-            let order = facts::Order { what, word };
-            orders.give(Order::Request(Request::Ask(order), answer));
-        });
+            orders.ask(Request::Ask(facts::Order { what, word })).await
+        })
     }
 
-    /// Ends the drain. `by`: who asks for it.
-    pub fn undrain(&self, by: &str, answer: Answer) {
-        if self.host.drain.word().is_none() {
-            let needless = "nothing was to be done, because this host is not drained".to_owned();
-            return drop(answer.send(Err(Unmet::Needless(needless))));
+    /// The service of this name. `Err`: why this host can do nothing with it.
+    fn known(&self, service: &ServiceName) -> Result<&Handle, String> {
+        let ending = self.retiring.iter().map(|retiring| &retiring.handle);
+        let mut handles = self.services.values().chain(ending);
+        match handles.find(|handle| handle.settings.name == *service) {
+            None => Err(format!("no service is called {service}")),
+            Some(handle) if handle.settings.observes() => Err(format!(
+                "say it on a host that runs {service}: here its mode is \"observe\""
+            )),
+            Some(handle) => Ok(handle),
         }
-        let (drain, hints, cluster) = (
-            self.host.drain.clone(),
-            self.host.hints.clone(),
+    }
+
+    /// The other hosts that keep a service stopped because of a word that the store has lost, as they report.
+    fn kept_by_others(&self, service: &ServiceName) -> Vec<String> {
+        let keeps = |host: &&KnownHost| {
+            let state = host.services.get(service.as_str());
+            host.node() != self.host.node.as_str()
+                && host.presence == Presence::Up
+                && state.is_some_and(|state| matches!(state.bar, Some(Bar::StopLost(_))))
+        };
+        let known = self.cluster.known();
+        let keep = known.hosts.iter().filter(keeps);
+        keep.map(|host| host.node().to_owned()).collect()
+    }
+
+    fn undrain(&self, by: &str) -> BoxFuture<'static, Said> {
+        let (host, cluster, reason) = (
+            self.host.clone(),
             self.cluster.clone(),
+            format!("{by} has ended the drain"),
         );
-        let reason = format!("{by} has ended the drain");
-        tokio::spawn(async move {
-            let ended = drain.end().await;
-            if ended.is_ok() {
-                journal::notice(Notice::Undrained, &reason);
-                hints.wake();
-                cluster.changed();
+        Box::pin(async move {
+            if host.drain.word().is_none() {
+                let needless = "nothing was to be done, because this host is not drained";
+                return Err(Unmet::Needless(needless.to_owned()));
             }
-            let said = ended.map(|()| "this host takes part again".to_owned());
-            let _ = answer.send(said.map_err(Into::into));
-        });
+            host.drain.end().await?;
+            journal::notice(Notice::Undrained, &reason);
+            host.hints.wake();
+            cluster.changed();
+            Ok("this host takes part again".to_owned())
+        })
     }
 
     /// Ends a drain whose time is over.
     pub fn end_drain(&self) {
         if self.host.drain.is_over(self.host.machine.wall().as_secs()) {
-            // Nobody waits for the answer. Where the disk does not take it, it is tried again.
-            self.undrain("the end of the time that was given", oneshot::channel().0);
+            // Where the disk does not take it, it is tried again.
+            tokio::spawn(self.undrain("the end of the time that was given"));
+        }
+    }
+
+    /// Takes an operator's word that a host is off, and ends the wait for its fencing.
+    fn confirm_dead(&self, node: &NodeId, by: &str) -> Said {
+        if *node == self.host.node {
+            let why = format!("name the host that is off: {node} is this host, which is up");
+            return Err(Unmet::Refused(why));
+        }
+        let now = self.host.machine.now();
+        self.host.fencings.confirm(node, by, now)?;
+        self.host.alarms.raise(Problem::ConfirmedDead {
+            node: node.clone(),
+            by: by.into(),
+        });
+        for handle in self.services.values() {
+            handle.orders.give(Order::TryAgain);
+        }
+        Ok(format!(
+            "the fencing of {node} is not waited for, until {node} is seen again, and for 10 minutes at most"
+        ))
+    }
+
+    /// Ends an operator's word that a host is off once that host reports again. A host that holds no lock is seen in no other way.
+    pub fn end_words_on_the_dead(&self) {
+        let (fencings, now) = (&self.host.fencings, self.host.machine.now());
+        if !fencings.has_word_now(now) {
+            return self.host.alarms.clear(AlarmKind::ConfirmedDead);
+        }
+        let wall = At::new(self.host.machine.wall());
+        for host in self.cluster.known().hosts {
+            let Some(reported) = host.reported else {
+                continue;
+            };
+            let node = host.state.node;
+            fencings.see(&node, now.minus(reported.since(wall) + READ_LATE));
         }
     }
 }
@@ -104,14 +190,15 @@ async fn may_step_down(
     // The unit would be stopped, and no host could write its name into the lock.
     if let Some(trouble) = words::store_trouble(&store.state_at(wall), At::new(wall)) {
         return Err(Unmet::Refused(format!(
-            "wait until the store takes writes, or say \"putexctl stop {service}\" if it is not to run: no other host can take the \
-             lock meanwhile ({trouble})"
+            "wait until the store takes writes, or run \"putexctl stop {service}\": {trouble}"
         )));
     }
     let leaves = |_: &ClusterState| vec![(service.to_string(), holder.to_owned())];
     let lonely = successors::lonely(cluster, to, true, PATIENCE, leaves).await?;
-    lonely.into_values().next().map_or(Ok(()), |why| {
-        let text = format!("have another host be able to take {service}: {why}");
-        Err(Unmet::Refused(text))
-    })
+    match lonely.into_values().next() {
+        None => Ok(()),
+        Some(why) => Err(Unmet::Refused(format!(
+            "have another host be able to take {service}: {why}"
+        ))),
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::notify;
 use super::{Supervisor, tell};
-use crate::config::{ServiceSettings, Settings};
+use crate::config::Settings;
 use crate::daemon::service::Order;
 use crate::facts::Retirement;
 use crate::journal::{self, Notice};
@@ -27,68 +27,46 @@ impl Supervisor {
                 .await;
         }
         self.broken.update(&loaded);
-        let mut told = Vec::new();
+        let mut done = Vec::new();
         if let Some(settings) = loaded.settings {
-            self.keep(settings.clone());
-            told = self.apply(settings).await;
+            let settings = self.in_force_until_restart(settings);
+            self.in_force.replace(settings.clone());
+            done = self.apply(settings).await;
         }
         self.tell_of_broken_files();
-        told.extend(self.broken.advice(|name| self.goes_on(name)));
-        let told = if told.is_empty() {
-            "nothing changed".to_owned()
-        } else {
-            told.join("; ")
-        };
-        journal::notice(Notice::Reloaded, &told);
+        done.extend(self.broken.in_brief(|name| self.goes_on(name)));
+        if done.is_empty() {
+            done.push("nothing changed".to_owned());
+        }
+        journal::notice(Notice::Reloaded, &done.join("; "));
         notify::ready();
         self.shown.clear();
     }
 
-    /// Keeps the settings that are in force after a reload. A service whose file is broken keeps its former ones, and so does the
-    /// host where only a restart can change them.
-    fn keep(&mut self, mut settings: Settings) {
-        let is_other = self.has_other_host(&settings);
-        let Some(former) = self.in_force.settings.take() else {
-            return self.in_force.replace(settings);
+    /// The settings of the services, with those of the host that only a restart can change.
+    fn in_force_until_restart(&self, settings: Settings) -> Settings {
+        let Some(former) = self.in_force.settings.clone() else {
+            return settings;
         };
-        let known: BTreeSet<ServiceName> = settings
-            .services
-            .iter()
-            .map(|service| service.name.clone())
-            .collect();
-        let is_kept = |service: &ServiceSettings| {
-            self.broken.has(&service.name) && !known.contains(&service.name)
+        let in_force = Settings {
+            metrics: settings.metrics,
+            services: settings.services.clone(),
+            ..former
         };
-        let kept = former.services.iter().filter(|service| is_kept(service));
-        settings.services.extend(kept.cloned());
-        if is_other {
-            let services = settings.services;
-            settings = Settings { services, ..former };
+        if in_force != settings {
+            tracing::warn!(
+                "run \"systemctl restart putexd\" for the new node name, store, seal-key, cluster or watchdog in putexd.toml"
+            );
         }
-        self.in_force.replace(settings);
-    }
-
-    /// Whether `putexd.toml` has settings that take effect only at a restart.
-    fn has_other_host(&self, settings: &Settings) -> bool {
-        let of_host = |settings: &Settings| Settings {
-            metrics: None,
-            services: Vec::new(),
-            ..settings.clone()
-        };
-        self.in_force.settings.as_ref().map(of_host) != Some(of_host(settings))
+        in_force
     }
 
     /// Applies new settings. Returns what was done, in words.
     async fn apply(&mut self, settings: Settings) -> Vec<String> {
-        if self.has_other_host(&settings) {
-            tracing::warn!(
-                "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
-            );
-        }
         self.host.http.listen(settings.metrics);
         self.keep_for_boot(&settings.services).await;
         self.gate(&settings.services).await;
-        let mut told = Vec::new();
+        let mut done = Vec::new();
         self.coming.retain(|service| self.broken.has(&service.name));
         let wanted: BTreeSet<&ServiceName> = settings
             .services
@@ -98,20 +76,20 @@ impl Supervisor {
         let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
         let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
-            told.push(format!("{name} removed"));
+            done.push(format!("{name} removed"));
             self.retire(&name, Retirement::Removed);
         }
         for service in settings.services {
             let name = &service.name;
             match self.services.get_mut(name) {
-                None => told.push(format!("{name} added")),
+                None => done.push(format!("{name} added")),
                 Some(_) if self.broken.has(name) => continue,
                 Some(handle) if *handle.settings == service => {
                     handle.orders.give(Order::Reconsider);
                     continue;
                 }
                 Some(handle) => {
-                    told.push(format!("{name} changed"));
+                    done.push(format!("{name} changed"));
                     let former = &handle.settings;
                     if former.has_same_units(&service)
                         && (&former.key, former.observes()) == (&service.key, service.observes())
@@ -134,6 +112,6 @@ impl Supervisor {
                 );
             }
         }
-        told
+        done
     }
 }

@@ -1,0 +1,130 @@
+//! What is told of the services and of the cluster: to clients of the bus and of the control socket, and to systemd.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use zbus::fdo;
+
+use super::Supervisor;
+use super::notify;
+use super::share;
+use crate::cluster::history::Run;
+use crate::cluster::picture;
+use crate::config::ServiceSettings;
+use crate::daemon::service::of_settings;
+use crate::dbus::{Ask, Shown, ShownService};
+use crate::facts::{ClusterState, ServiceState, State, Wait};
+use crate::types::{ServiceName, printable};
+
+impl Supervisor {
+    /// Answers a client from what this host knows, or does what the client asks for.
+    pub fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Describe(answer) => {
+                self.cluster.looked_at();
+                let _ = answer.send(self.picture());
+            }
+            Ask::Service { service, answer } => {
+                let _ = answer.send(self.states().remove(&service));
+            }
+            Ask::History { service, answer } => send(answer, self.history(&service)),
+            Ask::Do { verb, by, answer } => send(answer, self.obey(verb, &by)),
+        }
+    }
+
+    /// What the store has of the history of the service's lock.
+    fn history(
+        &self,
+        service: &ServiceName,
+    ) -> impl Future<Output = fdo::Result<Vec<Run>>> + Send + use<> {
+        let lock = self.services.get(service);
+        let lock = lock.map(|handle| handle.settings.key.clone());
+        let none = format!(
+            "look at \"putexctl status {service}\": it has no file on this host, or a broken one"
+        );
+        let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
+        let now = self.host.machine.wall();
+        async move {
+            let lock = lock.ok_or(fdo::Error::Failed(none))?;
+            let read = history.read(&*notes, &lock, now).await;
+            read.map(|history| history.runs).map_err(|why| {
+                let why = printable(&why);
+                fdo::Error::IOError(format!("see that the store can be reached: {why}"))
+            })
+        }
+    }
+
+    /// All that this host knows.
+    fn picture(&self) -> ClusterState {
+        picture::with_services(
+            self.cluster.known(),
+            self.states(),
+            self.store_health.state_at(self.host.machine.wall()),
+        )
+    }
+
+    /// The states of the services, by their names. What comes first counts: one that ends here is seen until it has ended.
+    fn states(&self) -> BTreeMap<String, ServiceState> {
+        let ending = self.retiring.iter().map(|retiring| &retiring.handle);
+        let handles = self.services.values().chain(ending);
+        let running = handles.map(|handle| handle.status.borrow().clone());
+        let coming = self.coming.iter().map(|service| self.of_coming(service));
+        let mut states = BTreeMap::new();
+        for state in running.chain(self.resting()).chain(coming) {
+            states.entry(state.service.clone()).or_insert(state);
+        }
+        states
+    }
+
+    /// The state of a service that has not begun here yet.
+    fn of_coming(&self, service: &ServiceSettings) -> ServiceState {
+        let before = self.retiring.iter().map(|retiring| &*retiring.handle.settings);
+        let before: Vec<String> = before
+            .filter(|other| share(other, service))
+            .map(|other| other.name.to_string())
+            .collect();
+        ServiceState {
+            // It has not read the lock yet.
+            state: Some(State::NoStore),
+            wait: (!before.is_empty()).then_some(Wait::Other { services: before }),
+            ..of_settings(service)
+        }
+    }
+
+    /// Has the properties on the bus, and STATUS=, show what is so now.
+    pub fn show(&mut self) {
+        for handle in self.services.values() {
+            self.cluster.see_loss(&handle.status.borrow());
+        }
+        let states = self.states();
+        let services = states.iter();
+        let now = Shown {
+            drained: self.host.drain.word().is_some(),
+            services: services
+                .map(|(name, state)| (name.clone(), ShownService::of(state)))
+                .collect(),
+        };
+        let mut shown = notify::in_one_line(&now, self.host.node.as_str());
+        if !self.broken.is_empty() {
+            shown = format!("a file is broken: see \"putexctl status\"; {shown}");
+        }
+        if shown != self.shown {
+            notify::status(&shown);
+            self.shown = shown;
+        }
+        self.on_bus.send_if_modified(|shown| {
+            let is_new = *shown != now;
+            *shown = now;
+            is_new
+        });
+    }
+}
+
+/// Answers a client once that is known. The client may have gone by then.
+fn send<T: Send + 'static>(
+    answer: oneshot::Sender<T>,
+    known: impl Future<Output = T> + Send + 'static,
+) {
+    tokio::spawn(async move { answer.send(known.await) });
+}
