@@ -46,7 +46,7 @@ mod tell;
 
 use actions::Work;
 use admission::{admit, not_admitted};
-use alarms::OwnAlarms;
+use alarms::Failures;
 use bars::{Bars, Reason};
 use guard_queue::GuardQueue;
 use health::{Checks, Role};
@@ -156,7 +156,7 @@ struct Service {
     /// When the service is handed over because the host is drained.
     turn: drained::Turn,
     checks: Checks,
-    alarms: OwnAlarms,
+    failures: Failures,
     display: Display,
     /// What the history of the lock gets.
     runs: RunTracker,
@@ -252,7 +252,7 @@ impl Service {
                 units_changed,
             },
             checks: Checks::default(),
-            alarms: OwnAlarms::new(host, &settings),
+            failures: Failures::default(),
             runs: RunTracker::new(&host.history, &settings.key, &host.node),
             _helpers: tasks
                 .into_iter()
@@ -388,7 +388,7 @@ impl Service {
         }
         let unit = self.judge(look.units)?;
         self.tell_of_end(&unit);
-        self.alarms.only_tries |= matches!(unit, ObservedUnit::Failing(_));
+        self.failures.only_tries |= matches!(unit, ObservedUnit::Failing(_));
         Some(Event::Unit(unit))
     }
 
@@ -491,7 +491,7 @@ impl Service {
             ..
         } = &event
         {
-            self.alarms.failure = None;
+            self.failures.last = None;
             self.work.begin_epoch();
         }
         if let Event::StandbyCheck(verdict) = &event {
@@ -591,6 +591,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.cgroup_owners.remove(&self.settings.name);
+        self.host.alarms.forget(&self.settings.name);
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::kept::memory;
-use super::local::alarms::{self, Alarms, AlarmsOf};
+use super::local::alarms::{self, Alarms};
 use super::local::drain::Drain;
 use crate::election::{KeptPlace, Memory, PassingHold, Place, Timings};
 use crate::facts::Word;
-use crate::facts::alarm::Problem;
+use crate::facts::alarm::{Alarm, Problem};
 use crate::journal::LockFields;
 use crate::samples;
 use crate::types::store::StoreAddress;
@@ -93,13 +93,13 @@ async fn of_drain() -> Vec<u8> {
 
 fn of_alarms() -> Vec<u8> {
     let (alarms, since) = (Alarms::default(), 1_767_225_600);
-    let db = AlarmsOf::new(&alarms, &service(), &unit());
     let cause = "not renewed".into();
     for problem in [
         Problem::Lapsed { cause },
         Problem::ClockJump { by_ms: 3000 },
     ] {
-        db.raise(problem, since, Some(LockFields::default()));
+        let alarm = Alarm::new(Some(service()), problem, since);
+        alarms.add(alarm, Some(LockFields::default()));
     }
     alarms.changed(since + 100).expect("there are some")
 }

@@ -85,7 +85,7 @@ impl Alarms {
 
     /// Has the alarm stand. One that stood keeps its beginning, unless its cause is a moment. `entry`: the lock as the journal is told
     /// of it; nothing where it has been told otherwise.
-    fn add(&self, mut alarm: Alarm, entry: Option<LockFields<'_>>) {
+    pub fn add(&self, mut alarm: Alarm, entry: Option<LockFields<'_>>) {
         let key = (alarm.about.clone(), alarm.kind());
         let mut standing = self.standing();
         let former = standing.remove(&key);
@@ -109,7 +109,8 @@ impl Alarms {
         }
     }
 
-    fn remove(&self, about: Option<&ServiceName>, unit: Option<&UnitName>, kind: AlarmKind) {
+    /// Ends an alarm, if it stands.
+    pub fn remove(&self, about: Option<&ServiceName>, unit: Option<&UnitName>, kind: AlarmKind) {
         let alarm = self.standing().remove(&(about.cloned(), kind));
         if let Some(alarm) = alarm {
             journal::over(&alarm, unit);
@@ -117,6 +118,13 @@ impl Alarms {
                 self.0.is_unsaved.store(true, Relaxed);
             }
         }
+    }
+
+    /// Ends the alarms of a service that has ended, but for those whose cause was a moment.
+    pub fn forget(&self, service: &ServiceName) {
+        let is_of_it = |about: &Option<ServiceName>| about.as_ref() == Some(service);
+        self.standing()
+            .retain(|(about, _), alarm| alarm.until.is_some() || !is_of_it(about));
     }
 
     /// The alarms about `about`, `now` in seconds since 1970.
@@ -176,56 +184,6 @@ impl Alarms {
     }
 }
 
-/// The alarms of one service. Those whose cause lasts end with it.
-#[derive(Debug)]
-pub struct AlarmsOf {
-    alarms: Alarms,
-    service: ServiceName,
-    unit: UnitName,
-}
-
-impl AlarmsOf {
-    pub(crate) fn new(alarms: &Alarms, service: &ServiceName, unit: &UnitName) -> Self {
-        Self {
-            alarms: alarms.clone(),
-            service: service.clone(),
-            unit: unit.clone(),
-        }
-    }
-
-    /// Raises an alarm, `now` in seconds since 1970, and returns it. `lock`: what the journal is told of the lock; nothing where it has
-    /// been told otherwise.
-    pub(crate) fn raise(&self, problem: Problem, now: u64, lock: Option<LockFields<'_>>) -> Alarm {
-        let alarm = Alarm::new(Some(self.service.clone()), problem, now);
-        let lock = lock.map(|lock| LockFields {
-            unit: Some(&self.unit),
-            ..lock
-        });
-        self.alarms.add(alarm.clone(), lock);
-        alarm
-    }
-
-    /// Ends an alarm, if it stands.
-    pub fn clear(&self, kind: AlarmKind) {
-        self.alarms
-            .remove(Some(&self.service), Some(&self.unit), kind);
-    }
-
-    /// Those that stand.
-    pub(crate) fn standing(&self, now: u64) -> Vec<Alarm> {
-        self.alarms.of(Some(&self.service), now)
-    }
-}
-
-impl Drop for AlarmsOf {
-    fn drop(&mut self) {
-        let is_of_it = |about: &Option<ServiceName>| about.as_ref() == Some(&self.service);
-        self.alarms
-            .standing()
-            .retain(|(about, _), alarm| alarm.until.is_some() || !is_of_it(about));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -243,21 +201,24 @@ mod tests {
         }
     }
 
-    fn service(alarms: &Alarms) -> AlarmsOf {
-        let unit = UnitName::new("db.service").expect("a unit's name");
-        AlarmsOf::new(
-            alarms,
-            &ServiceName::new("db").expect("a service's name"),
-            &unit,
-        )
+    fn db() -> ServiceName {
+        ServiceName::new("db").expect("a service's name")
+    }
+
+    fn raise(alarms: &Alarms, problem: Problem, now: u64) {
+        let alarm = Alarm::new(Some(db()), problem, now);
+        alarms.add(alarm, Some(LockFields::default()));
+    }
+
+    fn standing(alarms: &Alarms, now: u64) -> Vec<Alarm> {
+        alarms.of(Some(&db()), now)
     }
 
     #[test]
     fn an_alarm_stands_until_it_is_over_and_one_of_a_moment_for_an_hour() {
         let (written, _guard) = written();
         let alarms = Alarms::default();
-        let db = service(&alarms);
-        let raise = |problem, now| drop(db.raise(problem, now, Some(LockFields::default())));
+        let raise = |problem, now| raise(&alarms, problem, now);
         raise(fails("no"), NOW);
         raise(fails("no"), NOW + 1);
         raise(fails("not yet"), NOW + 4);
@@ -271,8 +232,7 @@ mod tests {
             "db: the wall clock moved by 4.0s against the time since boot",
         ];
         assert_eq!(written.take(), entries);
-        let since: Vec<u64> = db
-            .standing(NOW + 180)
+        let since: Vec<u64> = standing(&alarms, NOW + 180)
             .iter()
             .map(|alarm| alarm.since)
             .collect();
@@ -281,10 +241,10 @@ mod tests {
             [NOW + 180, NOW],
             "the latest moment counts, and the first of what lasts"
         );
-        let kinds = |now| db.standing(now).iter().map(Alarm::kind).collect::<Vec<_>>();
+        let kinds = |now| -> Vec<AlarmKind> { standing(&alarms, now).iter().map(Alarm::kind).collect() };
         assert_eq!(kinds(NOW + 180 + SHOWN_S), [AlarmKind::CheckFailed]);
         for _ in 0..2 {
-            db.clear(AlarmKind::CheckFailed);
+            alarms.remove(Some(&db()), None, AlarmKind::CheckFailed);
         }
         let over = "db: the alarm check-failed is over";
         assert_eq!(written.take(), [over], "it is told once");
@@ -297,12 +257,11 @@ mod tests {
         let read = || Alarms::read(folder.path());
         let (former, now) = (read(), clock::wall().as_secs());
         assert_eq!(former.changed(now), None);
-        let db = service(&former);
-        let raise = |problem| drop(db.raise(problem, now, Some(LockFields::default())));
+        let raise = |problem| raise(&former, problem, now);
         raise(Problem::Lapsed { cause: "so".into() });
         raise(fails("no"));
         raise(Problem::Regression { revisions: None });
-        db.clear(AlarmKind::Regression);
+        former.remove(Some(&db()), None, AlarmKind::Regression);
         former.raise(Problem::SelfFence);
         fs::write(
             path(folder.path()),
@@ -311,9 +270,9 @@ mod tests {
         .expect("it is written");
         assert_eq!(former.changed(now), None);
         let next = read();
-        assert_eq!(service(&next).standing(now), db.standing(now)[1..]);
+        assert_eq!(standing(&next, now), standing(&former, now)[1..]);
         assert_eq!(next.of_host(), former.of_host());
-        drop(db);
+        former.forget(&db());
         assert_eq!(
             former.kinds(),
             [AlarmKind::SelfFence, AlarmKind::Lapsed],

@@ -82,9 +82,8 @@ impl Fencings {
         })
     }
 
-    /// Notes that `host` was seen to hold a lock, or to report, at `at`: it is not off. Returns whether an operator's word on it
-    /// has ended so.
-    pub(crate) fn see(&self, host: &str, at: Time) -> bool {
+    /// Notes that `host` was seen to hold a lock, or to report, at `at`: it is not off, and an operator's word on it has ended.
+    pub fn see(&self, host: &str, at: Time) {
         self.0.send_if_modified(|hosts| {
             let mut hosts = hosts.iter_mut();
             let fencing = hosts.find(|(name, _)| name.as_str() == host);
@@ -92,7 +91,7 @@ impl Fencings {
                 let word = fencing.dead.take_if(|(said, _)| at.has_passed(*said));
                 word.is_some()
             })
-        })
+        });
     }
 
     /// Whether an operator's word counts for any host now.
@@ -333,8 +332,10 @@ mod tests {
             .expect_err("the other one is not off");
 
         // It is seen again, by something that came after the word.
-        assert!(!fencings.see("h2", Time::default()), "that was before");
-        assert!(fencings.see("h2", now().plus(Duration::from_secs(1))));
+        fencings.see("h2", Time::default());
+        assert!(fencings.has_word_now(now()), "that was before");
+        fencings.see("h2", now().plus(Duration::from_secs(1)));
+        assert!(!fencings.has_word_now(now()));
         fencer
             .fence(std::slice::from_ref(&off))
             .await

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Host, Reason, Service, Told, UnitControl, names};
-use crate::config::ServiceSettings;
-use crate::daemon::local::alarms::AlarmsOf;
+use super::{Reason, Service, Told, UnitControl, names};
 use crate::election::{Heard, State, rounded};
-use crate::facts::alarm::{AlarmKind, Problem, StopFailure};
+use crate::facts::alarm::{Alarm, AlarmKind, Problem, StopFailure};
 use crate::facts::{At, Bar, FailedRun, Wait};
 use crate::guard_client::GuardClient;
 use crate::journal::LockFields;
@@ -29,26 +27,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// How often a service fails here before that is an alarm.
 const FAILURES: u32 = 3;
 
-/// The alarms of a service, and what they follow from.
-pub struct OwnAlarms {
-    pub of: AlarmsOf,
-    /// How many failures the election had counted (back-off, K9).
+/// The failures of a service on this host.
+#[derive(Default)]
+pub struct Failures {
+    /// How many the election had counted (back-off, K9).
     counted: u32,
     /// systemd has restarted the unit as often as is an alarm by itself.
     pub only_tries: bool,
-    /// When and why the last run on this host failed, until a start succeeds.
-    pub failure: Option<FailedRun>,
-}
-
-impl OwnAlarms {
-    pub fn new(host: &Host, settings: &ServiceSettings) -> Self {
-        Self {
-            of: AlarmsOf::new(&host.alarms, &settings.name, &settings.unit),
-            counted: 0,
-            only_tries: false,
-            failure: None,
-        }
-    }
+    /// When and why the last run failed, until a start succeeds.
+    pub last: Option<FailedRun>,
 }
 
 impl Service {
@@ -58,18 +45,26 @@ impl Service {
             return;
         }
         let lock = LockFields {
-            unit: None,
+            unit: Some(&self.settings.unit),
             holder: self.election.holder(),
             revision: self.election.revision(),
             token: self.election.token(),
         };
         let wall = self.host.machine.wall();
-        let alarm = self.alarms.of.raise(problem, wall.as_secs(), Some(lock));
+        let alarm = Alarm::new(Some(self.settings.name.clone()), problem, wall.as_secs());
         self.runs.note(alarm.message(), At::new(wall));
+        self.host.alarms.add(alarm, Some(lock));
     }
 
     pub fn clear(&self, kind: AlarmKind) {
-        self.alarms.of.clear(kind);
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        self.host.alarms.remove(Some(name), Some(unit), kind);
+    }
+
+    /// The alarms that stand.
+    pub fn standing(&self) -> Vec<Alarm> {
+        let now = self.host.machine.wall().as_secs();
+        self.host.alarms.of(Some(&self.settings.name), now)
     }
 
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
@@ -80,12 +75,11 @@ impl Service {
             heard: Heard::Renewed(at),
             ..
         }) = self.election.waiting(now)
-            && self.host.fencings.see(&holder, at)
         {
-            tracing::warn!("{holder} is seen again, and is fenced again where that is necessary");
+            self.host.fencings.see(&holder, at);
         }
         self.judge_failures();
-        let standing = self.alarms.of.standing(self.host.machine.wall().as_secs());
+        let standing = self.standing();
         if let Some(word) = self.election.lost_stop(now)
             && self.election.state() == State::Standby
             && !standing
@@ -104,15 +98,15 @@ impl Service {
 
     fn judge_failures(&mut self) {
         let (counted, why) = self.election.failures();
-        if counted > self.alarms.counted {
+        if counted > self.failures.counted {
             let (at, error) = (At::new(self.host.machine.wall()), why.to_owned());
-            if take(&mut self.alarms.only_tries) || counted >= FAILURES {
+            if take(&mut self.failures.only_tries) || counted >= FAILURES {
                 let error = error.clone();
                 self.raise(Problem::ServiceFails { error });
             }
-            self.alarms.failure = Some(FailedRun { at, error });
+            self.failures.last = Some(FailedRun { at, error });
         }
-        self.alarms.counted = counted;
+        self.failures.counted = counted;
     }
 
     /// Whether the cause of an alarm lasts.
@@ -147,7 +141,7 @@ impl Service {
             AlarmKind::OtherLock => {
                 matches!(self.bars.get(Reason::Entry), Some(Bar::OtherLock { .. }))
             }
-            AlarmKind::ServiceFails => self.alarms.counted > 0,
+            AlarmKind::ServiceFails => self.failures.counted > 0,
             AlarmKind::Frozen => self.seen.frozen,
             AlarmKind::StopLost => self.election.lost_stop(now).is_some(),
             _ => false,

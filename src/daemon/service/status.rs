@@ -154,12 +154,12 @@ impl Service {
                 .health
                 .as_ref()
                 .and(self.checks.verdict.clone()),
-            failure: self.alarms.failure.clone(),
+            failure: self.failures.last.clone(),
             stopped: self.election.stop_word(now).cloned(),
             paused: self.election.pause_word(now).cloned(),
             unwritten: self.unwritten(),
             lock: Some(self.lock(now, wall)),
-            alarms: self.alarms.of.standing(wall.as_secs()),
+            alarms: self.standing(),
             remarks: self.remarks(),
             ..self.display.settings.clone()
         };

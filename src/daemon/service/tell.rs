@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::election::{ObservedUnit, State, Transition};
-use crate::facts::alarm::{AlarmKind, Problem};
+use crate::facts::alarm::{Alarm, AlarmKind, Problem};
 use crate::facts::{At, Bar};
 use crate::{journal, words};
 
@@ -51,8 +51,9 @@ impl Service {
         // A lapse that is found when putexd starts is told then, and any other by the entry of this change.
         if told.to == State::Lapsing && told.from != State::NoStore {
             let cause = told.reason.clone();
-            let problem = Problem::Lapsed { cause };
-            self.alarms.of.raise(problem, wall.as_secs(), None);
+            let (about, problem) = (self.settings.name.clone(), Problem::Lapsed { cause });
+            let alarm = Alarm::new(Some(about), problem, wall.as_secs());
+            self.host.alarms.add(alarm, None);
         }
         let (service, unit) = (&self.settings.name, &self.settings.unit);
         let follows_the_store = matches!(
