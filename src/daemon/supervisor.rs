@@ -32,7 +32,7 @@ use self::broken::Broken;
 use self::net_units::NetUnits;
 use self::reader::Reader;
 use self::retire::Retiring;
-use super::cluster::{Cluster, Services, Site};
+use super::cluster::{Cluster, Services};
 use super::kept::at_boot::BootCopy;
 use super::kept::drop_ins::FallbackDropIns;
 use super::kept::in_force::InForce;
@@ -381,18 +381,8 @@ impl Supervisor {
             watchdog: settings.watchdog.clone(),
             metrics,
         };
-        let site = Site {
-            node: host.node.clone(),
-            cluster: host.cluster.clone(),
-            notes: Arc::clone(&host.notes),
-            hints: host.hints.clone(),
-            clock: Arc::new(machine.clone()),
-            returns: store_health.returns(),
-            drain: host.drain.clone(),
-            alarms: host.alarms.clone(),
-        };
         tokio::spawn(guard_news::follow(host.guard.clone(), host.alarms.clone()));
-        let (cluster, cluster_tasks) = Cluster::begin(site);
+        let (cluster, cluster_tasks) = Cluster::begin(host.clone(), store_health.returns());
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (on_bus, shown) = watch::channel(Shown::default());
         let served = dbus::Daemon::new(settings.node.clone(), ask, shown);

@@ -23,16 +23,13 @@ use tokio::sync::{self, Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use self::view::View;
-use super::local::alarms::Alarms;
-use super::local::drain::Drain;
-use super::local::machine::Clock;
-use super::store_access::hints::Hints;
+use super::host::Host;
 use crate::cluster::picture::SILENT;
 use crate::daemon::store_access::notes::is_refusal;
 use crate::facts::{At, ClusterState, HostState, KnownHost, Missing, Presence, ServiceState, Wait};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 use crate::task::{OwnedTask, lock};
-use crate::types::{ClusterName, Key, NodeId, shortened};
+use crate::types::{Key, NodeId, shortened};
 use crate::words;
 
 /// Time between two reports of this host while nothing changes, and between two attempts where the store refuses what is asked
@@ -51,29 +48,6 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// The most characters that are told of an error of the store.
 const ERROR_LIMIT: usize = 200;
-
-/// Where this host is, its way to the store, and what it says of itself.
-pub struct Site {
-    pub node: NodeId,
-    pub cluster: Option<ClusterName>,
-    pub notes: Arc<dyn Store>,
-    pub hints: Hints,
-    pub clock: Arc<dyn Clock>,
-    /// When the store answered again after its last silence.
-    pub returns: watch::Receiver<Option<Instant>>,
-    pub drain: Drain,
-    pub alarms: Alarms,
-}
-
-impl Site {
-    fn list(&self) -> Key {
-        Key::of_hosts(self.cluster.as_ref())
-    }
-
-    fn page_of(&self, node: &NodeId, page: u32) -> Key {
-        Key::of_host(self.cluster.as_ref(), node, page)
-    }
-}
 
 /// What a host does with the store beside the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +72,9 @@ pub struct Services {
 pub struct Cluster(Arc<Shared>);
 
 struct Shared {
-    site: Site,
+    host: Host,
+    /// When the store answered again after its last silence.
+    returns: watch::Receiver<Option<Instant>>,
     services: watch::Sender<Services>,
     view: Mutex<View>,
     troubles: Mutex<BTreeMap<Part, StoreError>>,
@@ -115,12 +91,13 @@ struct Shared {
 
 impl Cluster {
     /// Begins to report and to look. Both end when the tasks are dropped.
-    pub fn begin(site: Site) -> (Self, [OwnedTask; 2]) {
+    pub fn begin(host: Host, returns: watch::Receiver<Option<Instant>>) -> (Self, [OwnedTask; 2]) {
         let (services, set) = watch::channel(Services::default());
         let cluster = Self(Arc::new(Shared {
-            began: site.clock.now().boot,
-            since: At::new(site.clock.wall()),
-            site,
+            began: host.machine.now().boot,
+            since: At::new(host.machine.wall()),
+            host,
+            returns,
             services,
             view: Mutex::default(),
             troubles: Mutex::default(),
@@ -154,21 +131,21 @@ impl Cluster {
 
     /// What is known of the hosts now.
     pub fn known(&self) -> ClusterState {
-        let (site, clock) = (&self.0.site, &self.0.site.clock);
-        let at = At::new(clock.wall());
+        let (now, wall) = (self.0.host.machine.now().boot, self.0.host.machine.wall());
+        let at = At::new(wall);
         let own = self.0.own(at);
         let view = lock(&self.0.view);
-        let hosts = view.hosts(clock.now().boot, clock.wall());
+        let hosts = view.hosts(now, wall);
         let mut hosts: Vec<KnownHost> = hosts.chain([own]).collect();
         hosts.sort_by(|one, other| one.node().cmp(other.node()));
         let mut missing: Vec<Missing> = lock(&self.0.troubles).values().map(missing).collect();
         // What is so for both parts is told once.
         missing.dedup_by_key(|why| discriminant(why));
         missing.extend(view.is_cut().then_some(Missing::TooMuch));
-        let unsealed = view.unsealed(clock.now().boot);
+        let unsealed = view.unsealed(now);
         missing.extend((!unsealed.is_empty()).then_some(Missing::Unsealed(unsealed)));
         ClusterState {
-            node: site.node.to_string(),
+            node: self.0.host.node.to_string(),
             at,
             hosts,
             missing,
@@ -183,7 +160,7 @@ impl Cluster {
 
     /// Whether no other host is known, and there was no time yet to hear of any.
     pub fn is_new(&self) -> bool {
-        let age = self.0.site.clock.now().boot.saturating_sub(self.0.began);
+        let age = self.0.host.machine.now().boot.saturating_sub(self.0.began);
         age < SILENT && lock(&self.0.view).is_empty()
     }
 
@@ -215,17 +192,25 @@ async fn at_once<T>(done: impl Future<Output = Result<T, StoreError>>) -> Result
 }
 
 impl Shared {
+    fn list(&self) -> Key {
+        Key::of_hosts(self.host.cluster.as_ref())
+    }
+
+    fn page_of(&self, node: &NodeId, page: u32) -> Key {
+        Key::of_host(self.host.cluster.as_ref(), node, page)
+    }
+
     /// A host from which a lock is being taken because it fell silent is silent until it reports again. One that was last heard of before
     /// the store was away had no store either, and its report tells whether it is up.
     fn see_loss(&self, service: &ServiceState) {
         if let Some(Wait::Entitlement { former, .. }) = &service.wait
             && let Some((node, heard)) = former
         {
-            let clock = &self.site.clock;
-            let ago = heard.at().since(At::new(clock.wall()));
-            let returned = self.site.returns.borrow().map(|at| at.elapsed());
+            let machine = &self.host.machine;
+            let ago = heard.at().since(At::new(machine.wall()));
+            let returned = self.returns.borrow().map(|at| at.elapsed());
             if returned.is_none_or(|returned| ago + RECOVERY < returned) {
-                lock(&self.view).lose(node, clock.now().boot.saturating_sub(ago));
+                lock(&self.view).lose(node, machine.now().boot.saturating_sub(ago));
             }
         }
     }
@@ -233,12 +218,12 @@ impl Shared {
     /// What this host says of itself and its services at `now`, as it knows itself.
     fn own(&self, now: At) -> KnownHost {
         let state = HostState {
-            node: self.site.node.to_string(),
+            node: self.host.node.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since: self.since,
             at: now,
-            drained: self.site.drain.told(),
-            alarms: self.site.alarms.of_host(),
+            drained: self.host.drain.told(),
+            alarms: self.host.alarms.of_host(),
         };
         let said = self.services.borrow();
         let running = said

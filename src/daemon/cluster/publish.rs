@@ -23,9 +23,9 @@ pub async fn publish(shared: &Shared) -> Result<(), StoreError> {
 }
 
 async fn write(shared: &Shared) -> Result<(), StoreError> {
-    let site = &shared.site;
     enlist(shared).await?;
-    let own = shared.own(At::new(site.clock.wall()));
+    let host = &shared.host;
+    let own = shared.own(At::new(host.machine.wall()));
     let mut pages: Vec<_> = (0..).zip(wire::pages(own.services.values())).collect();
     let more = pages.last().map_or(0, |(number, _)| *number);
     let name = HostState {
@@ -34,13 +34,13 @@ async fn write(shared: &Shared) -> Result<(), StoreError> {
     };
     // The first page is the last that is written, because it says how many there are.
     while let Some((number, services)) = pages.pop() {
-        let host = if number == 0 { &own.state } else { &name };
+        let state = if number == 0 { &own.state } else { &name };
         let page = wire::encode(&Report {
-            host: host.clone(),
+            host: state.clone(),
             more,
             services,
         });
-        update(&*site.notes, &site.page_of(&site.node, number), |value| {
+        update(&*host.notes, &shared.page_of(&host.node, number), |value| {
             (value != Some(&page)).then(|| page.clone())
         })
         .await?;
@@ -51,7 +51,7 @@ async fn write(shared: &Shared) -> Result<(), StoreError> {
 /// Reports for ever, once the services are set: at each change, and from time to time.
 pub async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
     let shared = &*cluster.0;
-    let mut returns = shared.site.returns.clone();
+    let mut returns = shared.returns.clone();
     // A report without services would say that there are none.
     let _ = timeout(REPORT, services.changed()).await;
     loop {
@@ -77,13 +77,13 @@ pub async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
 
 /// Puts this host into the list of hosts.
 async fn enlist(shared: &Shared) -> Result<(), StoreError> {
-    let site = &shared.site;
-    let now = site.clock.wall().as_secs();
+    let host = &shared.host;
+    let now = host.machine.wall().as_secs();
     let mut is_full = false;
-    update(&*site.notes, &site.list(), |value| {
+    update(&*host.notes, &shared.list(), |value| {
         let mut hosts = value.map(wire::listed).unwrap_or_default();
         if hosts
-            .remove(&site.node)
+            .remove(&host.node)
             .is_some_and(|at| now.abs_diff(at) < LISTED_ANEW)
         {
             return None;
@@ -99,7 +99,7 @@ async fn enlist(shared: &Shared) -> Result<(), StoreError> {
         if is_full {
             return None;
         }
-        hosts.insert(site.node.clone(), now);
+        hosts.insert(host.node.clone(), now);
         let hosts = hosts.into_iter();
         Some(wire::encode(&HostList {
             hosts: hosts.map(|(node, at)| (node.to_string(), at)).collect(),
@@ -109,7 +109,7 @@ async fn enlist(shared: &Shared) -> Result<(), StoreError> {
     if is_full {
         return Err(StoreError::Unproven(format!(
             "the list of hosts, {}, has {HOSTS_LIMIT} hosts already",
-            site.list()
+            shared.list()
         )));
     }
     Ok(())

@@ -7,16 +7,19 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::cluster::wire::{self, Report};
 use crate::config::ServiceSettings;
-use crate::daemon::fake::{settings, written};
+use crate::daemon::fake::{host, settings, written};
 use crate::daemon::local::drain::Drain;
+use crate::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
 use crate::daemon::service::unknown;
+use crate::daemon::store_access::hints::Hints;
+use crate::election::{KeptPlace, Memory};
 use crate::facts::{At, Heard, LockState, Presence, State, Word};
 use crate::guard_client::Link as GuardLink;
 use crate::store::layered::{Layer, Layered};
 use crate::store::memory::MemoryStore;
-use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
+use crate::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
 use crate::types::span::milliseconds;
-use crate::types::{Revision, ServiceName, Time};
+use crate::types::{OnStopFailure, Revision, ServiceName, Time, UnitName};
 
 pub const LIMIT: Duration = Duration::from_millis(400);
 /// Until a report has been written and seen.
@@ -35,6 +38,47 @@ impl Clock for PausedClock {
 
     fn wall(&self) -> Duration {
         Duration::from_secs(NOW) + self.began.elapsed()
+    }
+}
+
+/// Nothing of this is asked of a host that only reports.
+impl Machine for PausedClock {
+    fn random(&self) -> u128 {
+        unimplemented!()
+    }
+
+    fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
+        unimplemented!()
+    }
+
+    fn spawn(&self, _: Task) -> tokio::task::JoinHandle<()> {
+        unimplemented!()
+    }
+
+    fn recall(&self, _: &ServiceName, _: &Key) -> Memory {
+        unimplemented!()
+    }
+
+    fn keep(&self, _: &ServiceSettings, _: Memory) {}
+
+    fn recall_place(&self, _: &UnitName) -> Option<KeptPlace> {
+        unimplemented!()
+    }
+
+    fn keep_place(&self, _: &UnitName, _: KeptPlace) {}
+
+    fn has_kept_place(&self, _: &UnitName) -> Result<bool, String> {
+        unimplemented!()
+    }
+
+    fn recall_outside(&self, _: &UnitName) -> SeenOutside {
+        unimplemented!()
+    }
+
+    fn keep_outside(&self, _: &UnitName, _: &SeenOutside) {}
+
+    fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {
+        unimplemented!()
     }
 }
 
@@ -110,20 +154,13 @@ impl Member {
             began: Instant::now(),
         };
         let notes = Arc::new(Layered::new(Arc::new(store.clone()), counted.clone()));
-        let node = NodeId::new(name).expect("a node's name");
         let (returns, returned) = watch::channel(None);
-        let clock = Arc::new(clock);
-        let site = Site {
-            node,
-            cluster: None,
-            notes,
+        let host = Host {
             hints,
-            clock,
-            returns: returned,
             drain: drain.clone(),
-            alarms: Alarms::default(),
+            ..host(name, notes, Arc::new(clock))
         };
-        let (cluster, tasks) = Cluster::begin(site);
+        let (cluster, tasks) = Cluster::begin(host, returned);
         let (statuses, reported) = (0..services).map(service).unzip();
         cluster.report(Services {
             running: reported,
@@ -154,7 +191,7 @@ impl Member {
 
     /// How long ago something was heard of `node`, and how long ago it was seen to report, in milliseconds.
     fn heard(&self, node: &str) -> [Option<u64>; 2] {
-        let (seen, now) = (self.sees(node), At::new(self.cluster.0.site.clock.wall()));
+        let (seen, now) = (self.sees(node), At::new(self.cluster.0.host.machine.wall()));
         [seen.heard, seen.reported].map(|at| at.map(|at| milliseconds(at.since(now))))
     }
 
@@ -225,7 +262,7 @@ async fn hosts_see_each_others_reports_and_a_silence() {
         }),
         ..ServiceState::default()
     };
-    let now = || At::new(one.cluster.0.site.clock.wall());
+    let now = || At::new(one.cluster.0.host.machine.wall());
     one.cluster.see_loss(&loss(At(now().0 - 10_000)));
     let why = "it has reported since, and has lost one lock alone";
     assert_eq!(presence(), Presence::Up, "{why}");
@@ -688,7 +725,7 @@ async fn a_hint_of_one_report_has_that_report_read_alone() {
     let _others = ["h2", "h3"].map(|name| Member::new(&store, name, 1));
     sleep(SEEN).await;
     let (shared, node) = (&one.cluster.0, NodeId::new("h2").expect("a name"));
-    let (key, before) = (shared.site.page_of(&node, 0), one.reads());
+    let (key, before) = (shared.page_of(&node, 0), one.reads());
     let looked = shared.look(Some(BTreeSet::from([&key]))).await;
     assert_eq!(looked, (BTreeSet::from([node]), Ok(())));
     assert_eq!(one.reads() - before, 1);

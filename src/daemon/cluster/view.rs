@@ -13,7 +13,7 @@ use crate::daemon::store_access::notes::{is_refusal, position};
 use crate::facts::{At, HostState, KnownHost, Presence, ServiceState};
 use crate::store::StoreError;
 use crate::task::lock;
-use crate::types::{Incarnation, Key, NodeId, Revision};
+use crate::types::{Incarnation, Key, NodeId, Revision, Value};
 
 /// Time between two looks at all reports. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);
@@ -44,8 +44,8 @@ pub struct View {
     counted: Duration,
     /// Whether it has failed since.
     is_away: bool,
-    /// The hosts whose word was found without a valid seal, and when. Somebody else may have written it.
-    unsealed: BTreeMap<NodeId, Duration>,
+    /// The hosts in the list that was last found without a valid seal, and when. Somebody else may have written it.
+    unsealed: (BTreeSet<NodeId>, Duration),
 }
 
 /// What is known of a host.
@@ -157,26 +157,14 @@ impl View {
             .is_some_and(|seen| seen.position.is_some() && seen.report.is_none())
     }
 
-    /// Notes that what `node` has written, or somebody in its name, has no valid seal.
-    fn see_unsealed(&mut self, node: NodeId, now: Duration) {
-        if self.unsealed.len() < HOSTS_LIMIT || self.unsealed.contains_key(&node) {
-            self.unsealed.insert(node, now);
-        }
-    }
-
     /// The hosts that seem to report without a valid seal, and do not report otherwise.
     pub fn unsealed(&self, now: Duration) -> Vec<String> {
-        let counted = self.counted(now);
-        let reports = |node| {
-            self.hosts
-                .get(node)
-                .is_some_and(|seen: &Seen| seen.reports(counted))
-        };
-        self.unsealed
-            .iter()
-            .filter(|(node, at)| now.saturating_sub(**at) <= UNSEALED && !reports(node))
-            .map(|(node, _)| node.to_string())
-            .collect()
+        let (counted, (unsealed, at)) = (self.counted(now), &self.unsealed);
+        let reports = |seen: &Seen| seen.reports(counted);
+        let silent = unsealed.iter().filter(|node| {
+            now.saturating_sub(*at) <= UNSEALED && !self.hosts.get(*node).is_some_and(reports)
+        });
+        silent.map(ToString::to_string).collect()
     }
 
     /// Whether the reports of the hosts are larger together than what is kept of them.
@@ -200,8 +188,6 @@ impl View {
                 ..Seen::default()
             });
         }
-        self.unsealed
-            .retain(|_, at| now.saturating_sub(*at) <= UNSEALED);
     }
 
     /// The hosts that are wanted, and those that were not read before.
@@ -245,14 +231,13 @@ impl View {
 /// Looks for ever.
 pub async fn run(cluster: Cluster) {
     let shared = &*cluster.0;
-    let mut returns = shared.site.returns.clone();
+    let mut returns = shared.returns.clone();
     let mut due = Instant::now();
     loop {
-        let site = &shared.site;
         let nodes = lock(&shared.view).due(|_| true);
-        let reports = nodes.iter().map(|node| site.page_of(node, 0));
-        let keys: Vec<Key> = reports.chain([site.list()]).collect();
-        let bells: Vec<_> = keys.iter().map(|key| site.hints.of(key)).collect();
+        let reports = nodes.iter().map(|node| shared.page_of(node, 0));
+        let keys: Vec<Key> = reports.chain([shared.list()]).collect();
+        let bells: Vec<_> = keys.iter().map(|key| shared.host.hints.of(key)).collect();
         let hinted = tokio::select! {
             rung = rung(&bells) => Some(rung.into_iter().map(|place| &keys[place]).collect()),
             () = shared.looked_at.notified() => None,
@@ -287,11 +272,11 @@ impl Shared {
         let _one = self.looking.lock().await;
         let is_hinted = |key| hinted.as_ref().is_none_or(|hinted| hinted.contains(&key));
         let (mut read, mut result) = (BTreeSet::new(), Ok(()));
-        if is_hinted(self.site.list()) {
+        if is_hinted(self.list()) {
             result = self.look_at_list().await;
         }
         if result.is_ok() {
-            let due = lock(&self.view).due(|node| is_hinted(self.site.page_of(node, 0)));
+            let due = lock(&self.view).due(|node| is_hinted(self.page_of(node, 0)));
             for node in due {
                 // One report that cannot be read does not keep the others from being read.
                 match self.look_at_host(&node).await {
@@ -300,51 +285,42 @@ impl Shared {
                 }
             }
         }
-        lock(&self.view).hear(result.is_ok(), self.site.clock.now().boot);
+        lock(&self.view).hear(result.is_ok(), self.host.machine.now().boot);
         self.note(Part::View, &result);
         (read, result)
     }
 
+    /// What is under `key`, and where it is.
+    async fn read(&self, key: &Key) -> Result<((Incarnation, Revision), Value), StoreError> {
+        let snapshot = self.host.notes.read(key, None).await?;
+        let position = position(&snapshot);
+        let value = snapshot.entry.and_then(|entry| entry.value);
+        Ok((position, value.unwrap_or_default()))
+    }
+
     async fn look_at_list(&self) -> Result<(), StoreError> {
-        let site = &self.site;
-        let snapshot = site.notes.read(&site.list(), None).await?;
-        let value = snapshot
-            .entry
-            .and_then(|entry| entry.value)
-            .unwrap_or_default();
-        let mut listed: BTreeSet<NodeId> = wire::listed(&value).into_keys().collect();
-        listed.remove(&site.node);
-        let now = site.clock.now().boot;
+        let (_, value) = self.read(&self.list()).await?;
+        let listed = |value: &Value| {
+            let mut listed: BTreeSet<NodeId> = wire::listed(value).into_keys().collect();
+            listed.remove(&self.host.node);
+            listed
+        };
+        let now = self.host.machine.now().boot;
         let mut view = lock(&self.view);
-        view.follow(listed, now);
+        view.follow(listed(&value), now);
         if value.is_unsealed() {
-            let names = wire::listed(&value.without_mark()).into_keys();
-            names
-                .filter(|node| *node != site.node)
-                .for_each(|node| view.see_unsealed(node, now));
+            view.unsealed = (listed(&value.without_mark()), now);
         }
         Ok(())
     }
 
     async fn look_at_host(&self, node: &NodeId) -> Result<(), StoreError> {
-        let site = &self.site;
-        let snapshot = site.notes.read(&site.page_of(node, 0), None).await?;
-        let found = position(&snapshot);
-        let value = snapshot
-            .entry
-            .and_then(|entry| entry.value)
-            .unwrap_or_default();
-        {
-            let mut view = lock(&self.view);
-            if value.is_unsealed() {
-                view.see_unsealed(node.clone(), site.clock.now().boot);
-            }
-            let seen = view.hosts.get(node);
-            if seen.is_none_or(|seen| seen.position.as_ref() == Some(&found)) {
-                return Ok(());
-            }
+        let (found, value) = self.read(&self.page_of(node, 0)).await?;
+        let is_known = |seen: &Seen| seen.position.as_ref() == Some(&found);
+        if lock(&self.view).hosts.get(node).is_none_or(is_known) {
+            return Ok(());
         }
-        let mut read = None;
+        let mut report = None;
         if let Some(Report {
             host,
             more,
@@ -353,23 +329,18 @@ impl Shared {
         {
             let mut bytes = value.body.len();
             for page in (1..=more).take(PAGES_LIMIT) {
-                let snapshot = site.notes.read(&site.page_of(node, page), None).await?;
-                let value = snapshot
-                    .entry
-                    .and_then(|entry| entry.value)
-                    .unwrap_or_default();
+                let (_, value) = self.read(&self.page_of(node, page)).await?;
                 bytes += value.body.len();
                 services.extend(wire::report(&value, node).unwrap_or_default().services);
             }
             let services = wire::services(services);
             services.values().for_each(|service| self.see_loss(service));
-            read = Some((host, services, bytes));
+            report = Some((host, services, bytes));
         }
-        lock(&self.view).read(node, found, read, site.clock.now().boot);
+        lock(&self.view).read(node, found, report, self.host.machine.now().boot);
         Ok(())
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -241,7 +241,8 @@ mod tests {
             [NOW + 180, NOW],
             "the latest moment counts, and the first of what lasts"
         );
-        let kinds = |now| -> Vec<AlarmKind> { standing(&alarms, now).iter().map(Alarm::kind).collect() };
+        let kinds =
+            |now| -> Vec<AlarmKind> { standing(&alarms, now).iter().map(Alarm::kind).collect() };
         assert_eq!(kinds(NOW + 180 + SHOWN_S), [AlarmKind::CheckFailed]);
         for _ in 0..2 {
             alarms.remove(Some(&db()), None, AlarmKind::CheckFailed);

@@ -161,7 +161,9 @@ mod tests {
         let told = broken.in_brief(|_| true).expect("all are broken");
         assert!(
             told.starts_with("mend /etc/putex.d/putexd.toml and ")
-                && told.contains("what runs here goes on with its former settings; it is wrong; 1 more"),
+                && told.contains(
+                    "what runs here goes on with its former settings; it is wrong; 1 more"
+                ),
             "{told}"
         );
         let own = ServiceName::new("own").expect("a name");

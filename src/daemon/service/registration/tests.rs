@@ -2,16 +2,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::daemon::fake::settings;
-use crate::daemon::local::cgroup_owners::CgroupOwners;
-use crate::daemon::local::fence::Fencings;
+use crate::daemon::fake::{host, settings};
 use crate::daemon::local::machine::ThisMachine;
-use crate::daemon::store_access::hints::Hints;
-use crate::daemon::store_access::history::histories;
 use crate::election::{Details, OperatorNote, Record, Standing, Timings};
-use crate::guard_client::GuardClient;
 use crate::store::memory::MemoryStore;
-use crate::systemd::Systemd;
 use crate::types::store::StoreAddress;
 use crate::types::{FencingToken, Holder, Instance, MachineId, NodeId, Value};
 
@@ -41,31 +35,8 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let limit = timings().call_limit();
         let store = MemoryStore::new(limit);
-        let host = Host {
-            node: NodeId::new("h1").expect("a node's name"),
-            machine_id: MachineId(1),
-            store: Arc::new(store.clone()),
-            notes: Arc::new(store.clone()),
-            history: histories().0,
-            store_address: StoreAddress {
-                what: "memory".to_owned(),
-                servers: vec!["here".to_owned()],
-            },
-            cluster: None,
-            guard: GuardClient::new(&folder.path().join("no-guard"), limit),
-            systemd: Arc::new(Systemd::connect(limit)),
-            hints: Hints::default(),
-            machine: Arc::new(ThisMachine::new(folder.path())),
-            cgroup_owners: CgroupOwners::default(),
-            fencings: Fencings::default(),
-            drain: crate::daemon::local::drain::Drain::default(),
-            alarms: crate::daemon::local::alarms::Alarms::default(),
-            watchdog: None,
-            metrics: crate::metrics::Metrics::default(),
-            http: crate::http::Http::over((), |_| async {
-                Err(std::io::Error::other("a test has none"))
-            }),
-        };
+        let machine = Arc::new(ThisMachine::new(folder.path()));
+        let host = host("h1", Arc::new(store.clone()), machine);
         Self {
             store,
             host,
