@@ -75,8 +75,34 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
         host.assert_harmless();
     }
 
-    // The mount namespace of an ordinary service follows an unmount on the host.
+    // An operator's stop is refused where a process of others would keep the file system from being unmounted.
     let host = fixture.host_of(&first);
+    begin(
+        host,
+        "shell",
+        &[],
+        &[
+            "sh",
+            "-c",
+            "cd /srv/data && touch /run/there && exec sleep 1000",
+        ],
+    );
+    wait_until(SOON, "the process is there", || {
+        host.output(&["test", "-e", "/run/there"]).status.success()
+    });
+    for verb in ["stop", "step-down"] {
+        let refused = host.output(&["putexctl", verb, "db"]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains("in use") && said.contains("srv-data.mount"),
+            "{verb}: {refused:?}"
+        );
+    }
+    assert_eq!(host.property("srv-data.mount", "ActiveState"), "active");
+    assert_eq!(host.property("database.service", "ActiveState"), "active");
+    host.exec(&["systemctl", "stop", "shell.service"]);
+
+    // The mount namespace of an ordinary service follows an unmount on the host.
     begin(
         host,
         "ordinary",
