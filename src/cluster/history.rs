@@ -16,6 +16,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::types::span::rounded;
 use crate::types::{NodeId, Value, shortened};
@@ -38,6 +39,7 @@ pub struct History {
 }
 
 /// One tenure. Times are those of the host that has written them, in milliseconds since 1970.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// Its fencing token.
@@ -47,7 +49,6 @@ pub struct Run {
     /// When its unit was started.
     pub start: Start,
     /// When it ended. `None`: nobody has written that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// Why this host took over.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::facts::{HostState, ServiceState, json, tidy};
+use crate::facts::{HostState, ServiceState, json};
 use crate::types::format::Format;
 use crate::types::{NodeId, ServiceName, Value, shortened};
 
@@ -63,7 +63,7 @@ pub fn encode<T: Serialize>(content: &T) -> Value {
         content,
     };
     Value {
-        body: json(&formatted, short).to_string().into_bytes(),
+        body: json(&formatted, short).into_bytes(),
         ..Value::default()
     }
 }
@@ -74,9 +74,8 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
     if value.is_too_large() || value.is_malformed() || value.is_unsealed() {
         return None;
     }
-    let mut said: Json = serde_json::from_slice(&value.body).ok()?;
-    tidy(&mut said, short);
-    let formatted: Formatted<T> = serde_json::from_value(said).ok()?;
+    let said: Json = serde_json::from_slice(&value.body).ok()?;
+    let formatted: Formatted<T> = serde_json::from_str(&json(&said, short)).ok()?;
     Some(formatted.content)
 }
 
@@ -86,13 +85,13 @@ pub fn pages<'a>(services: impl IntoIterator<Item = &'a ServiceState>) -> Vec<Ve
     let (mut pages, mut page, mut used) = (Vec::new(), Vec::new(), 0);
     for service in services {
         let service = json(service, short);
-        let size = service.to_string().len() + 1;
+        let size = service.len() + 1;
         if used + size > PAGE_BYTES {
             pages.push(std::mem::take(&mut page));
             used = 0;
         }
         used += size;
-        page.push(service);
+        page.extend(serde_json::from_str::<Json>(&service));
     }
     pages.push(page);
     pages.truncate(PAGES_LIMIT);

@@ -7,7 +7,6 @@ use crate::facts::alarm::{Alarm, Problem};
 use crate::facts::{
     Activity, At, Bar, Candidate, ClusterState, Health, Heard, HostState, KnownHost, LockState,
     NotTaking, Presence, ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait, Word,
-    json,
 };
 
 /// The time of all fixtures, in seconds since 1970.
@@ -246,7 +245,7 @@ pub fn assert_described(command: &str, printed: &impl serde::Serialize) {
         .join("packaging/usr/share/putexd/putexctl.schema.json");
     let text = std::fs::read_to_string(path).expect("the schema");
     let schema: Json = serde_json::from_str(&text).expect("the schema is JSON");
-    let printed = json(printed, str::to_owned);
+    let printed = serde_json::to_value(printed).expect("JSON");
     let mut wrong = Vec::new();
     compare(
         &schema,

@@ -12,7 +12,6 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
 
 use crate::command_line::exit;
-use crate::facts::json;
 use crate::types::{printable, printable_lines};
 
 /// The most characters of an error. A refusal may name each of a thousand services; what comes first is what to do.
@@ -83,7 +82,9 @@ pub fn progress(line: &str) {
 
 /// Prints a value as one line of JSON.
 pub fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
-    print(&format!("{}\n", json(value, str::to_owned)))
+    let json =
+        serde_json::to_string(value).map_err(|error| Failure::new(exit::OS, error.to_string()))?;
+    print(&(json + "\n"))
 }
 
 /// The rows of standard output; `None` if it is no terminal.

@@ -1,6 +1,7 @@
 //! Who ran a service from when to when, as far as its history and the present state of the cluster tell.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 use super::output::{Cell, Style};
 use crate::cluster::history::{Known, Length, Run, Start};
@@ -16,6 +17,7 @@ pub struct Past {
 }
 
 /// One tenure.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize)]
 pub struct PastRun {
     #[serde(flatten)]

@@ -217,5 +217,5 @@ async fn attend(
 
 /// `told` as JSON, without characters that a terminal obeys.
 fn document<T: Serialize>(told: &T) -> String {
-    json(told, printable_lines).to_string()
+    json(told, printable_lines)
 }

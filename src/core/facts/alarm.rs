@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 use thiserror::Error;
 
 use super::name;
@@ -13,10 +14,10 @@ use crate::types::{MachineId, NodeId, Revision, ServiceName, UnitName};
 pub const SHOWN_S: u64 = 3600;
 
 /// An alarm.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alarm {
     /// The service. `None`: it concerns the host as a whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<ServiceName>,
     /// What is wrong: `kind`, and its `detail`.
     #[serde(flatten)]
@@ -24,7 +25,6 @@ pub struct Alarm {
     /// When it was raised, in seconds since 1970.
     pub since: u64,
     /// When it is shown no longer, in seconds since 1970, because its cause was a moment. `None`: when its cause is over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
 }
 
@@ -79,6 +79,7 @@ macro_rules! problems {
     ($($(#[$doc:meta])* $variant:ident $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* })?
         = $level:ident, $id:literal, $remedy:literal, $happened:tt;)*) => {
         /// What is wrong. The fields are what the case adds.
+        #[skip_serializing_none]
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
         #[serde(tag = "kind", content = "detail", rename_all = "kebab-case")]
         pub enum Problem {
@@ -452,7 +453,8 @@ mod tests {
             Alarm::new(None, Problem::SelfFence, 7),
             Alarm::new(None, Problem::FenceFailed { error: "so".into() }, 8),
         ];
-        let check = json!({"about": "db", "kind": "check-failed", "detail": {"error": "no", "unit": null}, "since": 7});
+        let check =
+            json!({"about": "db", "kind": "check-failed", "detail": {"error": "no"}, "since": 7});
         let fence = json!({"kind": "self-fence", "since": 7, "until": 3607});
         let ungated = json!({"kind": "fence-failed", "detail": {"error": "so"}, "since": 8});
         assert_eq!(

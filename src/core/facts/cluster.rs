@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{At, Bar, HostState, ServiceState, State, StoreState, Wait, Word};
 
@@ -52,6 +53,7 @@ impl ClusterState {
 }
 
 /// A host, as another one or itself knows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownHost {
@@ -102,6 +104,7 @@ pub enum Presence {
 }
 
 /// One service, in the whole cluster.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceSummary {
@@ -172,6 +175,7 @@ impl Activity {
 }
 
 /// A host, as far as one service is concerned.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Candidate {

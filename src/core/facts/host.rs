@@ -1,11 +1,13 @@
 //! One host, and its store.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::alarm::{Alarm, known};
 use super::{At, Word};
 
 /// What a host says of itself.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostState {
@@ -25,6 +27,7 @@ pub struct HostState {
 }
 
 /// How the store has answered a host since its putexd started.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreState {

@@ -4,10 +4,12 @@
 //! is no English here: `words` makes sentences of them, for the journal and putexctl. What is not known is
 //! absent. A text in a fact is somebody else's: an error, a name, an operator's reason.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::ser::{CharEscape, Formatter};
+use serde_json::{Serializer, Value};
 
 use crate::types::Time;
 use crate::types::span::milliseconds;
@@ -100,31 +102,58 @@ pub fn name(fact: &impl Serialize) -> String {
     }
 }
 
-/// A fact as JSON, in which what is not known is absent, and each text is as `shown` has it: others have written some of them.
-///
-/// # Panics
-///
-/// Where it has a map whose keys are no text, which none of the types here has.
+/// A fact as JSON in which each text is as `shown` has it: others have written some of them.
 #[must_use]
-pub fn json(fact: &impl Serialize, shown: fn(&str) -> String) -> Value {
-    let mut json = serde_json::to_value(fact).expect("it has no map with keys other than text");
-    tidy(&mut json, shown);
-    json
+pub fn json(fact: &impl Serialize, shown: fn(&str) -> String) -> String {
+    let (mut json, text) = (Vec::new(), String::new());
+    let mut serializer = Serializer::with_formatter(&mut json, ShownTexts { shown, text });
+    // Writing to memory does not fail, and no fact has a map with keys other than text.
+    let _ = fact.serialize(&mut serializer);
+    String::from_utf8(json).unwrap_or_default()
 }
 
-/// What somebody has written, as [`json`] has it.
-pub fn tidy(json: &mut Value, shown: fn(&str) -> String) {
-    match json {
-        Value::String(text) => *text = shown(text),
-        Value::Array(all) => all.iter_mut().for_each(|one| tidy(one, shown)),
-        Value::Object(fields) => {
-            // A single entry may be the name of a variant, whose content is not known.
-            if fields.len() > 1 {
-                fields.retain(|_, field| !field.is_null());
-            }
-            fields.values_mut().for_each(|field| tidy(field, shown));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+/// Gathers each text, and writes what is shown of it.
+struct ShownTexts {
+    shown: fn(&str) -> String,
+    text: String,
+}
+
+impl Formatter for ShownTexts {
+    fn begin_string<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.text.clear();
+        Ok(())
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        _: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    fn write_char_escape<W: ?Sized + Write>(
+        &mut self,
+        _: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
+        self.text.push(match escape {
+            CharEscape::Quote => '"',
+            CharEscape::ReverseSolidus => '\\',
+            CharEscape::Solidus => '/',
+            CharEscape::Backspace => '\u{8}',
+            CharEscape::FormFeed => '\u{c}',
+            CharEscape::LineFeed => '\n',
+            CharEscape::CarriageReturn => '\r',
+            CharEscape::Tab => '\t',
+            CharEscape::AsciiControl(byte) => byte.into(),
+        });
+        Ok(())
+    }
+
+    fn end_string<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        Ok(serde_json::to_writer(writer, &(self.shown)(&self.text))?)
     }
 }
 
@@ -133,12 +162,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_absent_unless_it_is_all_that_a_variant_says() {
-        let facts = serde_json::json!({"a": 1, "b": null, "c": {"d": null, "e": null}});
-        let shown = json(&facts, str::to_owned);
-        assert_eq!(shown, serde_json::json!({"a": 1, "c": {}}));
+    fn each_text_is_shown_and_what_is_not_known_is_absent() {
+        let word = Word {
+            by: "a\"\\/\u{8}\u{c}\n\r\t\u{1b}\u{9b}b".to_owned(),
+            ..Word::default()
+        };
+        let written = json(&word, str::to_owned);
+        assert_eq!(
+            serde_json::from_str::<Word>(&written).expect("the same").by,
+            crate::types::printable::short(&word.by)
+        );
+        assert_eq!(written, serde_json::to_string(&word).expect("JSON"));
+        let shown = json(&word, |text| text.to_uppercase());
+        assert!(shown.contains("B\"") && !shown.contains("UNTIL"), "{shown}");
         let anyone = Asked::StepDown(None);
-        let read = serde_json::from_value::<Asked>(json(&anyone, str::to_owned));
+        let read = serde_json::from_str::<Asked>(&json(&anyone, str::to_owned));
         assert_eq!(read.expect("it is the same"), anyone);
     }
 }

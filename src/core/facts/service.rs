@@ -1,11 +1,13 @@
 //! One service on one host.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::alarm::{Alarm, known};
 use super::{At, Bar, Heard, Refused, State, Wait, Word};
 
 /// What a host says of one of its services. To other hosts it says no more than [`ServiceState::for_others`].
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceState {
@@ -62,6 +64,7 @@ pub struct ServiceState {
 }
 
 /// A lock as a host has seen it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockState {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{At, ReleaseCause};
 use crate::types::{OnStopFailure, Time};
@@ -19,6 +20,7 @@ pub enum Heard<P = Time> {
 
 /// What a service waits for on this host. It has points in time and not spans, so that the rest is computed when the text is
 /// made.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]
 pub enum Wait<P = Time> {
