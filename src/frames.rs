@@ -45,7 +45,7 @@ const ASKED_LIMIT: usize = 64;
 
 /// The number of the frames' form, which both ends have to have, and the first byte of a connection. The second is the role. putexd may be older or newer than a process that is started for it,
 /// between the installation of a package and the restart of putexd. postcard tells no field from another, so each change counts.
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 
 /// What the process is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

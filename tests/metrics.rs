@@ -168,49 +168,6 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn the_metrics_are_told_by_the_names_of_this_host_alone() {
-    let runtime = runtime();
-    let _entered = runtime.enter();
-    let bench = serve();
-    bench.grant("db", clock::now().plus(Duration::from_secs(3600)));
-    bench.service("db").show(active());
-    let ask = |path: &str, host: &str| bench.say(&format!("GET {path} HTTP/1.1\r\n{host}\r\n"));
-    for host in [
-        "",
-        "Host: localhost:9190\r\n",
-        "Host: 127.0.0.1:9190\r\n",
-        "Host: [::1]\r\n",
-        "Host: H1:9190\r\n",
-    ] {
-        let answer = bench.say(&format!(
-            "GET /metrics HTTP/1.{}\r\n{host}\r\n",
-            u8::from(!host.is_empty())
-        ));
-        assert_eq!(status(&answer), "200", "{host}: {answer}");
-    }
-    for host in [
-        "Host: rebound.example:9190\r\n",
-        "Host: h1.rebound.example\r\n",
-        "Host: h1\r\nHost: rebound.example\r\n",
-    ] {
-        let refused = ask("/metrics", host);
-        assert_eq!(status(&refused), "421", "{host}: {refused}");
-        assert!(
-            refused.contains("ask by the address or the name of this host")
-                && !refused.contains("putexd_"),
-            "{refused}"
-        );
-    }
-    let absolute = bench.say("GET http://rebound.example/metrics HTTP/1.1\r\nHost: h1\r\n\r\n");
-    assert_eq!(status(&absolute), "421", "{absolute}");
-    // A load balancer would take a refusal for a host without the lease.
-    assert_eq!(
-        status(&ask("/lease/db", "Host: backend.example\r\n")),
-        "200"
-    );
-}
-
-#[test]
 fn a_lease_is_told_for_as_long_as_the_grant_lasts_even_if_nothing_else_runs() {
     let runtime = runtime();
     let _entered = runtime.enter();

@@ -73,8 +73,6 @@ pub struct Asked {
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// The names by which this host is asked.
-    pub names: Vec<String>,
 }
 
 /// The media type of metrics, by the specification of OpenMetrics.

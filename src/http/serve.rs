@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
@@ -103,13 +103,9 @@ async fn accept(listener: TcpListener, peer: &Peer) {
 /// Answers one request. What a client does wrong is no news.
 async fn converse(stream: TcpStream, peer: &Peer) {
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
-        let authority = request.uri().authority().map(ToString::to_string);
-        let hosts = request.headers().get_all(HOST).iter();
-        let hosts = hosts.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
         let asked = Asked {
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
-            names: authority.into_iter().chain(hosts).collect(),
         };
         let ended = Answer::new(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "putexd ends\n");
         let answer = peer.ask(&asked).await.unwrap_or(ended);

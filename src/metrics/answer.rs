@@ -1,30 +1,22 @@
 //! The answers to `GET /metrics` and `GET /lease/SERVICE`.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use hyper::StatusCode;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::host_name::{is_own, own_names};
 use super::text::{self, Sources};
 use crate::guard_client::grant::{self, GrantError};
 use crate::http::serve::ALLOWED;
 use crate::http::{self, Answer, Asked, JSON, OPEN_METRICS, PLAIN};
 use crate::types::span::milliseconds;
-use crate::types::{ServiceName, printable, shortened};
-
-/// How much of a name that a client asks by is told.
-const NAME_SHOWN: usize = 100;
+use crate::types::ServiceName;
 
 /// Answers requests. One text is made at a time.
 pub struct Answers {
     sources: Arc<Sources>,
-    /// Whether the journal has been told of a client that was refused for the name that it asks by.
-    has_refused: AtomicBool,
     /// One text is made at a time.
     making: Mutex<()>,
 }
@@ -41,10 +33,6 @@ impl http::Answers for Answers {
             );
         }
         if asked.path == "/metrics" {
-            let names = own_names(&self.sources.node, Path::new("/"));
-            if let Some(name) = asked.names.iter().find(|name| !is_own(name, &names)) {
-                return plain(StatusCode::MISDIRECTED_REQUEST, self.refuse(name));
-            }
             let text = if asked.method == "OPTIONS" {
                 Ok(String::new())
             } else {
@@ -78,27 +66,8 @@ impl Answers {
     pub fn new(sources: Sources) -> Self {
         Self {
             sources: Arc::new(sources),
-            has_refused: AtomicBool::new(false),
             making: Mutex::default(),
         }
-    }
-
-    /// What a client is told that asks for the metrics by a name that is not this host's. It is asked only of the metrics: the check of
-    /// a load balancer may have any name, and would take a refusal for a host without the lease; what it is told is no secret.
-    /// Clients without a name are no browsers. The journal is told of the first one.
-    fn refuse(&self, name: &str) -> String {
-        let said = format!(
-            "ask by the address or the name of this host, or write the name into its /etc/hosts, beside its own: {} is no name of \
-             host {}, and a web page that has it stand for this host could read the metrics",
-            shortened(&printable(name), NAME_SHOWN),
-            self.sources.node
-        );
-        if !self.has_refused.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "{said}; a client was refused at [metrics] listen, and others are without a word here"
-            );
-        }
-        format!("{said}\n")
     }
 }
 

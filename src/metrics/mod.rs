@@ -5,14 +5,12 @@
 //! | [`counters`] | what is counted, and what services show of themselves |
 //! | [`text`] | the OpenMetrics text, made when it is asked for |
 //! | [`answer`] | the answers to `GET /metrics` and `GET /lease/SERVICE` |
-//! | [`host_name`] | by which names a client may ask for the metrics |
 //!
 //! **Architecture invariant:** nothing here is waited for by an election. A service counts, and replaces what it shows; all
 //! else happens on the thread of [`http`](crate::http).
 
 mod answer;
 mod counters;
-mod host_name;
 mod text;
 
 pub use answer::Answers;
