@@ -194,7 +194,7 @@ pub fn alarm(alarm: &Alarm, lock: LockFields<'_>) {
         level,
         alarm,
         alarm.kind().message_id(),
-        &alarm.message(),
+        &alarm.problem.to_string(),
         lock,
     );
 }

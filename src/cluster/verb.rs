@@ -134,7 +134,7 @@ fn check_pause(seconds: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "give a time of at least a second and at most {} days: nobody takes over from a holder that dies in a pause",
+        "give a time of at least a second and at most {} days: nobody takes over in a pause",
         longest / 86_400
     ))
 }

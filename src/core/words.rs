@@ -196,7 +196,7 @@ pub fn wait(wait: &Wait<At>, now: At) -> String {
             format!("the last record seen is this host's own{}", taken(take_at))
         }
         Wait::Other { services } => format!(
-            "begins when {} has stopped here, which has the same unit or the same lock",
+            "begins when {} has stopped here, which has the same unit or lock",
             services.join(" and ")
         ),
     }
@@ -222,15 +222,15 @@ pub fn not_taking(why: &NotTaking, now: At) -> String {
 pub fn missing(missing: &Missing) -> String {
     match missing {
         Missing::StoreAway(error) => format!("see that the store can be reached: {error}"),
-        Missing::Refused(error) => format!(
-            "allow putexd to write putex-host/ and putex-hosts/ in the store, and to read them, so that hosts see each other: {error}"
-        ),
+        Missing::Refused(error) => {
+            format!("allow putexd to write putex-host/ and putex-hosts/ in the store: {error}")
+        }
         Missing::Unfit(why) => format!("{why}; hosts do not see each other"),
         Missing::TooMuch => {
-            "look who may write to the store: the hosts' reports are too large together".to_owned()
+            "look who may write to the store: the hosts' reports are too large".to_owned()
         }
         Missing::Unsealed(hosts) => format!(
-            "compare the file of seal-key with that of {}, and look who else may write to the store: reports in that name are not believed",
+            "compare the file of seal-key with that of {}, and look who may write to the store: reports in that name are not believed",
             hosts.join(", ")
         ),
     }
@@ -292,9 +292,7 @@ impl fmt::Display for LapseCause {
             Self::ClockJumped => "the clock jumped and no renewal was won since",
             Self::Blanked => "the lock was blanked by somebody else",
             Self::Deleted => "the lock was deleted",
-            Self::WroteOverAnother => {
-                "the store took a write of this host's over another one, and it does not count"
-            }
+            Self::WroteOverAnother => "the store took a write of this host's over that of another",
             Self::Forged => "the store's answers are forged",
             Self::EndedWhileAway => "the lease ended while putexd was away",
             Self::StoreUnknown => "the lease's store is not known",

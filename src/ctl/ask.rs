@@ -47,7 +47,7 @@ impl From<fdo::Error> for Failure {
             E::IOError(reason) | E::LimitsExceeded(reason) => reason,
             E::UnknownMethod(_) => "restart putexd, which is older than this putexctl".to_owned(),
             E::ServiceUnknown(_) | E::NameHasNoOwner(_) | E::NoReply(_) | E::Disconnected(_) => {
-                "see \"systemctl status putexd\", and start it: it does not run, or ended while it was asked".to_owned()
+                "see \"systemctl status putexd\", and start it: it does not run".to_owned()
             }
             other => format!("failed to reach putexd over the system bus: {other}"),
         })
@@ -97,7 +97,7 @@ impl Bus {
         let verb = verb.map_err(|error| Failure::refused(error.to_string()))?;
         match tokio::time::timeout(ORDER_LIMIT, self.0.carry_out(&verb)).await {
             Ok(answer) => read(&answer.map_err(of_order)?),
-            Err(_) => Err(open("the putexd of this host has not answered")),
+            Err(_) => Err(open("putexd has not answered")),
         }
     }
 }
@@ -115,16 +115,15 @@ fn of_order(error: fdo::Error) -> Failure {
 
 /// The failure of an order that may have been begun, or may be begun still.
 fn open(known: &str) -> Failure {
-    let text = format!(
-        "look at \"putexctl status\" before you say it again, because it is not known whether it has begun or begins still: {known}"
-    );
+    let text =
+        format!("look at \"putexctl status\" before you say it again, it may have begun: {known}");
     Failure::new(exit::GOING_ON, text)
 }
 
 async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
-            "the putexd of this host has not answered within {}: see \"systemctl status putexd\", and restart it if it stays so",
+            "see \"systemctl status putexd\", and restart it if this stays so: no answer within {}",
             rounded(CALL_LIMIT)
         )))
     })

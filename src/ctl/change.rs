@@ -258,8 +258,7 @@ fn is_held(now: &ClusterState, service: &ServiceSummary) -> bool {
 pub async fn run(verb: Verb, waiting: Waiting) -> Result<(), Failure> {
     if let Verb::ConfirmDead { node, yes: false } = &verb {
         let text = format!(
-            "look at the power supply of {node}, not at the network, and say --yes if it is off for certain: if it is not, its \
-             services run twice, and their data may be lost"
+            "say --yes if the power of {node} is off for certain: if it is not, its services run twice, and data may be lost"
         );
         return Err(Failure::refused(text));
     }

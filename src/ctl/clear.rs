@@ -52,7 +52,7 @@ pub async fn run(
     let token = details.map_or_else(|| "unknown".to_owned(), |details| details.token.to_string());
     let (revision, span) = (entry.revision, rounded(lease));
     print(&format!(
-        "{key}: held by {holder}, revision {revision}, token {token}; watching for {span} whether {holder} renews it\n"
+        "{key}: held by {holder}, revision {revision}, token {token}; watching it for {span}\n"
     ))?;
     // A holder that lives must renew in the time of its lease.
     let begin = Instant::now();
@@ -68,13 +68,13 @@ pub async fn run(
     };
     match outcome {
         WriteOutcome::Won(_) => print(&format!(
-            "{key}: cleared, it was {holder}'s; contenders wait their whole time before they start\n"
+            "{key}: cleared, it was {holder}'s; others wait their whole time before they start\n"
         )),
         WriteOutcome::Conflict => refused(format!(
-            "run \"putexctl step-down\" instead: {key} is not stale, it was renewed or taken meanwhile"
+            "run \"putexctl step-down\" instead: {key} was renewed or taken meanwhile"
         )),
         WriteOutcome::Unknown(why) => Err(Failure::unavailable(format!(
-            "run it again, because it is not known whether {key} was cleared: {why}"
+            "run it again: {key} may have been cleared or not: {why}"
         ))),
     }
 }

@@ -25,6 +25,8 @@ pub struct Finding {
     /// The services that it concerns; empty = a host, or the store.
     pub services: Vec<String>,
     what: String,
+    /// The hosts that have raised an alarm; empty = it is none.
+    raised_on: String,
     /// For how long; of several services, the longest time.
     lasts: Option<Duration>,
     /// Why, or what follows; empty = nothing more is known.
@@ -37,6 +39,7 @@ impl Finding {
             is_wrong,
             services: Vec::new(),
             what: what.into(),
+            raised_on: String::new(),
             lasts: None,
             why: why.into(),
         }
@@ -47,18 +50,14 @@ impl Finding {
         Self::new(false, what, "")
     }
 
-    fn of_alarm(alarm: &Alarm, what: String, now: At) -> Self {
-        Self {
-            lasts: Some(At::seconds(alarm.since).since(now)),
-            ..Self::new(alarm.until.is_none(), what, alarm.message())
-        }
-    }
-
     fn in_words(&self) -> String {
         let mut text = self.what.clone();
-        if let Some(span) = self.lasts {
-            text.extend([" for ", &rounded(span)]);
-        }
+        let span = self.lasts.map(rounded);
+        text += &match span {
+            Some(span) if self.raised_on.is_empty() => format!(" for {span}"),
+            Some(span) => format!(" (on {}, {span} ago)", self.raised_on),
+            None => String::new(),
+        };
         if !self.why.is_empty() {
             text.extend(["; ", &self.why]);
         }
@@ -81,8 +80,8 @@ impl Finding {
 
     /// Takes another one in if it is the same of other services.
     fn take_in(&mut self, other: &Self) -> bool {
-        let is_same = !self.services.is_empty()
-            && (self.is_wrong, &self.what, &self.why) == (other.is_wrong, &other.what, &other.why);
+        let is_same = (self.is_wrong, &self.what, &self.raised_on, &self.why)
+            == (other.is_wrong, &other.what, &other.raised_on, &other.why);
         if is_same {
             self.services.extend(other.services.iter().cloned());
             self.services.dedup();
@@ -113,16 +112,9 @@ pub fn of(cluster: &ClusterState) -> Vec<Finding> {
     }
     let trouble = words::store_trouble(&cluster.store, cluster.at);
     all.extend(trouble.map(|text| Finding::new(true, text, "")));
-    for host in &cluster.hosts {
-        all.extend(of_host(cluster, host));
-    }
-    all.extend(
-        cluster
-            .missing
-            .iter()
-            .map(words::missing)
-            .map(Finding::note),
-    );
+    all.extend(of_hosts(cluster));
+    let missing = cluster.missing.iter().map(words::missing);
+    all.extend(missing.map(Finding::note));
     all.sort_by_key(|finding| !finding.is_wrong);
     all
 }
@@ -140,17 +132,7 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     let alarms = states
         .iter()
         .flat_map(|(host, one)| one.alarms.iter().map(move |alarm| (*host, alarm)));
-    let mut all = Vec::new();
-    let kinds = alarms
-        .clone()
-        .map(|(host, one)| (host.to_owned(), one.kind()));
-    for (kind, hosts) in grouped(kinds) {
-        let first = alarms.clone().find(|(_, alarm)| alarm.kind() == kind);
-        all.extend(first.map(|(_, alarm)| {
-            let what = format!("{} (on {})", kind.remedy(), first_named(&hosts, NAMED));
-            Finding::of_alarm(alarm, what, cluster.at)
-        }));
-    }
+    let mut all = of_alarms(alarms, cluster.at);
     all.extend(idle(cluster, service, &states));
     let hosts = service.hosts.iter();
     let differing = hosts.filter_map(|host| Some((host.host.clone(), host.differs_from.clone()?)));
@@ -193,6 +175,32 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     all
 }
 
+/// Each kind of alarm once, with the hosts that have raised it and what each says.
+fn of_alarms<'a>(all: impl Iterator<Item = (&'a str, &'a Alarm)> + Clone, now: At) -> Vec<Finding> {
+    let kinds = all
+        .clone()
+        .map(|(host, alarm)| (host.to_owned(), alarm.kind()));
+    let finding = |(kind, hosts): (AlarmKind, Vec<String>)| {
+        let alarms = all.clone().map(|(_, alarm)| alarm);
+        let alarms: Vec<&Alarm> = alarms.filter(|alarm| alarm.kind() == kind).collect();
+        let is_wrong = alarms.iter().any(|alarm| alarm.until.is_none());
+        let mut why: Vec<String> = alarms
+            .iter()
+            .map(|alarm| alarm.problem.to_string())
+            .collect();
+        why.dedup();
+        let since = alarms
+            .iter()
+            .map(|alarm| At::seconds(alarm.since).since(now));
+        Finding {
+            raised_on: first_named(&hosts, NAMED),
+            lasts: since.max(),
+            ..Finding::new(is_wrong, kind.remedy(), why.join("; "))
+        }
+    };
+    grouped(kinds).into_iter().map(finding).collect()
+}
+
 /// The services that nobody has to look at.
 pub fn well(cluster: &ClusterState, findings: &[Finding]) -> BTreeSet<String> {
     let named: BTreeSet<&String> = findings.iter().flat_map(|one| &one.services).collect();
@@ -220,6 +228,7 @@ fn idle(
     let (activity, now) = (service.activity, cluster.at);
     let here = cluster.here(service);
     let lock = here.and_then(|here| here.lock.as_ref());
+    let last = lock.and_then(|lock| lock.last_run.as_ref());
     let since = match activity {
         // An alarm tells of a broken file.
         Activity::Running
@@ -236,7 +245,6 @@ fn idle(
         Activity::Silent => here.and_then(ServiceState::heard).map(Heard::at),
         // It counts from the last run, and not from the last try.
         Activity::Held | Activity::NoHolder | Activity::Starting | Activity::Lapsed => {
-            let last = lock.and_then(|lock| lock.last_run.as_ref());
             let last = service.said.or(last.map(|last| last.until));
             last.or(lock.and_then(|lock| lock.since)).or(service.since)
         }
@@ -263,10 +271,7 @@ fn idle(
     }
     for (host, state) in states {
         // One before another host ran it is the cause of nothing that is so now.
-        let is_old = |at: At| {
-            let last = lock.and_then(|lock| lock.last_run.as_ref());
-            last.is_some_and(|last| last.host != *host && last.until > at)
-        };
+        let is_old = |at: At| last.is_some_and(|last| last.host != *host && last.until > at);
         let failure = state.failure.as_ref().filter(|one| !is_old(one.at));
         why.extend(failure.map(|failure| format!("failed on {host}: {}", failure.error)));
         why.extend(state.unproven.clone());
@@ -286,39 +291,49 @@ fn idle(
     })
 }
 
-/// What somebody has to know of a host, and of what it says of itself.
-fn of_host(cluster: &ClusterState, host: &KnownHost) -> Vec<Finding> {
-    let (state, node, store) = (&host.state, &host.state.node, &cluster.store);
-    let drained = state.drained.as_ref().map(|word| {
+/// What somebody has to know of the hosts, and of what they say of themselves.
+fn of_hosts(cluster: &ClusterState) -> Vec<Finding> {
+    let mut found: Vec<Finding> = cluster
+        .hosts
+        .iter()
+        .filter_map(|host| of_host(cluster, host))
+        .collect();
+    let heard = cluster
+        .hosts
+        .iter()
+        .filter(|host| host.presence != Presence::Silent);
+    // That the store is away is told by itself.
+    let store = &cluster.store;
+    let is_away = store.silent_since.or(store.unwritten_since).is_some();
+    let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
+    let alarms = heard.flat_map(|host| host.state.alarms.iter().map(|alarm| (host.node(), alarm)));
+    let alarms = alarms.filter(|(_, alarm)| !is_away || !of_store.contains(&alarm.kind()));
+    found.extend(of_alarms(alarms, cluster.at));
+    found
+}
+
+/// Whether a host is silent or drained.
+fn of_host(cluster: &ClusterState, host: &KnownHost) -> Option<Finding> {
+    let node = host.node();
+    let drained = host.state.drained.as_ref().map(|word| {
         let drained = asked(word, "drained");
         format!("{drained}; {} there ends it", words::end_of_drain(word))
     });
-    if host.presence == Presence::Silent {
-        let services = cluster.services.iter();
-        let held = services.filter(|one| one.holder.as_ref() == Some(node));
-        let (is_wrong, why) = match (drained, held.count()) {
-            // What was drained is not needed, and may be off, unless a lock still names it.
-            (Some(drained), 0) => (false, drained),
-            (_, held) => (
-                true,
-                format!("locks held: {held}; see that it and its putexd run"),
-            ),
-        };
-        return vec![Finding {
-            lasts: host.heard.map(|at| at.since(cluster.at)),
-            ..Finding::new(is_wrong, format!("host {node} silent"), why)
-        }];
+    if host.presence != Presence::Silent {
+        return drained.map(|drained| Finding::note(format!("host {node} {drained}")));
     }
-    let mut found = Vec::new();
-    found.extend(drained.map(|drained| Finding::note(format!("host {node} {drained}"))));
-    // That the store is away is told by itself.
-    let is_away = store.silent_since.or(store.unwritten_since).is_some();
-    let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
-    let alarms = state.alarms.iter();
-    let alarms = alarms.filter(|alarm| !is_away || !of_store.contains(&alarm.kind()));
-    found.extend(alarms.map(|alarm| {
-        let what = format!("host {node}: {}", alarm.problem.remedy());
-        Finding::of_alarm(alarm, what, cluster.at)
-    }));
-    found
+    let services = cluster.services.iter();
+    let held = services.filter(|one| one.holder.as_deref() == Some(node));
+    let (is_wrong, why) = match (drained, held.count()) {
+        // What was drained is not needed, and may be off, unless a lock still names it.
+        (Some(drained), 0) => (false, drained),
+        (_, held) => (
+            true,
+            format!("locks held: {held}; see that it and its putexd run"),
+        ),
+    };
+    Some(Finding {
+        lasts: host.heard.map(|at| at.since(cluster.at)),
+        ..Finding::new(is_wrong, format!("host {node} silent"), why)
+    })
 }

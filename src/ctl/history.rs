@@ -104,10 +104,10 @@ fn screen(pasts: &[Past], now_ms: u64, width: Option<usize>) -> Screen {
     screen
 }
 
-/// The tenures, a line for each, with the fencing token where there is room for it.
+/// The tenures, a line for each, with why it began and the fencing token where there is room for them.
 pub fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
-    let header = ["WHEN", "HOST", "FOR", "GAP", "BEGAN", "ENDED", "TOKEN"];
-    screen.table(1, header, runs.iter().map(|shown| row(shown, now_ms)));
+    let header = ["WHEN", "HOST", "FOR", "GAP", "ENDED", "BEGAN", "TOKEN"];
+    screen.table(2, header, runs.iter().map(|shown| row(shown, now_ms)));
 }
 
 fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
@@ -118,8 +118,8 @@ fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
         (&run.host).into(),
         lasted(shown, now_ms),
         Cell::styled(gap, Style::Notable),
-        (&run.began).into(),
         ended(run).into(),
+        (&run.began).into(),
         run.token.to_string().into(),
     ]
 }

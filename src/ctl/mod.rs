@@ -58,7 +58,7 @@ impl Offline {
             return Ok(&self.root);
         }
         Err(Failure::refused(
-            "only root may do that, because it uses the secrets of the store: run it with sudo",
+            "run it with sudo: it uses the secrets of the store",
         ))
     }
 }

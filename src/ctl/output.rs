@@ -165,7 +165,7 @@ impl<T: Into<String>> From<T> for Cell {
 
 /// The columns of a terminal that does not tell how many it has.
 const USUAL_WIDTH: usize = 80;
-/// The cells of a column are broken into lines that are no shorter than this.
+/// No column is cut to less than this.
 const NARROWEST: usize = 12;
 
 /// The columns of standard output, where lines are to be broken; `None` if it is no terminal.
@@ -218,9 +218,10 @@ impl Screen {
     pub fn sentence(&mut self, indent: &str, text: &str, style: Style) -> &mut Self {
         let left = display_width(indent);
         let width = self.width.saturating_sub(left).max(20);
-        let lines = wrapped(&printable(text), width, false);
+        let options = Options::new(width).break_words(false);
+        let options = options.word_splitter(WordSplitter::NoHyphenation);
         let mut before = indent.to_owned();
-        for line in lines {
+        for line in textwrap::wrap(&printable(text), options) {
             self.put(&before, style).put(&line, style).end();
             before = " ".repeat(left);
         }
@@ -228,7 +229,7 @@ impl Screen {
     }
 
     /// A table with columns as wide as their widest cell. Where its lines do not fit the terminal, it is without the last `spare`
-    /// columns, and the last three of the others are broken into lines.
+    /// columns, and what is too long in the last three of the others is cut: a row is a line.
     pub fn table<const N: usize>(
         &mut self,
         spare: usize,
@@ -250,29 +251,17 @@ impl Screen {
         {
             *widest -= 1;
         }
-        all.iter().for_each(|row| self.row(row, &widths));
-        self
-    }
-
-    fn row(&mut self, cells: &[Cell], widths: &[usize]) {
-        let broken: Vec<Vec<String>> = cells
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| wrapped(&cell.text, *width, true))
-            .collect();
-        for place in 0..broken.iter().map(Vec::len).max().unwrap_or(0) {
+        for row in &all {
             let mut behind = 0;
-            for ((lines, cell), width) in broken.iter().zip(cells).zip(widths) {
-                let line = lines.get(place).map_or("", String::as_str);
-                if !line.is_empty() {
-                    self.text += &" ".repeat(behind);
-                    self.put(line, cell.style);
-                    behind = 0;
-                }
-                behind += width + 2 - display_width(line);
+            for (cell, width) in row.iter().zip(&widths) {
+                let text = cut(&cell.text, *width);
+                self.text += &" ".repeat(behind);
+                self.put(&text, cell.style);
+                behind = width + 2 - display_width(&text);
             }
             self.end();
         }
+        self
     }
 
     /// The text as it is printed: without colours where standard output has none.
@@ -288,15 +277,19 @@ impl Screen {
     }
 }
 
-/// The text in lines of this width, which are broken at spaces, and in words as well where `in_words` says so.
-fn wrapped(text: &str, width: usize, in_words: bool) -> Vec<String> {
-    let options = Options::new(width)
-        .break_words(in_words)
-        .word_splitter(WordSplitter::NoHyphenation);
-    textwrap::wrap(text, options)
-        .into_iter()
-        .map(Cow::into_owned)
-        .collect()
+/// The text in at most this many columns. An ellipsis at the end tells that there is more.
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if display_width(text) <= width {
+        return text.into();
+    }
+    let mut shown = String::new();
+    for character in text.chars() {
+        if display_width(&shown) + display_width(character.encode_utf8(&mut [0; 4])) >= width {
+            break;
+        }
+        shown.push(character);
+    }
+    (shown + "…").into()
 }
 
 #[cfg(test)]
@@ -321,18 +314,18 @@ mod tests {
         long.table(0, ["SERVICE", "WHY"], rows);
         assert_eq!(
             long.text(),
-            "SERVICE  WHY\ndb       one two three four five\n         six\n"
+            "SERVICE  WHY\ndb       one two three four fiv…\n"
         );
     }
 
     #[test]
-    fn a_cell_is_broken_where_nothing_can_be_left_out_and_wide_characters_count_twice() {
+    fn a_cell_is_cut_where_nothing_can_be_left_out_and_wide_characters_count_twice() {
         let rows = [["数据库", "one two three four five", "x"].map(Cell::from)];
         let mut narrow = Screen::new(Some(26));
         narrow.table(0, ["NAME", "WHY", "END"], rows);
         assert_eq!(
             narrow.text(),
-            "NAME    WHY            END\n数据库  one two three  x\n        four five\n"
+            "NAME    WHY            END\n数据库  one two thre…  x\n"
         );
     }
 

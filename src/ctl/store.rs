@@ -48,7 +48,7 @@ pub async fn init(root: &Path, is_local: bool) -> Result<(), Failure> {
         Failure::new(status, text)
     })?;
     let mut text = if is_new {
-        format!("made {what}; see that [store] is the same on all hosts before putexd runs there\n")
+        format!("made {what}; have the same [store] on all hosts before putexd runs there\n")
     } else {
         format!("{what} was there already and is left as it is\n")
     };
@@ -74,8 +74,7 @@ fn seal(root: &Path, settings: &Settings, made: bool) -> Option<String> {
             format!("make a seal-key, see putexd.toml(5): {SEAL_KEY} could not be made: {error}")
         }
         _ => format!(
-            "have the key {SEAL_KEY} of the host that made the store on all hosts, for root alone, and write seal-key = \"{SEAL_KEY}\" \
-             below [store] before putexd runs; without it whoever may write to the store can give orders in any name"
+            "copy {SEAL_KEY} of the host that made the store to all hosts, for root alone, and write seal-key = \"{SEAL_KEY}\" below [store]"
         ),
     })
 }
@@ -100,8 +99,7 @@ async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
     };
     let store = &settings.store;
     let text = format!(
-        "mount the share on {store}, or say --local-folder if all hosts of the cluster mount this very file system: it is {local}, \
-         which only this machine sees, so that each host would have locks of its own, and run the services"
+        "mount the share on {store}: it is {local}, which only this machine sees; --local-folder makes it all the same"
     );
     Err(Failure::refused(text))
 }
@@ -130,7 +128,7 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {
         };
         if matches!(error, StoreError::Denied(_)) || Instant::now() >= end {
             return Err(Failure::unavailable(format!(
-                "see that the store ({}) is up, and that its address and the login in putexd.toml are right: {error}",
+                "see that the store ({}) is up, and its address and login in putexd.toml right: {error}",
                 settings.store
             )));
         }

@@ -101,19 +101,17 @@ impl Authority {
         let answer = timeout(limit, ask).await;
         let answer = answer.unwrap_or_else(|_| Err("it does not answer".into()));
         let answer = answer.map_err(|error| {
-            fdo::Error::AccessDenied(format!(
-                "only root may do that: polkit, which decides of others, cannot be asked ({error})"
-            ))
+            fdo::Error::AccessDenied(format!("be root: polkit cannot be asked ({error})"))
         })?;
         if answer.is_authorized {
             return Ok(());
         }
         Err(if answer.is_challenge {
             fdo::Error::InteractiveAuthorizationRequired(format!(
-                "be root, or let yourself be asked for a password: polkit does not permit it without ({action})"
+                "be root, or let yourself be asked for a password ({action})"
             ))
         } else {
-            fdo::Error::AccessDenied(format!("polkit does not permit it to you ({action})"))
+            fdo::Error::AccessDenied(format!("be root: polkit does not permit it ({action})"))
         })
     }
 }

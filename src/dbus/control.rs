@@ -65,7 +65,7 @@ pub fn serve(path: &Path, daemon: Daemon) {
         Ok(listener) => drop(tokio::spawn(accept(listener, daemon))),
         Err(error) => {
             tracing::error!(
-                "failed to listen on {}: {error}; putexctl asks over the system bus alone",
+                "failed to listen on {}: {error}; root asks over the system bus",
                 path.display()
             );
         }

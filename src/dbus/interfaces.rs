@@ -77,9 +77,7 @@ impl Manager {
     async fn carry_out(&self, verb: &str, #[zbus(header)] call: Header<'_>) -> fdo::Result<String> {
         // What is not known of it is refused, because an operator who is not heard must not believe that he was.
         let verb: Verb = serde_json::from_str(verb).map_err(|error| {
-            fdo::Error::InvalidArgs(format!(
-                "it is no verb as putexctl.schema.json describes it: {error}"
-            ))
+            fdo::Error::InvalidArgs(format!("it is no verb of putexctl.schema.json: {error}"))
         })?;
         verb.check(clock::wall().as_secs())
             .map_err(fdo::Error::InvalidArgs)?;

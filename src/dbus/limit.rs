@@ -135,7 +135,7 @@ impl Refusals {
     pub async fn send(mut self, bus: &Connection) {
         while let Some(call) = self.0.recv().await {
             let refused = fdo::Error::LimitsExceeded(format!(
-                "ask again in a second: a user may have {CALLS} calls under way, of at most {BODY_LIMIT} bytes"
+                "ask again in a second: a user has {CALLS} calls at once, of at most {BODY_LIMIT} bytes"
             ));
             let sent = bus.reply_dbus_error(&call.header(), refused).await;
             if sent.is_err() {

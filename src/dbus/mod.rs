@@ -173,7 +173,7 @@ pub async fn serve(daemon: Daemon, tried: oneshot::Sender<()>) {
         if !std::mem::replace(&mut is_lost, true) {
             let Err(why) = ended;
             tracing::warn!(
-                "the system bus is lost: {why}; the services run on, and only root can ask this putexd until the bus is back"
+                "the system bus is lost: {why}; the services run on, and only root can ask putexd"
             );
         }
         sleep(RETRY).await;

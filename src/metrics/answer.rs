@@ -11,8 +11,8 @@ use super::text::{self, Sources};
 use crate::guard_client::grant::{self, GrantError};
 use crate::http::serve::ALLOWED;
 use crate::http::{self, Answer, Asked, JSON, OPEN_METRICS, PLAIN};
-use crate::types::span::milliseconds;
 use crate::types::ServiceName;
+use crate::types::span::milliseconds;
 
 /// Answers requests. One text is made at a time.
 pub struct Answers {

@@ -58,17 +58,17 @@ const OF_SERVICES: [OfService; 4] = [
     ),
     (
         "stopped",
-        "Whether an operator keeps the service stopped on all hosts, as far as this host knows",
+        "Whether an operator keeps the service stopped on all hosts",
         |shown| shown.stopped.into(),
     ),
     (
         "paused",
-        "Whether the holder has a long lease, so that no host takes over, as far as this host knows",
+        "Whether the holder has a long lease, so that no host takes over",
         |shown| shown.paused.into(),
     ),
     (
         "lease_duration_seconds",
-        "T, the time after which a lease that is not renewed is over",
+        "T, after which a lease that is not renewed is over",
         |shown| shown.lease,
     ),
 ];
@@ -116,12 +116,12 @@ pub fn render(sources: &Sources) -> String {
         ),
         (
             "drained",
-            "Whether an operator has drained this host, so that it takes over nothing",
+            "Whether an operator has drained this host",
             f64::from(host.drained),
         ),
         (
             "store_silent_seconds",
-            "For how long the store has given no answer, or taken no write; 0 if it does",
+            "For how long the store has given no answer, or taken no write",
             host.store_silent.as_secs_f64(),
         ),
     ] {
@@ -150,7 +150,7 @@ pub fn render(sources: &Sources) -> String {
         };
         Some((of(service), left))
     });
-    let help = "How long this host may still run the service, by the guard's grant; no value without a grant";
+    let help = "How long this host may still run the service, by the guard's grant";
     gauges(&mut registry, "lease_left_seconds", help, left);
     let alarms = AlarmKind::ALL.iter().map(|kind| {
         let level = match kind.urgency() {
@@ -161,16 +161,17 @@ pub fn render(sources: &Sources) -> String {
         let standing = host.alarms.iter().filter(|standing| *standing == kind);
         (labels, standing.fold(0.0, |count, _| count + 1.0))
     });
-    let help = "Services of this host on which an alarm of this kind stands, and 1 more if it stands for the host itself";
+    let help =
+        "Services with a standing alarm of this kind, and 1 more if it stands for the host itself";
     gauges(&mut registry, "standing_alarms", help, alarms);
     registry.register(
         "renewals",
-        "Renewals of the locks by this host, by the answer of the store",
+        "Renewals of locks, by the answer of the store",
         metrics.renewals.clone(),
     );
     registry.register(
         "renewal_duration_seconds",
-        "From the sending of a renewal to the answer of the store, for all services of this host",
+        "From the sending of a renewal to the answer of the store",
         metrics.renewal_duration.clone(),
     );
     let mut text = String::new();

@@ -45,7 +45,7 @@ fn alarms(host: &Host) -> Vec<String> {
         .unwrap_or_default();
     let words = |alarm: &Value| {
         let alarm: Alarm = serde_json::from_value(alarm.clone()).expect("an alarm");
-        format!("{}: {}", alarm.kind().remedy(), alarm.message())
+        format!("{}: {}", alarm.kind().remedy(), alarm.problem)
     };
     alarms.iter().map(words).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use thiserror::Error;
 
@@ -130,7 +130,7 @@ problems! {
         /// Why.
         error: String
     } = Warn, "5eea734955ae4f85b4f512a93c691111",
-        "see that the servers of the store reach each other, and that its disk is not full",
+        "see that the servers of the store reach each other and have room on their disks",
         ("the store takes no writes: {error}");
     /// Two hosts with one name (K7): another machine writes what this one writes. `None`: it names no id.
     SharedName {
@@ -212,21 +212,21 @@ problems! {
         known: u32
     } = Warn, "5afb23aa2b3a49cb997c794c4cc25461",
         "install on the host the version of putexd that the holder has",
-        ("the lock's record has format {format}, and this putexd knows formats up to {known}");
+        ("the lock's record has format {format}, and this putexd knows up to {known}");
     /// Somebody else has answered a request of this host in the store's place.
     ForgedAnswer = Error, "ba1c6ff2c1934ad5a9fb7b5b7ed3a7c4",
-        "see that no login but those of the hosts is in the account of the bucket, see putexd-stores(7)",
+        "have no login but those of the hosts in the account of the bucket, see putexd-stores(7)",
         ("two different answers came to one request of this host");
     /// Other logins can answer in the store's place.
     Forgeable = Error, "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e",
         "give the bucket an account of its own, as in putexd-stores(7)",
-        ("the store's answers can be forged by any login with the rights of putexd's, which no seal shows");
+        ("the store's answers can be forged by any login with putexd's rights, which no seal shows");
     /// An operator has stopped the service everywhere, and the store does not say so any more.
     StopLost {
         /// Who, when and why.
         order: String
     } = Error, "0d5c6f0b7f6e4a0fb3a6a2d3f0c7e8a1",
-        "find out who may write to the store, and run \"putexctl start\" there when it may run the service again",
+        "find out who may write to the store; \"putexctl start\" there ends the stop",
         ("the store has lost an operator's stop: {order}");
     /// A previous holder could not be fenced.
     FenceFailed {
@@ -257,7 +257,7 @@ problems! {
         hosts: Vec<String>
     } = Warn, "6755d565f6ea456087aa950741bac930",
         "name the host under [fence] hosts if it should be fenced",
-        ("{} is left alone: it is not in [fence] hosts, or, without that list, is not known to have held the lock", list(hosts));
+        ("{} is left alone: it is not in [fence] hosts, or, without a list, was not seen to hold the lock", list(hosts));
     /// An operator knows that a host is off, and no fencing of it is waited for.
     ConfirmedDead {
         /// The host.
@@ -265,7 +265,7 @@ problems! {
         /// Who says so.
         by: String
     } = Warn, "9d484331d9cd46b4b8a89a32ef607da1",
-        "keep the host off until it was looked at",
+        "look at the host that is off before it is switched on again",
         ("a host is taken for dead: {by} says that {node} is off");
     /// The unit has failed here again and again, or has failed and nobody runs it since.
     ServiceFails {
@@ -301,9 +301,8 @@ problems! {
         ("putexd cannot write what it has to remember: {error}");
     /// PID 1 of this host does not answer.
     SystemdSilent = Error, "6f0f3b7f2f0b4a54a8c4b6a8f7e3d912",
-        "run \"cat /proc/1/stack\", and if PID 1 waits for a share, make that answer or run \"umount -f -l\" with its path; reboot the host if \
-             that does not help",
-        ("systemd does not answer, so that units can be neither started nor stopped here");
+        "run \"cat /proc/1/stack\": if PID 1 waits for a share, run \"umount -f -l\" on its path; else reboot the host",
+        ("systemd does not answer; units are neither started nor stopped here");
     /// putexd can open no more files.
     NoDescriptors {
         /// Whose, and what to do.
@@ -318,18 +317,6 @@ problems! {
     } = Error, "bf53fe8cad78499295e38045a6cac98e",
         "find out why the lease was not renewed",
         ("the lease has lapsed: {cause}");
-}
-
-impl Problem {
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self) -> String {
-        // Another host than the one that says it.
-        if let Self::ConfirmedDead { node, .. } = self {
-            return format!("keep {node} off until it was looked at");
-        }
-        self.kind().remedy().to_owned()
-    }
 }
 
 impl AlarmKind {
@@ -373,32 +360,6 @@ impl AlarmKind {
     }
 }
 
-/// Reads a list of alarms without those that this version does not know.
-pub fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Alarm>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Told {
-        Known(Box<Alarm>),
-        Unknown(serde::de::IgnoredAny),
-    }
-    let all = Vec::<Told>::deserialize(deserializer)?;
-    Ok(all
-        .into_iter()
-        .filter_map(|told| match told {
-            Told::Known(alarm) => Some(*alarm),
-            Told::Unknown(_) => None,
-        })
-        .collect())
-}
-
-impl Alarm {
-    /// What has happened, as the journal has it. The explanation of its entry in the catalog has what to do.
-    #[must_use]
-    pub fn message(&self) -> String {
-        self.problem.to_string()
-    }
-}
-
 fn gone_back(revisions: Option<(Revision, Revision)>) -> String {
     match revisions {
         Some((from, to)) => {
@@ -411,9 +372,11 @@ fn gone_back(revisions: Option<(Revision, Revision)>) -> String {
 fn unproven(units: &[UnitName], why: &StopFailure) -> String {
     let units = list(units);
     match why {
-        StopFailure::Late => format!(
-            "{units} takes longer than stop-limit; \"systemctl kill --signal=KILL\" unless it needs more time"
-        ),
+        StopFailure::Late => {
+            format!(
+                "{units} takes longer than stop-limit; \"systemctl kill --signal=KILL\" unless it needs more time"
+            )
+        }
         StopFailure::Unproven => {
             format!("{units} may live at the end of the stop budget")
         }
@@ -433,13 +396,8 @@ fn list(all: &[impl ToString]) -> String {
 mod tests {
     use serde_json::{from_value, json, to_value};
 
+    use super::super::HostState;
     use super::*;
-
-    #[derive(Deserialize)]
-    struct List {
-        #[serde(deserialize_with = "known")]
-        alarms: Vec<Alarm>,
-    }
 
     #[test]
     fn an_alarm_is_an_object_with_its_kind_and_one_of_a_later_version_is_left_out() {
@@ -462,7 +420,7 @@ mod tests {
             json!([check, fence, ungated])
         );
         let later = json!({"kind": "burning", "detail": {"where": "roof"}, "since": 9});
-        let read: List =
+        let read: HostState =
             from_value(json!({"alarms": [check, later, fence, ungated]})).expect("a list");
         assert_eq!(read.alarms, alarms);
     }

@@ -1,12 +1,13 @@
 //! One host, and its store.
 
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
+use serde_with::{VecSkipError, serde_as, skip_serializing_none};
 
-use super::alarm::{Alarm, known};
+use super::alarm::Alarm;
 use super::{At, Word};
 
 /// What a host says of itself.
+#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -22,7 +23,7 @@ pub struct HostState {
     /// The operator's word that drains the host.
     pub drained: Option<Word>,
     /// What is wrong with the host as a whole.
-    #[serde(deserialize_with = "known")]
+    #[serde_as(as = "VecSkipError<_>")]
     pub alarms: Vec<Alarm>,
 }
 

@@ -111,7 +111,7 @@ pub fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Di
     unread.extend(read.keys().map(|&service| service.to_owned()));
     if !unread.is_empty() {
         report.wrong(format!(
-            "run \"systemctl reload putexd\": it has not read the files of {} as they are, or could not take them up",
+            "run \"systemctl reload putexd\": it has not taken up the files of {} as they are",
             first_named(&unread, NAMED)
         ));
     }
@@ -139,8 +139,7 @@ fn left_bound(settings: &Settings, directory: &Path, report: &mut Diagnosis) {
 pub fn clock(source: &str, report: &mut Diagnosis) {
     if let "jiffies" | "refined-jiffies" = source {
         report.wrong(format!(
-            "give this host a hardware clock, such as tsc, kvm-clock or hpet: {source} may be off by more than clock-error allows, so \
-             that two hosts could run a unit at once"
+            "give this host a hardware clock, such as tsc, kvm-clock or hpet: {source} may be off by more than clock-error"
         ));
     }
 }

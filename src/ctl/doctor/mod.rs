@@ -107,8 +107,7 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
     }));
     if settings.seal_key.is_none() {
         report.warn(
-            "have one seal-key on all hosts, see putexd.toml(5): this host seals no records, so that whoever may write to the store can \
-             have two hosts run a unit",
+            "have one seal-key on all hosts, see putexd.toml(5): whoever may write to the store can have two hosts run a unit",
         );
     }
     if is_here {
@@ -129,10 +128,10 @@ fn unfenced(fence: &FenceSettings, node: &NodeId) -> Option<&'static str> {
         Some("no fencing; see [fence] in putexd.toml(5)")
     } else if fence.hosts.is_empty() {
         Some(
-            "name all hosts in [fence] hosts: without it whoever can write to the store can have any host fenced",
+            "name all hosts in [fence] hosts: whoever may write to the store can have any host fenced",
         )
     } else if !fence.hosts.contains(node) {
-        Some("add this host to [fence] hosts on all hosts: it is not fenced without that")
+        Some("add this host to [fence] hosts on all hosts")
     } else {
         None
     }

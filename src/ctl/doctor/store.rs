@@ -30,8 +30,7 @@ pub async fn look(settings: &Settings, report: &mut Diagnosis) -> Result<(), Fai
     match trial(&*store, settings).await {
         Ok((read, written)) => report.fact(format!("round trip: read {read:.1?}, write {written:.1?}")),
         Err(error) => report.warn(format!(
-            "give putexd the rights to putex-host/ in the store, see WHAT HOSTS TELL EACH OTHER in putexd.toml(5), or operators see \
-             less: {error}"
+            "give putexd the rights to putex-host/ in the store, see WHAT HOSTS TELL EACH OTHER in putexd.toml(5): {error}"
         )),
     }
     fault.map_or(Ok(()), |fault| Err(Failure::unavailable(fault)))

@@ -111,7 +111,7 @@ fn an_alarm_is_told_once_for_all_hosts_and_services() {
     let wrong = found(&cluster, true);
     assert_eq!(wrong.len(), 1, "{wrong:#?}");
     assert!(
-        wrong[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails (on h1, h2) for 11h 6min; ")
+        wrong[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails (on h1, h2, 11h 6min ago); ")
             && wrong[0].ends_with("the health check has failed: exit code 1"),
         "{wrong:#?}"
     );
@@ -182,7 +182,7 @@ fn a_start_tells_when_and_an_alarm_what_prevents_it() {
     assert!(
         wrong.len() == 2
             && wrong[0]
-                .starts_with("db: find out from the journal of the unit why it fails (on h1) for ")
+                .starts_with("db: find out from the journal of the unit why it fails (on h1, ")
             && wrong[1] == "db: starting on h1 for 2.0s",
         "{wrong:#?}"
     );
@@ -290,7 +290,9 @@ fn a_host_that_is_to_be_kept_off_is_named() {
     host(&mut cluster, "h1").state.alarms = vec![alarm(dead)];
     let notes = found(&cluster, false);
     assert!(
-        notes[0].starts_with("host h1: keep h3 off until it was looked at for "),
+        notes[0]
+            .starts_with("look at the host that is off before it is switched on again (on h1, ")
+            && notes[0].ends_with("says that h3 is off"),
         "{notes:#?}"
     );
 }

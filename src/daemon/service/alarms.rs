@@ -52,7 +52,7 @@ impl Service {
         };
         let wall = self.host.machine.wall();
         let alarm = Alarm::new(Some(self.settings.name.clone()), problem, wall.as_secs());
-        self.runs.note(alarm.message(), At::new(wall));
+        self.runs.note(alarm.problem.to_string(), At::new(wall));
         self.host.alarms.add(alarm, Some(lock));
     }
 

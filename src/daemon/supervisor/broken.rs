@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::config::{Diagnostic, Loaded};
 use crate::facts::{Bar, ServiceState};
-use crate::types::{ServiceName, shortened};
+use crate::types::{ServiceName, first_named, shortened};
 
 /// The most characters of what is wrong with a file, where other hosts are told.
 const MESSAGE_LIMIT: usize = 300;
+
+/// How many other files are named there.
+const NAMED: usize = 4;
 
 /// The errors that were found when the configuration was last read.
 #[derive(Debug, Default)]
@@ -57,20 +60,22 @@ impl Broken {
         Some(mend(error, name.as_str(), goes_on))
     }
 
-    /// What to do about the first of the broken files, and how many more there are. `None`: every file is good. `goes_on` says which
+    /// What to do about the first of the broken files, and the names of the others. `None`: every file is good. `goes_on` says which
     /// services go on here all the same.
     pub fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Option<String> {
         let for_all = self.for_all.iter();
-        let for_all = for_all.map(|error| mend(error, "what runs here", true));
+        let for_all = for_all.map(|error| (error, mend(error, "what runs here", true)));
         // Where the error is that of the host, it is told once.
         let own = self.services.iter();
         let own = own.filter(|(_, error)| self.for_all.as_ref() != Some(error));
-        let own = own.map(|(name, error)| mend(error, name.as_str(), goes_on(name)));
+        let own = own.map(|(name, error)| (error, mend(error, name.as_str(), goes_on(name))));
         let mut all = for_all.chain(own);
-        let first = shortened(&all.next()?, MESSAGE_LIMIT);
-        Some(match all.count() {
+        let first = shortened(&all.next()?.1, MESSAGE_LIMIT);
+        let more = all.map(|(error, _)| error.path.display().to_string());
+        let more: Vec<String> = more.collect();
+        Some(match more.len() {
             0 => first,
-            more => format!("{first}; {more} more: \"putexd --check\" there names each"),
+            _ => format!("{first}; also {}", first_named(&more, NAMED)),
         })
     }
 
@@ -184,7 +189,7 @@ mod tests {
         assert!(brief.chars().count() < 600, "{brief}");
         assert!(
             brief.contains("until then db-00 goes on with its former settings; no no")
-                && brief.ends_with("; 39 more: \"putexd --check\" there names each"),
+                && brief.ends_with("; also /etc/putex.d/db-01.toml, /etc/putex.d/db-02.toml, /etc/putex.d/db-03.toml, /etc/putex.d/db-04.toml and 35 more"),
             "{brief}"
         );
     }

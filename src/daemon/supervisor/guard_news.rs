@@ -98,7 +98,7 @@ mod tests {
             alarms
                 .of_host()
                 .iter()
-                .map(Alarm::message)
+                .map(|alarm| alarm.problem.to_string())
                 .collect::<Vec<_>>()
         };
         let none = Vec::<String>::new();
