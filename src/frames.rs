@@ -89,7 +89,7 @@ pub async fn connect(socket: Socket, role: Role, previous: Previous) -> io::Resu
         let is_closed = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
         let why = if is_closed {
             socket.start_socket();
-            "run \"systemctl start putex-net.socket\", and before that \"systemctl unmask putex-net.socket\" if it is masked"
+            "run \"systemctl unmask putex-net.socket; systemctl start putex-net.socket\""
         } else {
             "run this as root"
         };
@@ -109,7 +109,7 @@ pub async fn role(stream: &mut UnixStream) -> io::Result<Role> {
     let (format, role) = (stream.read_u8().await?, stream.read_u8().await?);
     if format != FORMAT {
         return Err(invalid(format!(
-            "restart putexd: it has frames of form {format}, and the installed putex-net of form {FORMAT}"
+            "restart putexd: its frames have form {format}, those of the installed putex-net {FORMAT}"
         )));
     }
     match role {

@@ -95,7 +95,7 @@ pub fn check_health(mut table: Table<'_>, timings: Option<Timings>) -> Option<He
     if table.has("user") && !table.has("command") {
         table.error(
             &["user"],
-            "user is about command, which is missing: set User= in the unit that is the check, or remove user",
+            "user is about command, which is missing: set User= in the unit, or remove user",
         );
     }
     check_times(&mut check.settings, timings?, &table);
@@ -123,7 +123,7 @@ pub fn check_fence(
     for key in ["hosts", "required"] {
         if table.has(key) && !table.has("others") {
             let text = format!(
-                "{key} is about others, which is missing: set it, such as others = \"fence@.service\""
+                "{key} is about others, which is missing: add others = \"fence@.service\""
             );
             table.error(&[key], text);
         }
@@ -132,13 +132,13 @@ pub fn check_fence(
     if table.has_taken("hosts") && node.is_some_and(|node| !fence.hosts.contains(node)) {
         table.error(
             &["hosts"],
-            "hosts does not name this host: list all that may hold the lock, and the same on each of them",
+            "hosts does not name this host: list all hosts of the service",
         );
     }
     fence.hosts.sort();
     if let Some(name) = fence.unfence.as_ref().filter(|name| units.contains(name)) {
         let text = format!(
-            "{name} is a unit of the service itself: unfence names what is started before it"
+            "{name} is a unit of the service itself: name another"
         );
         table.error(&["unfence"], text);
     }
@@ -161,8 +161,7 @@ fn check_times(check: &mut HealthSettings, timings: Timings, table: &Table<'_>) 
             table.error(
                 &[key],
                 format!(
-                    "{key} = {value:?} is out of range: set more than 0s, and at most the lease T = renew-interval · failures = \
-                     {lease:?}, because a holder renews only while its last passed check is younger than T"
+                    "{key} = {value:?} is out of range: set more than 0s, and at most the lease T = renew-interval · failures = {lease:?}"
                 ),
             );
         }
@@ -173,8 +172,7 @@ fn check_times(check: &mut HealthSettings, timings: Timings, table: &Table<'_>) 
         table.warning(
             &["interval", "timeout"],
             format!(
-                "{fall} failed checks in a row take up to interval · fall + timeout = {oldest:?}, but without a passed \
-                 check the lease ends after T = {lease:?}: lower interval, timeout or fall"
+                "lower interval, timeout or fall: interval · fall + timeout = {oldest:?} is longer than the lease T = {lease:?}"
             ),
         );
     }
@@ -184,7 +182,7 @@ fn command_problem(Command(argv): &Command) -> Option<String> {
     let program = argv.first().map_or("", String::as_str);
     (!program.starts_with('/')).then(|| {
         format!(
-            "{program:?} is not a full path of a program: write it from the root, such as \"/usr/bin/…\""
+            "{program:?} is not a full path of a program: write it like \"/usr/bin/…\""
         )
     })
 }
@@ -204,8 +202,7 @@ fn http_problem(text: &str) -> Option<String> {
     });
     url.is_none().then(|| {
         format!(
-            "{text:?} is not an http URL: write it like \"http://127.0.0.1:8080/health\"; for anything else, https \
-             too, use command"
+            "{text:?} is not an http URL: write it like \"http://127.0.0.1:8080/health\"; for https too, use command"
         )
     })
 }

@@ -104,12 +104,12 @@ const GUARD: &[Row] = &[
             let shown = written.watchdog.device.display().to_string();
             (!is_device_path(&shown)).then(|| {
                 format!(
-                    "{shown:?} is not the path of a device, such as \"/dev/watchdog\", of letters, digits and /._-"
+                    "{shown:?} is not the path of a device, such as \"/dev/watchdog\""
                 )
             })
         }),
     Row::new("watchdog-timeout", |written| &mut written.watchdog.timeout)
-        .required("say how long the device waits, such as watchdog-timeout = \"3s\"")
+        .required("add watchdog-timeout = \"3s\"")
         .checked(|written| {
             let is_short = written.watchdog.timeout < Duration::from_secs(1);
             is_short.then(|| "watchdog-timeout is below 1s: devices count in seconds".to_owned())
@@ -117,7 +117,7 @@ const GUARD: &[Row] = &[
 ];
 
 const METRICS: &[Row] = &[Row::new("listen", |written| &mut written.listen)
-    .required("say where metrics and leases are served, such as listen = \"127.0.0.1:9190\"")];
+    .required("add listen = \"127.0.0.1:9190\"")];
 
 /// Validates `putexd.toml`, and returns the settings without services. An error was reported for everything that is `None`, and for defaults that are marked as
 /// bad. Secrets are searched for below `root`.
@@ -131,8 +131,7 @@ pub fn check<'t>(
     common.lacks_store = !file.has("store");
     if common.lacks_store {
         report.file_error(
-            "the table [store] is missing: say where the locks are, such as type = \"directory\" and path = \
-             \"/srv/putex\" below [store]",
+            "add a table [store], such as type = \"directory\" and path = \"/srv/putex\"",
         );
     }
     let kind = file.text("store", "type").unwrap_or_default();
@@ -200,7 +199,7 @@ pub fn check<'t>(
 fn node_of(host_name: &str, report: &Report) -> Option<NodeId> {
     // These are the names of a host that nobody has named, so another host may have the same.
     let why = if ["", "(none)", "localhost", "localhost.localdomain"].contains(&host_name) {
-        "other hosts may have it too, and each must have a name of its own in the locks".to_owned()
+        "other hosts may have it too".to_owned()
     } else {
         match NodeId::new(host_name) {
             Ok(node) => return Some(node),
@@ -208,7 +207,7 @@ fn node_of(host_name: &str, report: &Report) -> Option<NodeId> {
         }
     };
     report.file_error(format!(
-        "set node = \"…\" at the top of the file, or the host name, which is {host_name:?}: {why}"
+        "set node = \"…\" at the top of the file, or another host name than {host_name:?}: {why}"
     ));
     None
 }

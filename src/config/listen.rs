@@ -11,8 +11,7 @@ const FORM: &str = "an address with a port in quotes, such as \"127.0.0.1:9190\"
 pub fn exposure(address: SocketAddr) -> Option<String> {
     (!address.ip().to_canonical().is_loopback()).then(|| {
         format!(
-            "let only monitoring and load balancers reach {address}, by the firewall: everybody who reaches it can read the \
-             names of services and hosts, their states and their fencing tokens"
+            "let only monitoring and load balancers reach {address}: services, hosts and fencing tokens can be read there"
         )
     })
 }

@@ -154,7 +154,7 @@ pub fn load_unanswered(
     leased: &BTreeSet<ServiceName>,
 ) -> Loaded {
     let message = format!(
-        "mount the file system anew that has {} or {HOST_FILE} and does not answer",
+        "mount the file system anew that has {} or {HOST_FILE}: it does not answer",
         SERVICE_DIRECTORIES.join(", ")
     );
     let path = root.join(SERVICE_DIRECTORIES[0]);
@@ -328,7 +328,7 @@ fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, Report)
     let text = match path.parent().and_then(why_not_obeyed) {
         Some(why) => Err(why),
         None if is_missing => Err(format!(
-            "copy the sample {SAMPLE} to this place and change what it says, because there is no such file"
+            "copy the sample {SAMPLE} to this place and change it: there is no such file"
         )),
         None => read(&path),
     };
@@ -375,7 +375,7 @@ fn refuse_clashes<'c>(candidates: impl Iterator<Item = &'c Candidate>) {
                 report.error(
                     &claim.span,
                     format!(
-                        "{name} is claimed by {other} too: change or remove one of them, because it belongs to one service"
+                        "{name} is claimed by {other} too: change or remove one of them"
                     ),
                 );
             }
@@ -394,7 +394,7 @@ fn refuse_too_many(candidates: &[Candidate], leased: &BTreeSet<ServiceName>) {
     counted.sort_by_key(|candidate| !has_lease(candidate));
     for candidate in counted.into_iter().skip(LEASE_LIMIT) {
         candidate.report.file_error(format!(
-            "a host can have {LEASE_LIMIT} services, and this one is beyond them: remove it here, or others"
+            "a host can have {LEASE_LIMIT} services: remove this one or others"
         ));
     }
 }
@@ -440,7 +440,7 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, (bool, Diagno
 fn unreadable(path: &Path, error: &io::Error) -> String {
     match fs::read_link(path) {
         Ok(target) if error.kind() == io::ErrorKind::NotFound => format!(
-            "make {}, or mount what it is on, or remove this link to it: it leads nowhere",
+            "make or mount {}, or remove this link to it",
             target.display()
         ),
         Ok(_) | Err(_) => format!("cannot be read: {error}"),
@@ -460,8 +460,7 @@ fn missing(root: &Path) -> Option<(PathBuf, String)> {
             return None;
         }
         let why = format!(
-            "run \"umount {place}; mount {place}\", or \"rm {}\" if the files are elsewhere now or all gone: nothing is there, and the \
-             files were read from here",
+            "run \"umount {place}; mount {place}\", or \"rm {}\" if the files are elsewhere now: nothing is there",
             bound::FILE
         );
         Some((place.into(), why))

@@ -62,7 +62,7 @@ pub const SHARED: &[Row] = &[
     .checked(|service| {
         let is_none = service.timings.clock_error_ppm == 0;
         is_none.then(|| {
-            "clock-error must be greater than zero: \"1000ppm\" is a safe choice".to_owned()
+            "clock-error must be greater than zero: \"1000ppm\" is safe".to_owned()
         })
     }),
     Row::new("longest-hold", |service| &mut service.timings.longest_hold),
@@ -261,13 +261,13 @@ fn key_problem(key: &Key) -> Option<String> {
     let text = key.as_str();
     if text.split('.').any(str::is_empty) {
         return Some(format!(
-            "the key {text:?} begins or ends with a dot, or has two in a row, which NATS refuses: leave it out"
+            "the key {text:?} begins or ends with a dot, or has two in a row: NATS refuses that"
         ));
     }
     let mut reserved = Key::RESERVED.iter();
     let prefix = reserved.find(|prefix| text.starts_with(**prefix))?;
     Some(format!(
-        "the key {text:?} begins with {prefix:?}, where putexd keeps other things than locks: name another"
+        "the key {text:?} begins with {prefix:?}, which is putexd's own: name another"
     ))
 }
 

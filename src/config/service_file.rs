@@ -119,22 +119,20 @@ fn check_units(service: &ServiceSettings, table: &Table<'_>) {
     for (key, unit) in own.into_iter().chain(bound) {
         if unit.is_part_of_putexd() {
             let message = format!(
-                "{unit} is part of putexd itself: name the unit that is to run on one host"
+                "{unit} is part of putexd itself: name another"
             );
             table.item_error(key, unit.as_str(), message);
         } else if ["target", "scope", "device", "slice", "automount", "swap"].contains(&unit.kind())
         {
             let message = format!(
-                "{unit} cannot be supervised, because its stop proves nothing: name the .service, .mount, .socket, .timer or .path \
-                 itself"
+                "{unit} cannot be supervised: name the .service, .mount, .socket, .timer or .path itself"
             );
             table.item_error(key, unit.as_str(), message);
         } else if unit.kind() == "mount" && !service.on_stop_failure.is_self_fence() {
             table.error(
                 &["on-stop-failure", key],
                 format!(
-                    "{unit} needs on-stop-failure = \"reboot-force\" or \"kernel-panic\": no signal can end a mount that will not \
-                     unmount, only taking the host down can"
+                    "{unit} needs on-stop-failure = \"reboot-force\" or \"kernel-panic\": no signal can end a mount"
                 ),
             );
         }
@@ -143,7 +141,7 @@ fn check_units(service: &ServiceSettings, table: &Table<'_>) {
     for unit in &service.beside {
         if service.units().any(|own| own == unit) {
             let message = format!(
-                "take {unit} out of beside: it is a unit of the service, and runs on one host at a time"
+                "take {unit} out of beside: it is a unit of the service"
             );
             table.item_error("beside", unit.as_str(), message);
         }

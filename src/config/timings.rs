@@ -35,12 +35,11 @@ pub fn check_timings(
         table.warning(
             &["failures", "renew-interval"],
             format!(
-                "a lease of {:.1?} does not ride through an election of the {store} servers, {} to {} s, which stops the unit; \
-                 failures = {} does",
+                "set failures = {}: a lease of {:.1?} is shorter than an election of the {store} servers, {} to {} s, which stops the unit",
+                timings.failures_to_ride_through(*election.end()),
                 timings.lease(),
                 election.start().as_secs(),
                 election.end().as_secs(),
-                timings.failures_to_ride_through(*election.end()),
             ),
         );
     }
@@ -70,9 +69,7 @@ pub fn check_watchdog(timings: &Timings, watchdog: &WatchdogSettings, table: &Ta
     if reach > room {
         table.error(&["stop-budget", "renew-interval", "failures", "confirmations"],
             format!(
-                "raise stop-budget, renew-interval or failures, or set watchdog-timeout to at most {}s: this host would be reset \
-                 {reach:?} after it hangs, but the unit may have to be dead after (T·(1−ρ) − margin) + stop-budget − renew-interval = \
-                 {room:?}",
+                "raise stop-budget, renew-interval or failures, or set watchdog-timeout to at most {}s: a host that hangs is reset after {reach:?}, its unit must be dead after {room:?}",
                 watchdog::longest_timeout(room).as_secs()
             ),
         );

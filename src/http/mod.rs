@@ -264,7 +264,7 @@ impl Owner for Shared {
         self.peer.send_replace(None);
         if had_settled {
             tracing::warn!(
-                "{reason}; another process is asked for each second, and until then {WITHOUT}"
+                "{reason}; until there is another, {WITHOUT}"
             );
         }
     }

@@ -66,9 +66,7 @@ async fn listen(address: SocketAddr, peer: Peer) {
             Err(error) if !has_failed => {
                 has_failed = true;
                 tracing::warn!(
-                    "set in [metrics] listen a port from 1024 on that is free (\"ss -ltnp\"), and an address of this host \
-                     (\"ip address\"): failed to listen on {address}: {error}; the services run on without metrics, and it is tried \
-                     again each second"
+                    "set in [metrics] listen an address of this host and a port from 1024 on that is free, no metrics are served until then: failed to listen on {address}: {error}"
                 );
             }
             Err(_) => {}

@@ -137,7 +137,7 @@ impl<'t> File<'t> {
             report.error(
                 &error.span().unwrap_or(0..0),
                 format!(
-                    "write each line like key = \"value\", a number without quotes, or [table] (the parser says: {})",
+                    "write each line like key = \"value\", number = 3 or [table] (the parser says: {})",
                     error.message().trim_end()
                 ),
             );
@@ -170,7 +170,7 @@ impl<'t> File<'t> {
         let DeValue::Table(values) = found.into_inner() else {
             self.report.error(
                 &span,
-                "write here a table, its name in brackets and its keys in the lines below",
+                "write here a table, its name in brackets and its keys below",
             );
             return None;
         };

@@ -70,7 +70,7 @@ const TEXT_LIMIT: usize = 512;
 
 /// What to do where a store does not exist. A host with another store than the rest has locks of its own, and runs the services beside
 /// them.
-const MAKE_ONCE: &str = "see that all hosts name the same store in [store], and run \"putexctl init\" on one host only if none of them has one";
+const MAKE_ONCE: &str = "see that all hosts name the same [store]; if none has one yet, run \"putexctl init\" on one host";
 
 /// A server that was silent for this many heartbeats of a watch is not there any more.
 const MISSED_HEARTBEATS: u32 = 3;
@@ -408,7 +408,7 @@ async fn attempted(
 fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
     if text.is_empty() || text.len() > INCARNATION_LIMIT_BYTES || !text.chars().all(is_printable) {
         let why = format!(
-            "its incarnation is no text of 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}"
+            "its incarnation is not 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}"
         );
         return Err(StoreError::Garbled(why));
     }

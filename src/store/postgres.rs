@@ -200,16 +200,15 @@ fn warnings(found: &[String]) -> Vec<String> {
     let warnings = [
         (
             is_connected && !is_synchronous,
-            "Standbys are connected and none of them is synchronous: one that is promoted may lack writes that were \
-             acknowledged, and locks go back in time; set synchronous_standby_names.",
+            "Set synchronous_standby_names: standbys are connected, none of them is synchronous, and a promoted one may lack writes.",
         ),
         (
             is_synchronous && commit == "local",
-            "synchronous_commit = local does not wait for the synchronous standbys: set it to on for putexd's user.",
+            "Set synchronous_commit = on for putexd's user: with local no write waits for the standbys.",
         ),
         (
             is_synchronous && !is_connected,
-            "synchronous_standby_names names standbys and none is connected: no write is acknowledged until one is.",
+            "Connect a standby of synchronous_standby_names: none is connected, and no write is acknowledged.",
         ),
     ];
     let applying = warnings.into_iter().filter(|(applies, _)| *applies);

@@ -70,8 +70,7 @@ impl Sealer {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         if text.len() < SHORTEST_KEY_BYTES {
             let why = format!(
-                "make the key with \"head -c 32 /dev/urandom | base64\": it has {} bytes without the newline at its end, at least \
-                 {SHORTEST_KEY_BYTES} are accepted",
+                "make the key with \"head -c 32 /dev/urandom | base64\": it has {} bytes, at least {SHORTEST_KEY_BYTES} are needed",
                 text.len()
             );
             return Err(io::Error::new(ErrorKind::InvalidData, why));

@@ -107,7 +107,7 @@ async fn follow(store: Arc<dyn Store>, putexd: Peer) -> &'static str {
         // What is below /run was mounted for this process when it was started, and a name service that was set up or restarted since has
         // a folder of its own.
         if !is_up && began.elapsed() >= RESOLVER_AGE && leads_nowhere(Path::new(RESOLVER)) {
-            return "what /etc/resolv.conf leads to is not what it was: the next process looks names up by it";
+            return "/etc/resolv.conf leads to another place now: the next process looks names up by it";
         }
     }
     "the store is closed"

@@ -119,7 +119,7 @@ impl Access {
         }
         if let (Some(key), Some(far), false) = (key, far, self.allow_plaintext) {
             let message = format!(
-                "{remedy}, or say allow-plaintext = true: with {key} the login to {far} would go over the network without TLS"
+                "{remedy}, or say allow-plaintext = true: with {key} the login to {far} would go without TLS"
             );
             table.error(&[key], message);
         }

@@ -51,8 +51,7 @@ pub fn make(root: &Folder) -> Result<(String, bool), StoreError> {
         let folder = root.shown(Path::new(""));
         let folder = folder.display();
         return Err(StoreError::Unfit(format!(
-            "stop putexd on all hosts, run \"rm -r {folder}/lock-*\" and \"putexctl init\", and start putexd again: {folder} has locks of a \
-             former store, as {lock}, and the mark {MARKER} is gone"
+            "stop putexd on all hosts, run \"rm -r {folder}/lock-*\" and \"putexctl init\", and start putexd again: {lock} is of a former store"
         )));
     }
     probe(root)?;
@@ -156,8 +155,7 @@ pub fn examine(root: &Folder, id: &str) -> Result<Examination, StoreError> {
     let mount = mount_of(&root.shown(here))?;
     let local = is_local(&mount).then(|| {
         format!(
-            "{} is local to this host: the locks hold only between hosts that mount this same file system, and a host that has a \
-             folder of its own here runs the services beside them",
+            "{} is local to this host: locks hold only between hosts that mount this same file system",
             mount.kind
         )
     });

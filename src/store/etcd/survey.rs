@@ -21,8 +21,7 @@ pub async fn warnings(etcd: &Etcd) -> Vec<String> {
                 // Alarms, such as that of a full database or of a missing leader, in etcd's words.
                 warnings.extend(status.errors().iter().map(|alarm| {
                     format!(
-                        "The member at {endpoint} reports: {alarm}. With NOSPACE its database is full and takes no writes: compact \
-                         and defragment it, raise its quota, and disarm the alarm with `etcdctl alarm disarm`."
+                        "The member at {endpoint} reports: {alarm}. Where that is NOSPACE, compact and defragment it, and run \"etcdctl alarm disarm\"."
                     )
                 }));
             }
@@ -51,7 +50,7 @@ fn defect(text: &str) -> Option<String> {
     let is_defective = version < (3, 4, 21) || ((3, 5, 0)..(3, 5, 5)).contains(&version);
     is_defective.then(|| {
         format!(
-            "etcd {text} can lose or change acknowledged writes (etcd#11651, #13766, #14370): upgrade it to 3.4.21, or 3.5.5, or later."
+            "etcd {text} can lose acknowledged writes (etcd#11651, #13766, #14370): upgrade it to 3.4.21, 3.5.5 or later."
         )
     })
 }

@@ -179,7 +179,7 @@ impl Session {
         };
         if current < replicas {
             let lacking = format!(
-                "bring back a server: {current} of {replicas} replicas are up to date, and more than half are needed for writes"
+                "bring back a server: {current} of {replicas} replicas are up to date, writes need more than half"
             );
             if current * 2 > replicas {
                 found.warnings.push(lacking);
@@ -187,12 +187,11 @@ impl Session {
                 found.fault = Some(lacking);
             }
         } else if replicas == 1 && self.client.server_info().cluster.is_some() {
-            let text = "the bucket has one replica in a cluster, and is lost with its server: three are advised";
+            let text = "the bucket has one replica in a cluster: three are advised";
             found.warnings.push(text.to_owned());
         }
         found.forgeable = self.may_answer().await?.then(|| {
-            "give the bucket an account of its own, as in putexd-stores(7): any login with the rights of putexd's can answer \
-             in the server's place, which no seal shows"
+            "give the bucket an account of its own, as in putexd-stores(7): other logins can answer in the server's place, which no seal shows"
                 .to_owned()
         });
         Ok(found)
@@ -213,7 +212,7 @@ impl Session {
             || config.no_ack
             || !config.subjects.contains(&self.bucket.all_keys());
         let problem = if loses {
-            "it does not keep each key for ever, on disk, and say so: make it anew with \"putexctl init\""
+            "it does not keep each key for ever, on disk: make it anew with \"putexctl init\""
         } else if config.num_replicas <= 1 && self.client.server_info().version == "2.10.19" {
             "nats-server 2.10.19 lets two writers win on one replica (nats-server#5840): upgrade it"
         } else {
@@ -257,7 +256,7 @@ impl Session {
             Err(refusal) if refusal.error_code() == ErrorCode::STREAM_NAME_EXIST => Ok(false),
             Err(refusal) if refusal.error_code() == ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED => {
                 Err(StoreError::Unfit(format!(
-                    "set replicas = 1 in [store] of putexd.toml on all hosts, or start nats-server as a cluster of {replicas} or more: {refusal}"
+                    "set replicas = 1 in [store] of putexd.toml on all hosts, or start {replicas} or more clustered nats-servers: {refusal}"
                 )))
             }
             Err(refusal) if refusal.code() == 400 => Err(StoreError::Unfit(refusal.to_string())),

@@ -35,7 +35,7 @@ impl Bucket {
     pub fn subject(&self, key: &Key) -> Result<String, StoreError> {
         if key.as_str().split('.').any(str::is_empty) {
             let why = format!(
-                "the key {key} begins or ends with a dot or has two in a row, which NATS refuses"
+                "the key {key} begins or ends with a dot or has two in a row: NATS refuses that"
             );
             return Err(StoreError::Unfit(why));
         }

@@ -60,8 +60,7 @@ impl Endpoint {
         for (setting, value) in [("synchronous_commit", commit), ("fsync", fsync)] {
             if value == "off" {
                 return Err(StoreError::Unfit(format!(
-                    "{setting} is off for this user on {}, so a crash undoes what was acknowledged: set it to on, as with ALTER \
-                     ROLE ... SET synchronous_commit = on",
+                    "{setting} is off for this user on {}, so a crash undoes writes: ALTER ROLE ... SET synchronous_commit = on",
                     self.address
                 )));
             }

@@ -160,7 +160,7 @@ impl From<Error> for StoreError {
         let text = describe(&error);
         let Some(code) = error.code() else {
             if text.contains("invalid peer certificate") {
-                let remedy = "name its authority with tls-ca, or set sslmode=disable where nobody else is on the network";
+                let remedy = "name its authority with tls-ca";
                 return Self::Unreachable(format!("{text}; {remedy}"));
             }
             // The client marks an error in the settings or the login by this text only.

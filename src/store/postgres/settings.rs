@@ -112,12 +112,12 @@ impl PostgresSettings {
 /// Parses a connection string, or says what is wrong with it. A password in it is refused, and no message repeats it.
 fn parse(text: &str) -> Result<Config, String> {
     if text.contains("://") || text.to_ascii_lowercase().contains("password") {
-        let why = "write the connection like \"dbname=putex user=putex\": a password is in password-file, and servers are in servers";
+        let why = "write the connection like \"dbname=putex user=putex\": a password is in password-file, hosts are in servers";
         return Err(why.to_owned());
     }
     let config = text.parse::<Config>().map_err(|error| {
         let cause = with_sources(&error);
-        let remedy = "disable, prefer and require are known as sslmode, and certificates have the keys tls-ca, tls-cert and tls-key";
+        let remedy = "disable, prefer and require are known as sslmode, certificates have the keys tls-ca, tls-cert and tls-key";
         format!("the connection cannot be used: {cause}; {remedy}")
     })?;
     if !config.get_hosts().is_empty()
@@ -143,6 +143,6 @@ fn table_problem(store: &PostgresSettings) -> Option<String> {
     };
     let is_good = name.split('.').count() <= 2 && name.split('.').all(is_part);
     (!is_good).then(|| {
-        format!("the table {name:?} will not do: lower case letters, digits and '_' are accepted, with a schema before a '.' or without")
+        format!("the table {name:?} will not do: write it like \"putex_locks\" or \"schema.putex_locks\"")
     })
 }

@@ -102,8 +102,7 @@ impl Table {
             None => None,
             Some(of_row) if of_row != incarnation || column::<i64>(row, 2)?.is_negative() => {
                 return Err(StoreError::Unfit(format!(
-                    "the row {:?} of {} is of another incarnation than its row {STORE_ROW:?}, or has a revision below 0: delete \
-                     the row",
+                    "delete the row {:?} of {}: it is of another incarnation than {STORE_ROW:?}, or its revision is below 0",
                     key.as_str(),
                     self.name
                 )));
