@@ -86,7 +86,8 @@ pub async fn connect(socket: Socket, role: Role, previous: Previous) -> io::Resu
         socket.kill_all().await;
     }
     let stream = UnixStream::connect(SOCKET).await.map_err(|error| {
-        let is_closed = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
+        let is_closed =
+            [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
         let why = if is_closed {
             socket.start_socket();
             "run \"systemctl unmask putex-net.socket; systemctl start putex-net.socket\""

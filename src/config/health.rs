@@ -122,9 +122,8 @@ pub fn check_fence(
     table.read(FENCE, &mut fence);
     for key in ["hosts", "required"] {
         if table.has(key) && !table.has("others") {
-            let text = format!(
-                "{key} is about others, which is missing: add others = \"fence@.service\""
-            );
+            let text =
+                format!("{key} is about others, which is missing: add others = \"fence@.service\"");
             table.error(&[key], text);
         }
     }
@@ -137,9 +136,7 @@ pub fn check_fence(
     }
     fence.hosts.sort();
     if let Some(name) = fence.unfence.as_ref().filter(|name| units.contains(name)) {
-        let text = format!(
-            "{name} is a unit of the service itself: name another"
-        );
+        let text = format!("{name} is a unit of the service itself: name another");
         table.error(&["unfence"], text);
     }
     fence
@@ -181,9 +178,7 @@ fn check_times(check: &mut HealthSettings, timings: Timings, table: &Table<'_>) 
 fn command_problem(Command(argv): &Command) -> Option<String> {
     let program = argv.first().map_or("", String::as_str);
     (!program.starts_with('/')).then(|| {
-        format!(
-            "{program:?} is not a full path of a program: write it like \"/usr/bin/…\""
-        )
+        format!("{program:?} is not a full path of a program: write it like \"/usr/bin/…\"")
     })
 }
 

@@ -103,9 +103,7 @@ const GUARD: &[Row] = &[
         .checked(|written| {
             let shown = written.watchdog.device.display().to_string();
             (!is_device_path(&shown)).then(|| {
-                format!(
-                    "{shown:?} is not the path of a device, such as \"/dev/watchdog\""
-                )
+                format!("{shown:?} is not the path of a device, such as \"/dev/watchdog\"")
             })
         }),
     Row::new("watchdog-timeout", |written| &mut written.watchdog.timeout)
@@ -116,8 +114,9 @@ const GUARD: &[Row] = &[
         }),
 ];
 
-const METRICS: &[Row] = &[Row::new("listen", |written| &mut written.listen)
-    .required("add listen = \"127.0.0.1:9190\"")];
+const METRICS: &[Row] =
+    &[Row::new("listen", |written| &mut written.listen)
+        .required("add listen = \"127.0.0.1:9190\"")];
 
 /// Validates `putexd.toml`, and returns the settings without services. An error was reported for everything that is `None`, and for defaults that are marked as
 /// bad. Secrets are searched for below `root`.

@@ -374,9 +374,7 @@ fn refuse_clashes<'c>(candidates: impl Iterator<Item = &'c Candidate>) {
                 let (name, other) = (&claim.name, places.join(" and "));
                 report.error(
                     &claim.span,
-                    format!(
-                        "{name} is claimed by {other} too: change or remove one of them"
-                    ),
+                    format!("{name} is claimed by {other} too: change or remove one of them"),
                 );
             }
         }

@@ -61,9 +61,7 @@ pub const SHARED: &[Row] = &[
     // No clock is without error, so a proof that assumes such a clock is worthless.
     .checked(|service| {
         let is_none = service.timings.clock_error_ppm == 0;
-        is_none.then(|| {
-            "clock-error must be greater than zero: \"1000ppm\" is safe".to_owned()
-        })
+        is_none.then(|| "clock-error must be greater than zero: \"1000ppm\" is safe".to_owned())
     }),
     Row::new("longest-hold", |service| &mut service.timings.longest_hold),
     Row::new("confirmation", |service| &mut service.timings.confirmation),

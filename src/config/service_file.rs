@@ -118,9 +118,7 @@ fn check_units(service: &ServiceSettings, table: &Table<'_>) {
     let own = (!table.is_wrong("unit")).then_some(("unit", &service.unit));
     for (key, unit) in own.into_iter().chain(bound) {
         if unit.is_part_of_putexd() {
-            let message = format!(
-                "{unit} is part of putexd itself: name another"
-            );
+            let message = format!("{unit} is part of putexd itself: name another");
             table.item_error(key, unit.as_str(), message);
         } else if ["target", "scope", "device", "slice", "automount", "swap"].contains(&unit.kind())
         {
@@ -140,9 +138,7 @@ fn check_units(service: &ServiceSettings, table: &Table<'_>) {
     // One that belongs to the service runs on one host only.
     for unit in &service.beside {
         if service.units().any(|own| own == unit) {
-            let message = format!(
-                "take {unit} out of beside: it is a unit of the service"
-            );
+            let message = format!("take {unit} out of beside: it is a unit of the service");
             table.item_error("beside", unit.as_str(), message);
         }
     }

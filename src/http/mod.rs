@@ -263,9 +263,7 @@ impl Owner for Shared {
     fn ended(&self, reason: &str, had_settled: bool) {
         self.peer.send_replace(None);
         if had_settled {
-            tracing::warn!(
-                "{reason}; until there is another, {WITHOUT}"
-            );
+            tracing::warn!("{reason}; until there is another, {WITHOUT}");
         }
     }
 }

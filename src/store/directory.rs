@@ -49,7 +49,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::files::Files;
-use super::server::{Client, Connection as Connected, Disconnect, Protocol};
+use super::server::{Client, Disconnect, Session, Setup};
 use super::{
     Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, unreachable,
 };
@@ -65,7 +65,7 @@ use steps::Lock;
 /// The most threads. A call over the bound waits, until its own time limit is over.
 const THREADS: usize = 128;
 /// The most threads of one lock.
-const LANE: usize = 4;
+const THREADS_OF_LOCK: usize = 4;
 
 /// The size of a thread's stack. The calls need little, and there may be many threads.
 const STACK_BYTES: usize = 256 * 1024;
@@ -80,8 +80,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// made a store of it.
 pub type DirectoryStore = Client<Directory>;
 
-type Connection = Connected<Directory>;
-
 impl DirectoryStore {
     /// As [`Client::new`].
     #[must_use]
@@ -90,57 +88,67 @@ impl DirectoryStore {
     }
 }
 
-/// What the calls share.
-#[derive(Clone)]
-pub struct Directory {
-    settings: DirectorySettings,
-    call_limit: Duration,
-    threads: Arc<Semaphore>,
+/// The threads in which the calls run.
+pub struct Threads {
+    all: Arc<Semaphore>,
     /// The calls of each lock that may be under way.
-    lanes: Arc<Mutex<HashMap<Key, Arc<Semaphore>>>>,
-    /// The drafts that the last sweep found.
-    drafts: Arc<Mutex<HashSet<PathBuf>>>,
+    of_locks: Mutex<HashMap<Key, Arc<Semaphore>>>,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(THREADS)),
+            of_locks: Mutex::default(),
+        }
+    }
+}
+
+/// The directory as a session has found it.
+pub struct Directory {
+    setup: Arc<Setup<Self>>,
+    lost: Disconnect,
+    /// The store's id as the last look found it, or why there is none: the store was never made.
+    id: Mutex<Result<String, StoreError>>,
 }
 
 #[async_trait]
-impl Protocol for Directory {
+impl Session for Directory {
     type Settings = DirectorySettings;
-    /// The store's id as the last look found it, or why there is none: the store was never made.
-    type Session = Mutex<Result<String, StoreError>>;
+    type Kept = Threads;
 
     const NAME: &'static str = "the store";
 
-    fn new(settings: DirectorySettings, call_limit: Duration, _: Files) -> Self {
-        Self {
-            settings,
-            call_limit,
-            threads: Arc::new(Semaphore::new(THREADS)),
-            lanes: Arc::default(),
-            drafts: Arc::default(),
-        }
-    }
-
-    async fn open(&self, _: usize, _: &Disconnect) -> Result<Self::Session, StoreError> {
-        let id = self.look(true).await;
+    async fn open(
+        setup: &Arc<Setup<Self>>,
+        _: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError> {
+        let id = setup.look(true).await;
         match &id {
             Ok(_) => {}
             // `read` reports that. Otherwise `putexctl init` would wait for a store that only it can make.
             Err(error @ StoreError::Missing(_)) => tracing::warn!("{error}"),
             Err(error) => return Err(error.clone()),
         }
-        Ok(Mutex::new(id))
+        Ok(Self {
+            setup: Arc::clone(setup),
+            lost: lost.clone(),
+            id: Mutex::new(id),
+        })
     }
 
     /// Looks at the store again and again, until it is another one than it was.
-    async fn attend(&self, connection: &Connection) {
-        let pause = (self.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
+    async fn attend(&self) {
+        let pause = (self.setup.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
         let mut swept = None;
+        let drafts = Arc::default();
         loop {
             let is_due = swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL);
-            if is_due && lock(connection).is_ok() {
+            if is_due && self.id().is_ok() {
                 swept = Some(Instant::now());
-                let drafts = Arc::clone(&self.drafts);
-                let sweeping = self.within_limit(move |root| {
+                let drafts: Arc<Mutex<HashSet<PathBuf>>> = Arc::clone(&drafts);
+                let sweeping = self.setup.within_limit(move |root| {
                     root::sweep(root, &mut lock(&drafts));
                     Ok(())
                 });
@@ -148,45 +156,34 @@ impl Protocol for Directory {
                 let _ = sweeping.await;
             }
             sleep(pause).await;
-            let (found, known) = (self.look(false).await, lock(connection).clone());
-            match (found, known) {
+            match (self.setup.look(false).await, self.id()) {
                 (Ok(found), Ok(known)) if found == known => {}
                 (Err(StoreError::Missing(_)), Err(StoreError::Missing(_))) => {}
-                (Ok(_), _) => connection.lost.tell("the store was made anew"),
-                (Err(StoreError::Unreachable(reason)), _) => connection.lost.tell(&reason),
-                (Err(error), _) => connection.lost.tell(&error.to_string()),
+                (Ok(_), _) => self.lost.tell("the store was made anew"),
+                (Err(StoreError::Unreachable(reason)), _) => self.lost.tell(&reason),
+                (Err(error), _) => self.lost.tell(&error.to_string()),
             }
         }
     }
 
     /// A call that hangs may do so in the folder of one lock.
-    fn suspect(_: &Connection, _: &str) {}
+    fn suspect(&self, _: &Disconnect, _: &str) {}
 
-    async fn read(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
-        let (store, key) = (lock(connection).clone()?, key.clone());
-        let lane = self.lane(&key).await?;
-        let reading = self.run(move |root, answer| {
-            let _lane = lane;
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+        let (store, key) = (self.id()?, key.clone());
+        let turn = self.setup.turn(&key).await?;
+        let reading = self.setup.run(move |root, answer| {
+            let _turn = turn;
             let _ = answer.send(Lock::new(root, key, store).snapshot(before));
         });
         reading.await
     }
 
-    async fn write(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        attempt: &Attempt,
-    ) -> Result<WriteOutcome, StoreError> {
-        let (store, key, attempt) = (lock(connection).clone()?, key.clone(), attempt.clone());
-        let lane = self.lane(&key).await?;
-        let writing = self.run(move |root, answer| {
-            let _lane = lane;
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+        let (store, key, attempt) = (self.id()?, key.clone(), attempt.clone());
+        let turn = self.setup.turn(&key).await?;
+        let writing = self.setup.run(move |root, answer| {
+            let _turn = turn;
             let lock = Lock::new(root, key, store);
             let outcome = lock.compare_and_set(&attempt, || !answer.is_closed());
             let _ = answer.send(outcome.clone());
@@ -198,43 +195,49 @@ impl Protocol for Directory {
         writing.await
     }
 
-    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
-        lock(connection).clone()?;
-        let (known, polling) = (self.latest().await?, self.clone());
-        Ok(connection
-            .lost
-            .watched(|sender| polling.poll(known, sender)))
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        self.id()?;
+        let known = self.setup.latest().await?;
+        let setup = Arc::clone(&self.setup);
+        Ok(self.lost.watched(|sender| setup.poll(known, sender)))
     }
 
-    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
-        let id = lock(connection).clone()?;
-        self.within_limit(move |root| root::examine(root, &id))
-            .await
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        let id = self.id()?;
+        let examining = self
+            .setup
+            .within_limit(move |root| root::examine(root, &id));
+        examining.await
     }
 
-    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
-        let making = self.run(|root, answer| {
+    async fn init(&self) -> Result<Creation, StoreError> {
+        let making = self.setup.run(|root, answer| {
             let _ =
                 answer.send(root::make(&root).map(|made| (root::described(&root, &made.0), made)));
         });
         let (what, (id, is_new)) = making.await?;
         // So that the next call need not wait for the next look.
-        *lock(connection) = Ok(id);
+        *lock(&self.id) = Ok(id);
         Ok(Creation { what, is_new })
     }
 }
 
 impl Directory {
-    /// A turn of the lock's own: the folder of one lock may hang alone, and then takes no more threads than [`LANE`].
-    async fn lane(&self, key: &Key) -> Result<OwnedSemaphorePermit, StoreError> {
-        let of_lock = || Arc::new(Semaphore::new(LANE));
-        let lane = lock(&self.lanes)
+    fn id(&self) -> Result<String, StoreError> {
+        lock(&self.id).clone()
+    }
+}
+
+impl Setup<Directory> {
+    /// A turn of the lock's own: the folder of one lock may hang alone, and then takes no more threads than [`THREADS_OF_LOCK`].
+    async fn turn(&self, key: &Key) -> Result<OwnedSemaphorePermit, StoreError> {
+        let of_lock = || Arc::new(Semaphore::new(THREADS_OF_LOCK));
+        let turns = lock(&self.kept.of_locks)
             .entry(key.clone())
             .or_insert_with(of_lock)
             .clone();
-        lane.acquire_owned()
-            .await
-            .map_err(|error| unreachable(&error))
+        let turn = turns.acquire_owned().await;
+        turn.map_err(|error| unreachable(&error))
     }
 
     /// Runs `work` in a thread. It sends its answer itself, and may go on after it, also when nobody waits for the answer any more.
@@ -242,7 +245,7 @@ impl Directory {
         &self,
         work: impl FnOnce(Folder, oneshot::Sender<Result<T, StoreError>>) + Send + 'static,
     ) -> Result<T, StoreError> {
-        let turn = Arc::clone(&self.threads).acquire_owned().await;
+        let turn = Arc::clone(&self.kept.all).acquire_owned().await;
         let turn = turn.map_err(|error| unreachable(&error))?;
         let (sender, receiver) = oneshot::channel();
         let settings = self.settings.clone();
@@ -291,7 +294,7 @@ impl Directory {
 
     /// Sends a hint for each change from `known` on, until the store cannot be looked at. The kernel's notifications are not used,
     /// because they report only changes that this host made.
-    async fn poll(self, mut known: Latest, sender: mpsc::Sender<Key>) {
+    async fn poll(self: Arc<Self>, mut known: Latest, sender: mpsc::Sender<Key>) {
         let interval = (self.call_limit / 10).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
         loop {
             sleep(interval).await;

@@ -27,32 +27,23 @@ pub mod record;
 mod settings;
 mod survey;
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use super::files::Files;
-use super::server::{Client, Connection as Connected, Disconnect, Protocol};
+use super::server::{Client, Disconnect, Session, Setup};
 use super::{
     Attempt, Creation, Entry, Examination, Hints, MAKE_ONCE, Snapshot, StoreError, WriteOutcome,
-    heartbeat, random_name, revision,
+    random_name, revision,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
-use connection::{Found, Session, revision_in};
+pub use connection::Connection;
+use connection::{Found, revision_in};
 pub use settings::EtcdSettings;
 
 /// A lock store in etcd.
-pub type EtcdStore = Client<Etcd>;
-
-type Connection = Connected<Etcd>;
-
-/// What the connections to etcd share.
-pub struct Etcd {
-    settings: EtcdSettings,
-    files: Files,
-    call_limit: Duration,
-}
+pub type EtcdStore = Client<Connection>;
 
 /// The names of putexd's keys in etcd.
 impl EtcdSettings {
@@ -74,66 +65,50 @@ impl EtcdSettings {
 }
 
 #[async_trait]
-impl Protocol for Etcd {
+impl Session for Connection {
     type Settings = EtcdSettings;
-    type Session = Session;
+    type Kept = ();
 
     const NAME: &'static str = "etcd";
 
-    fn new(settings: EtcdSettings, call_limit: Duration, files: Files) -> Self {
-        Self {
-            settings,
-            files,
-            call_limit,
-        }
+    async fn open(
+        setup: &Arc<Setup<Self>>,
+        server: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError> {
+        Self::connect(setup, server, lost).await
     }
 
-    async fn open(&self, server: usize, lost: &Disconnect) -> Result<Session, StoreError> {
-        let url = &self.settings.endpoints[server];
-        let settings = &self.settings;
-        Session::open(settings, &self.files, url, self.call_limit, lost).await
-    }
-
-    async fn read(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         match before {
-            None => self.latest(connection, key).await,
-            Some(revision) => self.replaced_by(connection, key, revision).await,
+            None => self.latest(key).await,
+            Some(revision) => self.replaced_by(key, revision).await,
         }
     }
 
     /// An error is `Unknown`, because some errors of etcd come while the write is under way, though most mean that
     /// nothing was written.
-    async fn write(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        attempt: &Attempt,
-    ) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
         // etcd's revisions are `i64`, so none is as high.
         let Ok(base) = i64::try_from(attempt.base.0) else {
             return Ok(WriteOutcome::Conflict);
         };
-        let name = self.settings.lock(key);
+        let name = self.setup.settings.lock(key);
         let value = record::encode(attempt);
         let incarnation = attempt.incarnation.0.as_str();
         let mut conditions = vec![Compare::value(
-            self.settings.incarnation(),
+            self.setup.settings.incarnation(),
             CompareOp::Equal,
             incarnation,
         )];
         if base == 0 {
             conditions.push(Compare::create_revision(name.as_str(), CompareOp::Equal, 0));
-            let ticket = self.settings.ticket(key);
+            let ticket = self.setup.settings.ticket(key);
             let first = Txn::new()
                 .when(conditions.clone())
                 .and_then([TxnOp::put(ticket.as_str(), attempt.write.to_string(), None)])
                 .or_else([TxnOp::get(name.as_str(), None)]);
-            let taken = connection.transact(first).await?;
+            let taken = self.transact(first).await?;
             if !taken.succeeded() {
                 return Ok(not_won(&taken, attempt));
             }
@@ -149,38 +124,33 @@ impl Protocol for Etcd {
             .when(conditions)
             .and_then([TxnOp::put(name.as_str(), value, None)])
             .or_else([TxnOp::get(name, None)]);
-        let answer = connection.transact(write).await?;
+        let answer = self.transact(write).await?;
         if answer.succeeded() {
             return Ok(WriteOutcome::Won(revision(revision_in(answer.header())?)?));
         }
         Ok(not_won(&answer, attempt))
     }
 
-    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
-        let heartbeat = heartbeat(self.call_limit);
-        let watching = hints::watch(connection, self.settings.locks(), heartbeat);
-        connection.bounded(watching).await
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        hints::watch(self).await
     }
 
-    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
-        let (_, incarnation) = connection.bounded(self.incarnation(connection)).await?;
-        let warnings = survey::warnings(self).await;
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        let (_, incarnation) = self.incarnation().await?;
+        let prefix = &self.setup.settings.prefix;
         Ok(Examination {
-            what: format!(
-                "the prefix {:?} in etcd, incarnation {incarnation}",
-                self.settings.prefix
-            ),
-            warnings,
+            what: format!("the prefix {prefix:?} in etcd, incarnation {incarnation}"),
+            warnings: survey::warnings(&self.setup).await,
             ..Examination::default()
         })
     }
 
-    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
-        let name = self.settings.incarnation();
+    async fn init(&self) -> Result<Creation, StoreError> {
+        let name = self.setup.settings.incarnation();
         let absent = Compare::create_revision(name.as_str(), CompareOp::Equal, 0);
         let life = random_name()?;
         let put = TxnOp::put(name.as_str(), life, None);
-        let answer = connection
+        let answer = self
             .transact(Txn::new().when([absent]).and_then([put]))
             .await?;
         Ok(Creation {
@@ -190,14 +160,14 @@ impl Protocol for Etcd {
     }
 }
 
-impl Etcd {
+impl Connection {
     /// Reads the lock and the incarnation in two reads and not in one transaction: before 3.4.23 and 3.5.7, etcd may
     /// crash when the client of a read-only transaction does not wait for the answer (etcd#14110, #14891).
-    async fn latest(&self, connection: &Connection, key: &Key) -> Result<Snapshot, StoreError> {
+    async fn latest(&self, key: &Key) -> Result<Snapshot, StoreError> {
         // The second round is needed when the incarnation was made between the two reads.
         for _ in 0..2 {
-            let (lock, revision) = connection.get(&self.settings.lock(key), 0).await?;
-            let (made, incarnation) = self.incarnation(connection).await?;
+            let (lock, revision) = self.get(&self.setup.settings.lock(key), 0).await?;
+            let (made, incarnation) = self.incarnation().await?;
             if made <= revision {
                 // The incarnation has not changed since before the lock was read, so both are of one moment.
                 return Ok(Snapshot {
@@ -212,14 +182,9 @@ impl Etcd {
     }
 
     /// The entry that `revision` replaced. The past does not change, so it may be read step by step.
-    async fn replaced_by(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        revision: Revision,
-    ) -> Result<Snapshot, StoreError> {
-        let name = self.settings.lock(key);
-        let (_, incarnation) = self.incarnation(connection).await?;
+    async fn replaced_by(&self, key: &Key, revision: Revision) -> Result<Snapshot, StoreError> {
+        let name = self.setup.settings.lock(key);
+        let (_, incarnation) = self.incarnation().await?;
         let nothing = Snapshot {
             incarnation: incarnation.clone(),
             entry: None,
@@ -229,12 +194,12 @@ impl Etcd {
             return Ok(nothing);
         };
         // The revision may belong to another key. Then this key existed unchanged at that revision.
-        let (made, _) = connection.get(&name, asked).await?;
+        let (made, _) = self.get(&name, asked).await?;
         if made.is_none_or(|made| made.revision != asked) {
             return Ok(nothing);
         }
         // A key that was deleted and created again replaced nothing: right before it there is no entry.
-        let (replaced, _) = connection.get(&name, asked - 1).await?;
+        let (replaced, _) = self.get(&name, asked - 1).await?;
         Ok(Snapshot {
             incarnation,
             entry: replaced.as_ref().map(entry_of).transpose()?,
@@ -242,9 +207,9 @@ impl Etcd {
     }
 
     /// The incarnation, and the revision at which it was written.
-    async fn incarnation(&self, connection: &Connection) -> Result<(i64, Incarnation), StoreError> {
-        let name = self.settings.incarnation();
-        let (Some(found), _) = connection.get(&name, 0).await? else {
+    async fn incarnation(&self) -> Result<(i64, Incarnation), StoreError> {
+        let name = self.setup.settings.incarnation();
+        let (Some(found), _) = self.get(&name, 0).await? else {
             return Err(StoreError::Missing(format!(
                 "there is no {name} in etcd: {MAKE_ONCE}"
             )));

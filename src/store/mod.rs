@@ -254,7 +254,7 @@ pub struct Examination {
 }
 
 macro_rules! stores {
-    ($($(#[$feature:meta])? $kind:ident($protocol:path, $settings:path) = $name:literal, $failures:literal;)*) => {
+    ($($(#[$feature:meta])? $kind:ident($session:path, $settings:path) = $name:literal, $failures:literal;)*) => {
         /// Which store has the locks, and how it is reached.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[expect(missing_docs, reason = "the settings of each type say what it is")]
@@ -305,7 +305,7 @@ macro_rules! stores {
         pub fn client(settings: &StoreSettings, call_limit: Duration, files: Files) -> Arc<dyn Store> {
             match settings {
                 $($(#[$feature])? StoreSettings::$kind(settings) => {
-                    Arc::new(Client::<$protocol>::new(settings.clone(), call_limit, files))
+                    Arc::new(Client::<$session>::new(settings.clone(), call_limit, files))
                 })*
             }
         }
@@ -314,12 +314,12 @@ macro_rules! stores {
 
 // An election of NATS' servers takes 4 to 9 s, seldom 12, and each update of them causes one.
 stores! {
-    Nats(nats::Nats, nats::NatsSettings) = "nats", 6;
+    Nats(nats::Connection, nats::NatsSettings) = "nats", 6;
     Directory(directory::Directory, directory::DirectorySettings) = "directory", 3;
     #[cfg(feature = "etcd")]
-    Etcd(etcd::Etcd, etcd::EtcdSettings) = "etcd", 3;
+    Etcd(etcd::Connection, etcd::EtcdSettings) = "etcd", 3;
     #[cfg(feature = "postgres")]
-    Postgres(postgres::Postgres, postgres::PostgresSettings) = "postgres", 3;
+    Postgres(postgres::Connection, postgres::PostgresSettings) = "postgres", 3;
 }
 
 impl StoreSettings {

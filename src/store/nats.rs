@@ -30,7 +30,7 @@ mod names;
 pub mod record;
 mod settings;
 
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -39,67 +39,40 @@ use async_trait::async_trait;
 use futures_util::future::try_join3;
 use tokio::time::{sleep, timeout};
 
-use super::files::Files;
-use super::server::{Client, Connection as Connected, Disconnect, Protocol};
-use super::shared_request::SharedRequest;
+use super::server::{Client, Disconnect, Session, Setup, no_answer};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed};
 use crate::task::lock;
 use crate::types::{Key, Revision};
-use bucket::Identity;
-use connection::{Session, parse};
+pub use connection::Connection;
+use connection::{Identity, parse};
 pub use settings::NatsSettings;
-
-/// The most requests for the bucket's identity within one call limit, apart from a burst. The server and putexd spend
-/// more time on this request than on any other.
-const IDENTITIES_IN_A_CALL: u32 = 50;
 
 /// The pause before a connect asks again, after an answer that says that nobody can be reached.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A lock store in a bucket of NATS JetStream KV.
-pub type NatsStore = Client<Nats>;
-
-type Connection = Connected<Nats>;
-
-/// What the connections to NATS share.
-pub struct Nats {
-    settings: NatsSettings,
-    call_limit: Duration,
-    files: Files,
-    /// Requests the bucket's identity once for all calls that wait for it.
-    identities: SharedRequest<Result<Identity, StoreError>>,
-    /// The bucket's identity when it was last seen.
-    seen: Mutex<Option<Identity>>,
-}
+pub type NatsStore = Client<Connection>;
 
 #[async_trait]
-impl Protocol for Nats {
+impl Session for Connection {
     type Settings = NatsSettings;
-    type Session = Session;
+    type Kept = ();
 
     const NAME: &'static str = "NATS";
-
-    fn new(settings: NatsSettings, call_limit: Duration, files: Files) -> Self {
-        Self {
-            settings,
-            call_limit,
-            files,
-            identities: SharedRequest::new(call_limit / IDENTITIES_IN_A_CALL),
-            seen: Mutex::new(None),
-        }
-    }
 
     /// Connects once to a server whose bucket answers a read: one that is cut off may still describe the bucket. While the servers
     /// elect a leader a request is never answered, and one that is sent after that is answered at once; so it is sent again and
     /// again. The calls meet every other error again, and report it to their callers. A bucket that does not exist is not read: a read
     /// that comes while it is made ends a server of 2.9.10.
-    async fn open(&self, server: usize, lost: &Disconnect) -> Result<Session, StoreError> {
-        let url = &self.settings.servers[server];
-        let settings = &self.settings;
-        let session = Session::open(settings, &self.files, url, self.call_limit, lost).await?;
+    async fn open(
+        setup: &Arc<Setup<Self>>,
+        server: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError> {
+        let connection = Self::connect(setup, server, lost).await?;
         let proving = async {
             loop {
-                match timeout(self.call_limit / 4, session.is_read()).await {
+                match timeout(setup.call_limit / 4, connection.is_read()).await {
                     Err(_) => {}
                     Ok(Err(StoreError::Unreachable(_))) => sleep(ASKS_AGAIN_AFTER).await,
                     Ok(_) => return,
@@ -110,25 +83,20 @@ impl Protocol for Nats {
             () = proving => {}
             reason = lost.reason() => return Err(StoreError::Unreachable(reason)),
         }
-        Ok(session)
+        Ok(connection)
     }
 
-    async fn read(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         let mut known = lock(&self.seen).clone();
         // The first round may only learn the incarnation. The second must find it unchanged. The third is for a bucket
         // that was made anew between them.
         for _ in 0..3 {
             let message = match (&known, before) {
-                (Some(_), Some(revision)) => connection.replaced_by(key, revision).await?,
-                (Some(_), None) => connection.latest(key).await?,
+                (Some(_), Some(revision)) => self.replaced_by(key, revision).await?,
+                (Some(_), None) => self.latest(key).await?,
                 (None, _) => None,
             };
-            let after = self.identity(connection).await?;
+            let after = self.identity().await?;
             if known.as_ref() == Some(&after) {
                 return Ok(Snapshot {
                     incarnation: after.incarnation,
@@ -142,12 +110,7 @@ impl Protocol for Nats {
         ))
     }
 
-    async fn write(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        attempt: &Attempt,
-    ) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
         let seen = lock(&self.seen).clone();
         if seen
             .as_ref()
@@ -156,14 +119,14 @@ impl Protocol for Nats {
             // The check after the write would notice that too, but the value would be written by then.
             return Ok(WriteOutcome::Conflict);
         }
-        let subject = connection.bucket.subject(key)?;
-        let stream = connection.bucket.stream();
+        let subject = self.bucket.subject(key)?;
+        let stream = self.bucket.stream();
         let headers = record::headers(attempt, &stream);
         let payload = attempt.value.body.clone();
         // An error that nobody answers means that no stream took the write. The outcome is unknown all the same, and
         // not a conflict: a stream whose servers elect a leader gives the same error, and a conflict would cost the
         // holder its lock.
-        let answer = connection.request(&subject, headers, payload, true).await?;
+        let answer = self.request(&subject, headers, payload, true).await?;
         let ack: PublishAck = match parse(&answer.payload) {
             Ok(Ok(ack)) => ack,
             Ok(Err(error)) => {
@@ -195,7 +158,7 @@ impl Protocol for Nats {
             if is_alone {
                 Ok(Some(revision))
             } else {
-                connection.first_after(key, attempt.base).await
+                self.first_after(key, attempt.base).await
             }
         };
         // Nothing shows who has sent the acknowledgement, and a login that may change the stream can keep the server's own from being
@@ -205,14 +168,14 @@ impl Protocol for Nats {
             if !sealed::is_sealed(&attempt.value) {
                 return Ok(true);
             }
-            let kept = connection.at(key, revision).await?;
+            let kept = self.at(key, revision).await?;
             Ok(kept.is_some_and(|kept| kept.entry.value.as_ref() == Some(&attempt.value)))
         };
         // The base belongs to the attempt's incarnation, but the acknowledgement may come from the next one. Both
         // requests are sent after the acknowledgement, at the same time. If the bucket is made anew between the two
         // answers, the lock is lost in it, and the next write finds another incarnation; nothing is started without
         // such a write.
-        let identity = self.identity(connection);
+        let identity = self.identity();
         let (first, is_kept, identity) =
             try_join3(Box::pin(first), Box::pin(is_kept), Box::pin(identity)).await?;
         if !is_kept {
@@ -230,20 +193,21 @@ impl Protocol for Nats {
     }
 
     /// The watch has a connection of its own, and one that cannot be opened does not end that of the locks.
-    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
-        let (index, server) = (connection.index, connection.server.clone());
-        let lost = Disconnect::default();
-        let apart = Connected::open(self, index, server, self.call_limit, lost).await?;
-        hints::watch(apart, &connection.lost).await
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        let limit = self.setup.call_limit * 2;
+        let watching = timeout(limit, hints::watch(self)).await;
+        watching.map_err(|_| StoreError::Unreachable(no_answer(limit)))?
     }
 
-    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
-        connection.bounded(connection.examine()).await
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        self.describe().await
     }
 
-    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
-        let (bucket, replicas) = (&self.settings.bucket, self.settings.replicas);
-        let is_new = connection.make(replicas).await?;
+    async fn init(&self) -> Result<Creation, StoreError> {
+        let NatsSettings {
+            bucket, replicas, ..
+        } = &self.setup.settings;
+        let is_new = self.make(*replicas).await?;
         let with = is_new.then(|| format!(" with replicas = {replicas}"));
         Ok(Creation {
             what: format!("the bucket {bucket:?}{}", with.unwrap_or_default()),
@@ -252,9 +216,9 @@ impl Protocol for Nats {
     }
 }
 
-impl Nats {
-    async fn identity(&self, connection: &Connection) -> Result<Identity, StoreError> {
-        let identity = self.identities.ask(|| connection.identity()).await?;
+impl Connection {
+    async fn identity(&self) -> Result<Identity, StoreError> {
+        let identity = self.identities.ask(|| self.look_for_identity()).await?;
         *lock(&self.seen) = Some(identity.clone());
         Ok(identity)
     }

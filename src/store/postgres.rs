@@ -27,112 +27,74 @@ mod settings;
 mod table;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast::error::RecvError;
-use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::files::Files;
-use super::server::{Client, Connection as Connected, Disconnect, Protocol};
-use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, tls};
+use super::server::{Client, Disconnect, Session, Setup};
+use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome};
 use crate::types::{Key, Revision};
-use connection::Pool;
+pub use connection::Connection;
 use endpoint::Endpoint;
 pub use settings::PostgresSettings;
-use table::Table;
 
 /// A lock store in a table of PostgreSQL.
-pub type PostgresStore = Client<Postgres>;
-
-type Connection = Connected<Postgres>;
-
-/// What the connections to PostgreSQL share.
-pub struct Postgres {
-    settings: PostgresSettings,
-    table: Arc<Table>,
-    call_limit: Duration,
-    files: Files,
-}
+pub type PostgresStore = Client<Connection>;
 
 #[async_trait]
-impl Protocol for Postgres {
+impl Session for Connection {
     type Settings = PostgresSettings;
-    type Session = Pool;
+    type Kept = ();
 
     const NAME: &'static str = "PostgreSQL";
     const HAS_PRIMARY: bool = true;
 
-    fn new(settings: PostgresSettings, call_limit: Duration, files: Files) -> Self {
-        Self {
-            table: Arc::new(Table::new(&settings.table)),
+    async fn open(
+        setup: &Arc<Setup<Self>>,
+        server: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError> {
+        let Setup {
             settings,
             call_limit,
             files,
-        }
+            ..
+        } = &**setup;
+        let endpoint = Endpoint::new(settings, server, *call_limit, files).await?;
+        Self::connect(endpoint, lost).await
     }
 
-    /// Connects to a server that is fit to hold locks.
-    async fn open(&self, server: usize, lost: &Disconnect) -> Result<Pool, StoreError> {
-        let address = self.settings.servers[server].clone();
-        let mut config = self.settings.config(&address, self.call_limit);
-        if let Some(path) = &self.settings.access.password_file {
-            config.password(self.files.password(path).await?);
-        }
-        let mut tls = tls::client(&self.settings.access, &self.files).await?;
-        tls.alpn_protocols = vec![b"postgresql".to_vec()];
-        let tls = MakeRustlsConnect::new(tls);
-        let endpoint = Endpoint {
-            config,
-            tls,
-            address,
-            table: Arc::clone(&self.table),
-            call_limit: self.call_limit,
-        };
-        Pool::open(endpoint, lost).await
-    }
-
-    async fn attend(&self, connection: &Connection) {
+    async fn attend(&self) {
         tokio::select! {
-            () = connection.look_after(&connection.lost) => {}
-            () = connection.give_hints() => {}
+            () = self.look_after() => {}
+            () = self.give_hints() => {}
         }
     }
 
     /// The statement may wait for something, so the server is asked whether it is there.
-    fn suspect(connection: &Connection, _: &str) {
-        connection.suspected.notify_one();
+    fn suspect(&self, _: &Disconnect, _: &str) {
+        self.suspected.notify_one();
     }
 
-    async fn read(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
-        let session = connection.lend().await?;
-        let read = self.table.read(&session, key, before).await;
-        connection.give_back(session);
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+        let session = self.lend().await?;
+        let read = self.table().read(&session, key, before).await;
+        self.give_back(session);
         read
     }
 
-    async fn write(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        attempt: &Attempt,
-    ) -> Result<WriteOutcome, StoreError> {
-        let session = connection.lend().await?;
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+        let session = self.lend().await?;
         // An earlier warning is not about this write.
         drop(session.take_warning());
-        let written = self.table.write(&session, key, attempt).await;
+        let written = self.table().write(&session, key, attempt).await;
         let warning = session.take_warning();
-        connection.give_back(session);
+        self.give_back(session);
         Ok(match (written?, warning) {
             (_, Some(warning)) => WriteOutcome::unproven(format!("the server warned: {warning}")),
             (None, None) => WriteOutcome::Conflict,
             (Some(revision), None) => {
-                connection.hint(key);
+                self.hint(key);
                 WriteOutcome::Won(revision)
             }
         })
@@ -140,9 +102,9 @@ impl Protocol for Postgres {
 
     /// The server's notifications, which it sends to all listening sessions once the write can be read. A notification contains the
     /// key and nothing else.
-    async fn watch(&self, connection: &Connection) -> Result<Hints, StoreError> {
-        let mut keys = connection.hints.subscribe();
-        Ok(connection.lost.watched(|sender| async move {
+    async fn watch(&self) -> Result<Hints, StoreError> {
+        let mut keys = self.hints.subscribe();
+        Ok(self.lost.watched(|sender| async move {
             loop {
                 match keys.recv().await {
                     Ok(key) => drop(sender.try_send(key)),
@@ -153,35 +115,28 @@ impl Protocol for Postgres {
         }))
     }
 
-    async fn examine(&self, connection: &Connection) -> Result<Examination, StoreError> {
-        let asking = async {
-            let session = connection.lend().await?;
-            let incarnation = self.table.incarnation(&session).await;
-            let facts = session.ask(FACTS).await;
-            connection.give_back(session);
-            Ok((incarnation?, facts?))
-        };
-        let (incarnation, found) = connection.bounded(asking).await?;
+    async fn examine(&self) -> Result<Examination, StoreError> {
+        let session = self.lend().await?;
+        let incarnation = self.table().incarnation(&session).await;
+        let facts = session.ask(FACTS).await;
+        self.give_back(session);
         Ok(Examination {
-            what: format!(
-                "the table {} on {}, incarnation {incarnation}",
-                self.table.name, connection.server
-            ),
-            warnings: warnings(&found),
+            what: format!("{}, incarnation {}", self.described(), incarnation?),
+            warnings: warnings(&facts?),
             ..Examination::default()
         })
     }
 
-    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
-        let session = connection.lend().await?;
-        let made = match self.table.incarnation(&session).await {
+    async fn init(&self) -> Result<Creation, StoreError> {
+        let session = self.lend().await?;
+        let made = match self.table().incarnation(&session).await {
             Ok(_) => Ok(false),
-            Err(StoreError::Missing(_)) => self.table.make(&session).await,
+            Err(StoreError::Missing(_)) => self.table().make(&session).await,
             Err(error) => Err(error),
         };
-        connection.give_back(session);
+        self.give_back(session);
         Ok(Creation {
-            what: format!("the table {} on {}", self.table.name, connection.server),
+            what: self.described(),
             is_new: made?,
         })
     }

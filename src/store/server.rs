@@ -1,10 +1,9 @@
 //! The client of a store, whatever it is: one connection that all calls share. A directory is a store with one server.
 //!
 //! A task of its own makes the connection and shows it to the calls. When it is lost, it is dropped as a whole, and a new one is made
-//! with a back-off. While there is none, calls fail at once, and nothing is queued. A type of store is a [`Protocol`].
+//! with a back-off. While there is none, calls fail at once, and nothing is queued. A type of store is a [`Session`].
 
 use std::future::Future;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,16 +32,24 @@ const SETTLED_AFTER: u32 = 10;
 /// The number of servers that one connect begins to try within one call limit.
 const SERVERS_PER_LIMIT: u32 = 4;
 
-/// The time limit of [`Protocol::init`].
-const INIT_LIMIT: Duration = Duration::from_secs(10);
+/// The time limit of what is no read and no write of a lock.
+const SLOW_LIMIT: Duration = Duration::from_secs(10);
 
-/// How one type of store is spoken to. Each function but `open` is given the connection.
+/// What all connections of one store have.
+pub struct Setup<S: Session> {
+    pub settings: S::Settings,
+    pub call_limit: Duration,
+    pub files: Files,
+    pub kept: S::Kept,
+}
+
+/// One connection to one server of a type of store. It is never repaired.
 #[async_trait]
-pub trait Protocol: Send + Sync + Sized + 'static {
+pub trait Session: Send + Sync + Sized + 'static {
     /// What the configuration says.
     type Settings: Settings;
-    /// The client of one connection.
-    type Session: Send + Sync + 'static;
+    /// What outlives a connection.
+    type Kept: Default + Send + Sync + 'static;
 
     /// The kind of the server, for the log.
     const NAME: &'static str;
@@ -50,85 +57,67 @@ pub trait Protocol: Send + Sync + Sized + 'static {
     /// with a random one, so that the hosts spread over the servers.
     const HAS_PRIMARY: bool = false;
 
-    /// What the connections share.
-    fn new(settings: Self::Settings, call_limit: Duration, files: Files) -> Self;
-
-    /// Connects once to the server of this index, with all secrets read anew. It takes no longer than the call limit. The session tells
-    /// `lost` when it has lost the server.
-    async fn open(&self, server: usize, lost: &Disconnect) -> Result<Self::Session, StoreError>;
+    /// Connects once to the server, with all secrets read anew. It takes no longer than the call limit. The session tells `lost` when it
+    /// has lost the server, and ends when `lost` is told.
+    async fn open(
+        setup: &Arc<Setup<Self>>,
+        server: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError>;
 
     /// Does what has to be done while the connection lasts.
-    async fn attend(&self, _: &Connection<Self>) {}
+    async fn attend(&self) {}
 
     /// Called when the server seems to be dead, or cut off from the others, because a call was not answered in time, or all calls for a
     /// while failed. The next connection may go to one that lives.
-    fn suspect(connection: &Connection<Self>, reason: &str) {
-        connection.lost.tell(reason);
+    fn suspect(&self, lost: &Disconnect, reason: &str) {
+        lost.tell(reason);
     }
 
     /// As [`Store::read`].
-    async fn read(
-        &self,
-        connection: &Connection<Self>,
-        key: &Key,
-        before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError>;
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError>;
 
     /// As [`Store::compare_and_set`]. An error is an unknown outcome.
-    async fn write(
-        &self,
-        connection: &Connection<Self>,
-        key: &Key,
-        attempt: &Attempt,
-    ) -> Result<WriteOutcome, StoreError>;
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError>;
 
-    /// As [`Store::watch`]. It bounds its time itself, as `examine` does.
-    async fn watch(&self, connection: &Connection<Self>) -> Result<Hints, StoreError>;
+    /// As [`Store::watch`].
+    async fn watch(&self) -> Result<Hints, StoreError>;
 
     /// As [`Store::examine`].
-    async fn examine(&self, connection: &Connection<Self>) -> Result<Examination, StoreError>;
+    async fn examine(&self) -> Result<Examination, StoreError>;
 
     /// As [`Store::init`].
-    async fn init(&self, connection: &Connection<Self>) -> Result<Creation, StoreError>;
+    async fn init(&self) -> Result<Creation, StoreError>;
 }
 
-/// One connection to one server. It is never repaired.
-pub struct Connection<P: Protocol> {
-    session: P::Session,
-    /// The index of the server, and the server, for messages.
-    pub index: usize,
-    pub server: String,
-    pub call_limit: Duration,
-    pub lost: Disconnect,
+/// A session, and how it does.
+struct Connection<S> {
+    session: S,
+    server: String,
+    call_limit: Duration,
+    lost: Disconnect,
     /// Since when every answer said that the store cannot be reached; `None` after any other answer.
     useless: Mutex<Option<Instant>>,
 }
 
-impl<P: Protocol> Deref for Connection<P> {
-    type Target = P::Session;
-
-    fn deref(&self) -> &P::Session {
-        &self.session
-    }
-}
-
-impl<P: Protocol> Connection<P> {
-    /// Connects once to the server of this index. The connection tells `lost` of its end.
-    pub async fn open(
-        protocol: &P,
-        index: usize,
-        server: String,
-        call_limit: Duration,
-        lost: Disconnect,
+impl<S: Session> Connection<S> {
+    /// Connects once to the server.
+    async fn open(
+        setup: &Arc<Setup<S>>,
+        server: &str,
+        link: watch::Sender<Link>,
     ) -> Result<Self, StoreError> {
-        let session = timeout(call_limit, protocol.open(index, &lost))
-            .await
-            .map_err(|_| StoreError::Unreachable(no_answer(call_limit)))??;
+        let lost = Disconnect {
+            link,
+            ..Disconnect::default()
+        };
+        let opening = timeout(setup.call_limit, S::open(setup, server, &lost)).await;
+        let session =
+            opening.map_err(|_| StoreError::Unreachable(no_answer(setup.call_limit)))??;
         Ok(Self {
             session,
-            index,
-            server,
-            call_limit,
+            server: server.to_owned(),
+            call_limit: setup.call_limit,
             lost,
             useless: Mutex::new(None),
         })
@@ -136,7 +125,7 @@ impl<P: Protocol> Connection<P> {
 
     /// Runs `call` until the call limit, or until the end of the connection. A call that takes longer is the cheapest sign of a dead
     /// server. A server that is cut off from the others says for a call limit that nobody can be reached.
-    pub async fn bounded<T>(
+    async fn bounded<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -144,7 +133,8 @@ impl<P: Protocol> Connection<P> {
         let mut useless = lock(&self.useless);
         if let Err(StoreError::Unreachable(reason)) = &answer {
             if useless.get_or_insert_with(Instant::now).elapsed() >= self.call_limit {
-                P::suspect(self, &format!("no other answer than {reason}"));
+                let reason = format!("no other answer than {reason}");
+                self.session.suspect(&self.lost, &reason);
             }
         } else {
             *useless = None;
@@ -153,8 +143,8 @@ impl<P: Protocol> Connection<P> {
         answer
     }
 
-    /// As `bounded`, with another limit, and answers that nobody can be reached prove nothing.
-    pub async fn bounded_by<T>(
+    /// As `bounded`, but answers that nobody can be reached prove nothing.
+    async fn bounded_by<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -162,7 +152,7 @@ impl<P: Protocol> Connection<P> {
         tokio::select! {
             answer = timeout(limit, call) => answer.unwrap_or_else(|_| {
                 let reason = no_answer(limit);
-                P::suspect(self, &reason);
+                self.session.suspect(&self.lost, &reason);
                 Err(StoreError::Unreachable(reason))
             }),
             reason = self.lost.reason() => Err(StoreError::Unreachable(reason)),
@@ -170,7 +160,7 @@ impl<P: Protocol> Connection<P> {
     }
 }
 
-impl<P: Protocol> Drop for Connection<P> {
+impl<S> Drop for Connection<S> {
     fn drop(&mut self) {
         self.lost.tell("the connection is closed");
     }
@@ -239,46 +229,47 @@ impl Disconnect {
 const HINT_LIMIT: usize = 64;
 
 /// A lock store with servers. Clones share one connection, which ends with the last of them.
-pub struct Client<P: Protocol> {
-    shared: Arc<Shared<P>>,
+pub struct Client<S: Session> {
+    shared: Arc<Shared<S>>,
     task: Arc<OwnedTask>,
 }
 
-impl<P: Protocol> Clone for Client<P> {
+impl<S: Session> Clone for Client<S> {
     fn clone(&self) -> Self {
         let (shared, task) = (Arc::clone(&self.shared), Arc::clone(&self.task));
         Self { shared, task }
     }
 }
 
-struct Shared<P: Protocol> {
-    protocol: P,
-    call_limit: Duration,
+struct Shared<S: Session> {
+    setup: Arc<Setup<S>>,
     servers: Vec<String>,
     /// The current connection, or why there is none.
-    connection: Mutex<Result<Arc<Connection<P>>, StoreError>>,
+    connection: Mutex<Result<Arc<Connection<S>>, StoreError>>,
     link: watch::Sender<Link>,
     /// The index of the server with which the next connect begins.
     next: AtomicUsize,
 }
 
-impl<P: Protocol> Client<P> {
+impl<S: Session> Client<S> {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
     /// `call_limit` bounds each call, so it must not be longer than the shortest R.
     #[must_use]
-    pub fn new(settings: P::Settings, call_limit: Duration, files: Files) -> Self {
-        let servers = settings.address().servers;
-        let protocol = P::new(settings, call_limit, files);
+    pub fn new(settings: S::Settings, call_limit: Duration, files: Files) -> Self {
         let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
-            next: AtomicUsize::new(if P::HAS_PRIMARY {
+            next: AtomicUsize::new(if S::HAS_PRIMARY {
                 0
             } else {
                 getrandom::u32().unwrap_or_default() as usize
             }),
-            protocol,
-            call_limit,
-            servers,
+            servers: settings.address().servers,
+            setup: Arc::new(Setup {
+                settings,
+                call_limit,
+                files,
+                kept: S::Kept::default(),
+            }),
             connection: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
             link: watch::Sender::new(Link::lost(reason)),
         });
@@ -286,13 +277,12 @@ impl<P: Protocol> Client<P> {
         Self { shared, task }
     }
 
-    fn connection(&self) -> Result<(&P, Arc<Connection<P>>), StoreError> {
-        let connection = lock(&self.shared.connection).clone()?;
-        Ok((&self.shared.protocol, connection))
+    fn connection(&self) -> Result<Arc<Connection<S>>, StoreError> {
+        lock(&self.shared.connection).clone()
     }
 }
 
-impl<P: Protocol> Shared<P> {
+impl<S: Session> Shared<S> {
     /// Keeps the store connected until the task is aborted. Logs each change of the connection once, not each attempt.
     async fn keep_connected(self: Arc<Self>) {
         let mut failures = 0_u32;
@@ -301,19 +291,19 @@ impl<P: Protocol> Shared<P> {
             let error = match self.reach().await {
                 Ok(connection) => {
                     let since = Instant::now();
-                    tracing::info!("connected to {} at {}", P::NAME, connection.server);
+                    tracing::info!("connected to {} at {}", S::NAME, connection.server);
                     logged = None;
                     let connection = Arc::new(connection);
                     self.show(Ok(Arc::clone(&connection)));
                     let attending = async {
-                        self.protocol.attend(&connection).await;
+                        connection.session.attend().await;
                         std::future::pending().await
                     };
                     let reason = tokio::select! {
                         reason = connection.lost.reason() => reason,
                         reason = attending => reason,
                     };
-                    if since.elapsed() >= self.call_limit * SETTLED_AFTER {
+                    if since.elapsed() >= self.setup.call_limit * SETTLED_AFTER {
                         failures = 0;
                     }
                     StoreError::Unreachable(reason)
@@ -322,16 +312,16 @@ impl<P: Protocol> Shared<P> {
             };
             let kind = Some(std::mem::discriminant(&error));
             if logged != kind {
-                tracing::warn!("{error}; connecting to {} again until it succeeds", P::NAME);
+                tracing::warn!("{error}; connecting to {} again until it succeeds", S::NAME);
                 logged = kind;
             }
             self.show(Err(error));
-            sleep(pause(failures, LONGEST_PAUSE.min(self.call_limit))).await;
+            sleep(pause(failures, LONGEST_PAUSE.min(self.setup.call_limit))).await;
             failures += 1;
         }
     }
 
-    fn show(&self, connection: Result<Arc<Connection<P>>, StoreError>) {
+    fn show(&self, connection: Result<Arc<Connection<S>>, StoreError>) {
         let down = match &connection {
             Ok(_) => None,
             Err(StoreError::Unreachable(reason)) => Some(shortened(reason, TEXT_LIMIT)),
@@ -344,7 +334,7 @@ impl<P: Protocol> Shared<P> {
     /// Connects to the first server that answers. The next one is tried when the one before has failed, or after a quarter of a call limit, while
     /// the earlier attempts go on: a server that is dead, or cut off from the others, costs little, and while the servers elect a
     /// leader all of them are tried. The server whose connection was lost comes last.
-    async fn reach(&self) -> Result<Connection<P>, StoreError> {
+    async fn reach(&self) -> Result<Connection<S>, StoreError> {
         let servers = &self.servers;
         let first = self.next.load(Ordering::Relaxed);
         let mut waiting = (0..servers.len()).map(|turn| first.wrapping_add(turn) % servers.len());
@@ -352,23 +342,17 @@ impl<P: Protocol> Shared<P> {
         let (mut reasons, mut refusal) = (Vec::new(), None);
         loop {
             if let Some(index) = waiting.next() {
-                let server = servers[index].clone();
-                let lost = Disconnect {
-                    link: self.link.clone(),
-                    ..Disconnect::default()
-                };
-                let opening =
-                    Connection::open(&self.protocol, index, server, self.call_limit, lost);
+                let opening = Connection::open(&self.setup, &servers[index], self.link.clone());
                 attempts.push(async move { (index, opening.await) });
             }
-            let is_patient = P::HAS_PRIMARY || waiting.len() == 0;
+            let is_patient = S::HAS_PRIMARY || waiting.len() == 0;
             let answered = tokio::select! {
                 answered = attempts.next() => answered,
-                () = sleep(self.call_limit / SERVERS_PER_LIMIT), if !is_patient => continue,
+                () = sleep(self.setup.call_limit / SERVERS_PER_LIMIT), if !is_patient => continue,
             };
             match answered {
                 Some((index, Ok(connection))) => {
-                    if !P::HAS_PRIMARY {
+                    if !S::HAS_PRIMARY {
                         self.next
                             .store((index + 1) % servers.len(), Ordering::Relaxed);
                     }
@@ -390,25 +374,26 @@ impl<P: Protocol> Shared<P> {
 }
 
 #[async_trait]
-impl<P: Protocol> Store for Client<P> {
+impl<S: Session> Store for Client<S> {
     async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
-        let (protocol, connection) = self.connection()?;
-        let reading = protocol.read(&connection, key, before);
+        let connection = self.connection()?;
+        let reading = connection.session.read(key, before);
         connection.bounded(reading).await
     }
 
     async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
         let writing = async {
-            let (protocol, connection) = self.connection()?;
-            let writing = protocol.write(&connection, key, attempt);
+            let connection = self.connection()?;
+            let writing = connection.session.write(key, attempt);
             connection.bounded(writing).await
         };
         attempted(attempt, writing).await
     }
 
     async fn watch(&self) -> Result<Hints, StoreError> {
-        let (protocol, connection) = self.connection()?;
-        protocol.watch(&connection).await
+        let connection = self.connection()?;
+        let watching = connection.session.watch();
+        connection.bounded_by(SLOW_LIMIT, watching).await
     }
 
     fn link(&self) -> watch::Receiver<Link> {
@@ -416,13 +401,14 @@ impl<P: Protocol> Store for Client<P> {
     }
 
     async fn init(&self) -> Result<Creation, StoreError> {
-        let (protocol, connection) = self.connection()?;
-        let making = protocol.init(&connection);
-        connection.bounded_by(INIT_LIMIT, making).await
+        let connection = self.connection()?;
+        let making = connection.session.init();
+        connection.bounded_by(SLOW_LIMIT, making).await
     }
 
     async fn examine(&self) -> Result<Examination, StoreError> {
-        let (protocol, connection) = self.connection()?;
-        protocol.examine(&connection).await
+        let connection = self.connection()?;
+        let examining = connection.session.examine();
+        connection.bounded_by(SLOW_LIMIT, examining).await
     }
 }

@@ -12,7 +12,7 @@ use crate::keys::{ConfigKey, Table, below};
 use crate::types::store::StoreAddress;
 
 /// What the settings of a type of store are read from, and what they tell.
-pub trait Settings: Sized {
+pub trait Settings: Send + Sync + Sized + 'static {
     /// The keys in `[store]`.
     fn keys() -> Vec<&'static str>;
 

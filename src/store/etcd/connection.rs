@@ -11,7 +11,7 @@
 //! noticed by the next call that is not answered in time.
 
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
 
 use etcd_client::{
     Client, ConnectOptions, Error, GetOptions, KvClient, ResponseHeader, Txn, TxnResponse,
@@ -23,9 +23,8 @@ use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 use tower::service_fn;
 
-use super::EtcdSettings;
 use crate::store::files::Files;
-use crate::store::server::Disconnect;
+use crate::store::server::{Disconnect, Setup};
 use crate::store::settings::Access;
 use crate::store::{ENCODED_LIMIT_BYTES, StoreError, unreachable};
 use crate::types::with_sources;
@@ -34,23 +33,28 @@ use crate::types::with_sources;
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;
 
 /// The client of one connection.
-pub struct Session {
+pub struct Connection {
+    pub setup: Arc<Setup<Self>>,
     pub client: Client,
-    lost: Disconnect,
+    pub lost: Disconnect,
 }
 
-impl Session {
+impl Connection {
     /// Connects once and reads all secrets anew. The member has to answer a linearizable read, and putexd has to be allowed to
     /// read.
-    pub async fn open(
-        settings: &EtcdSettings,
-        files: &Files,
+    pub async fn connect(
+        setup: &Arc<Setup<Self>>,
         url: &str,
-        call_limit: Duration,
         lost: &Disconnect,
     ) -> Result<Self, StoreError> {
+        let Setup {
+            settings,
+            files,
+            call_limit,
+            ..
+        } = &**setup;
         let endpoint = endpoint(url, &settings.access, files).await?;
-        let channel = connect(endpoint.connect_timeout(call_limit), lost).await?;
+        let channel = connect(endpoint.connect_timeout(*call_limit), lost).await?;
         // A member without a leader answers with an error. Without this option it would let the call wait.
         let options = ConnectOptions::new()
             .with_require_leader(true)
@@ -66,11 +70,14 @@ impl Session {
                 logged_in => logged_in.map_err(|error| meaning(&error))?,
             }
         }
-        let lost = lost.clone();
-        let session = Self { client, lost };
-        let probing = Box::pin(session.kv().get(settings.incarnation(), None)).await;
+        let connection = Self {
+            setup: Arc::clone(setup),
+            client,
+            lost: lost.clone(),
+        };
+        let probing = Box::pin(connection.kv().get(settings.incarnation(), None)).await;
         probing.map_err(|error| meaning(&error))?;
-        Ok(session)
+        Ok(connection)
     }
 
     /// Runs one transaction, which must write. The caller bounds its time.

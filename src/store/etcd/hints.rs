@@ -5,22 +5,17 @@
 //! server has lost its leader (the connection asks for that), and when the server is silent: putexd asks for progress,
 //! and every answer counts.
 
-use std::time::Duration;
-
 use etcd_client::{Event, WatchOptions, WatchResponse};
 use tokio::time::timeout;
 
 use super::Connection;
-use crate::store::{Hints, MISSED_HEARTBEATS, StoreError};
+use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat};
 use crate::types::Key;
 
-/// Starts a watch on the keys that begin with `prefix`. After each `heartbeat` without an answer progress is asked for. The caller
-/// bounds its time.
-pub async fn watch(
-    connection: &Connection,
-    prefix: String,
-    heartbeat: Duration,
-) -> Result<Hints, StoreError> {
+/// Starts a watch. After each heartbeat without an answer progress is asked for. The caller bounds its time.
+pub async fn watch(connection: &Connection) -> Result<Hints, StoreError> {
+    let prefix = connection.setup.settings.locks();
+    let heartbeat = heartbeat(connection.setup.call_limit);
     let options = WatchOptions::new().with_prefix();
     let mut watch = connection.client.watch_client();
     let mut stream = watch

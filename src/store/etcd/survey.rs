@@ -1,18 +1,20 @@
 //! What is doubtful about the cluster. Every configured endpoint is asked, over a connection of its own.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use etcd_client::StatusResponse;
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
-use super::{Connection, Etcd};
+use super::Connection;
 use crate::store::StoreError;
-use crate::store::server::Disconnect;
+use crate::store::server::{Disconnect, Setup, no_answer};
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, each step of which is bounded by the call limit.
-pub async fn warnings(etcd: &Etcd) -> Vec<String> {
-    let endpoints = &etcd.settings.endpoints;
-    let answers = join_all((0..endpoints.len()).map(|index| ask(etcd, index))).await;
+pub async fn warnings(setup: &Arc<Setup<Connection>>) -> Vec<String> {
+    let endpoints = &setup.settings.endpoints;
+    let answers = join_all(endpoints.iter().map(|endpoint| ask(setup, endpoint))).await;
     let mut warnings = BTreeSet::new();
     for (endpoint, answer) in endpoints.iter().zip(answers) {
         match answer {
@@ -33,15 +35,14 @@ pub async fn warnings(etcd: &Etcd) -> Vec<String> {
     warnings.into_iter().collect()
 }
 
-async fn ask(etcd: &Etcd, index: usize) -> Result<StatusResponse, StoreError> {
-    let server = etcd.settings.endpoints[index].clone();
-    let lost = Disconnect::default();
-    let own = Connection::open(etcd, index, server, etcd.call_limit, lost).await?;
+async fn ask(setup: &Arc<Setup<Connection>>, server: &str) -> Result<StatusResponse, StoreError> {
     let asking = async {
+        let own = Connection::connect(setup, server, &Disconnect::default()).await?;
         let mut client = own.client.maintenance_client();
         client.status().await.map_err(|error| own.fails(&error))
     };
-    own.bounded(asking).await
+    let late = |_| StoreError::Unreachable(no_answer(setup.call_limit));
+    timeout(setup.call_limit, asking).await.map_err(late)?
 }
 
 /// The warning of a version whose members may differ, or lose writes that were acknowledged.

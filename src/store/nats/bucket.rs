@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
-use super::connection::Session;
+use super::connection::{Connection, Identity};
 use super::record;
 use crate::store::{Entry, Examination, StoreError, random_name};
 use crate::types::{Incarnation, Key, Revision, Value};
@@ -39,16 +39,7 @@ pub struct Found {
     base: Option<Revision>,
 }
 
-/// The properties of a bucket that putexd requests after every answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    pub incarnation: Incarnation,
-    /// Whether there are several copies. Then the leader may let several writers win, and its version is not known. The
-    /// version of the server that putexd is connected to does not tell, because servers are updated one after another.
-    pub is_replicated: bool,
-}
-
-impl Session {
+impl Connection {
     /// Asks the bucket's leader for its state; `None` if there is no bucket. An error if it is not fit for locks.
     pub async fn look(&self) -> Result<Option<Box<Info>>, StoreError> {
         match self.ask::<Box<Info>>("STREAM.INFO", &json!({})).await? {
@@ -65,7 +56,7 @@ impl Session {
     ///
     /// The incarnation is the time of the stream's creation, which survives restarts of the servers and is the same on
     /// all of them.
-    pub async fn identity(&self) -> Result<Identity, StoreError> {
+    pub async fn look_for_identity(&self) -> Result<Identity, StoreError> {
         let info = self.look().await?.ok_or_else(|| self.bucket.missing())?;
         Ok(Identity {
             incarnation: incarnation_of(&info)?,
@@ -159,7 +150,7 @@ impl Session {
     }
 
     /// What `putexctl doctor` shows of the store.
-    pub async fn examine(&self) -> Result<Examination, StoreError> {
+    pub async fn describe(&self) -> Result<Examination, StoreError> {
         let info = self.look().await?.ok_or_else(|| self.bucket.missing())?;
         let replicas = info.config.num_replicas;
         let cluster = info.cluster.as_ref();

@@ -26,9 +26,11 @@ use tokio::sync::{oneshot, watch};
 use super::names::Bucket;
 use super::settings::NatsSettings;
 use crate::store::files::{Files, unusable};
-use crate::store::server::Disconnect;
+use crate::store::server::{Disconnect, Setup};
+use crate::store::shared_request::SharedRequest;
 use crate::store::{StoreError, random_name, tls, unreachable, with_sources};
 use crate::task::{OwnedTask, lock};
+use crate::types::Incarnation;
 
 /// The prefix of all inboxes of putexd, so that its login needs the right to no other.
 const INBOXES: &str = "_INBOX.putexd";
@@ -36,13 +38,33 @@ const INBOXES: &str = "_INBOX.putexd";
 /// Of how many requests the answers are known, those that wait included.
 const REMEMBERED: u64 = 8192;
 
+/// The most requests for the bucket's identity within one call limit, apart from a burst. The server and putexd spend
+/// more time on this request than on any other.
+const IDENTITIES_IN_A_CALL: u32 = 50;
+
 /// An error that JetStream itself answered.
 pub type Refusal = async_nats::jetstream::Error;
 
+/// The properties of a bucket that putexd requests after every answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub incarnation: Incarnation,
+    /// Whether there are several copies. Then the leader may let several writers win, and its version is not known. The
+    /// version of the server that putexd is connected to does not tell, because servers are updated one after another.
+    pub is_replicated: bool,
+}
+
 /// The client of one connection.
-pub struct Session {
+pub struct Connection {
+    pub setup: Arc<Setup<Self>>,
+    server: String,
+    pub lost: Disconnect,
     pub client: Client,
     pub bucket: Bucket,
+    /// Requests the bucket's identity once for all calls that wait for it.
+    pub identities: SharedRequest<Result<Identity, StoreError>>,
+    /// The bucket's identity when it was last seen.
+    pub seen: Mutex<Option<Identity>>,
     /// The last violation of permissions. The server reports it beside the request, and the request itself gets no
     /// answer.
     violation: watch::Sender<String>,
@@ -100,19 +122,18 @@ impl Requests {
     }
 }
 
-impl Session {
+impl Connection {
     /// Connects once to one server and reads all secrets anew.
-    pub async fn open(
-        settings: &NatsSettings,
-        files: &Files,
+    pub async fn connect(
+        setup: &Arc<Setup<Self>>,
         server: &str,
-        call_limit: Duration,
         lost: &Disconnect,
     ) -> Result<Self, StoreError> {
+        let call_limit = setup.call_limit;
         let connected = Arc::new(AtomicBool::new(false));
         let inbox = inbox()?;
         let has_connected = Arc::clone(&connected);
-        let options = options(settings, files)
+        let options = options(&setup.settings, &setup.files)
             .await?
             .custom_inbox_prefix(&inbox)
             .connection_timeout(call_limit)
@@ -161,15 +182,25 @@ impl Session {
             lost.clone(),
         );
         Ok(Self {
+            setup: Arc::clone(setup),
+            server: server.to_owned(),
+            lost: lost.clone(),
             client,
             bucket: Bucket {
-                name: settings.bucket.clone(),
+                name: setup.settings.bucket.clone(),
             },
+            identities: SharedRequest::new(call_limit / IDENTITIES_IN_A_CALL),
+            seen: Mutex::default(),
             violation,
             answers,
             requests,
             _sorting: OwnedTask::spawn(sorting),
         })
+    }
+
+    /// Another connection to the same server.
+    pub async fn beside(&self) -> Result<Self, StoreError> {
+        Self::connect(&self.setup, &self.server, &Disconnect::default()).await
     }
 
     /// Sends a request and waits for its answer. The caller bounds its time. `holds_a_lease`: a lease may rest on the answer.

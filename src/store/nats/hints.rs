@@ -10,20 +10,18 @@
 
 use async_nats::StatusCode;
 use futures_util::StreamExt;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::Nats;
-use crate::store::server::{Connection, Disconnect};
-use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat};
+use super::Connection;
+use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat, unreachable};
 use crate::types::Key;
 
-/// Starts a watch on `connection`, which it owns. The watch ends with that connection, or when that of the calls is lost.
-pub async fn watch(
-    connection: Connection<Nats>,
-    of_calls: &Disconnect,
-) -> Result<Hints, StoreError> {
-    let heartbeat = heartbeat(connection.call_limit);
+/// Starts a watch beside the connection `of_calls`. It ends when either of the two connections is lost.
+pub async fn watch(of_calls: &Connection) -> Result<Hints, StoreError> {
+    let connection = of_calls.beside().await?;
+    let heartbeat = heartbeat(connection.setup.call_limit);
     let bucket = &connection.bucket;
     let inbox = connection.client.new_inbox();
     let question = json!({
@@ -40,21 +38,13 @@ pub async fn watch(
             "mem_storage": true,
         },
     });
-    let subscribing = async {
-        // The subscription comes first, because the server removes a consumer that nobody subscribes to.
-        let subscriber = connection.client.subscribe(inbox).await;
-        let subscriber = subscriber.map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        match connection
-            .ask::<serde_json::Value>("CONSUMER.CREATE", &question)
-            .await?
-        {
-            Ok(_) => Ok(subscriber),
-            Err(refusal) => Err(bucket.error(&refusal)),
-        }
-    };
-    let mut subscriber = connection.bounded(subscribing).await?;
+    // The subscription comes first, because the server removes a consumer that nobody subscribes to.
+    let subscriber = connection.client.subscribe(inbox).await;
+    let mut subscriber = subscriber.map_err(|error| unreachable(&error))?;
+    let created = connection.ask::<IgnoredAny>("CONSUMER.CREATE", &question);
+    created.await?.map_err(|refusal| bucket.error(&refusal))?;
     let prefix = bucket.key_prefix();
-    Ok(of_calls.watched(|sender| async move {
+    Ok(of_calls.lost.watched(|sender| async move {
         let forwarding = async {
             while let Ok(Some(message)) =
                 timeout(heartbeat * MISSED_HEARTBEATS, subscriber.next()).await

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::endpoint::Endpoint;
 use super::session::Session;
+use super::table::Table;
 use crate::store::StoreError;
 use crate::store::server::{Disconnect, no_answer};
 use crate::task::lock;
@@ -32,10 +33,11 @@ const HINT_LIMIT: usize = 64;
 const IDLE_LIMIT: u32 = 10;
 
 /// The sessions of one connection.
-pub struct Pool {
+pub struct Connection {
+    endpoint: Endpoint,
+    pub lost: Disconnect,
     /// The first session, which is never used for calls.
     first: Session,
-    endpoint: Endpoint,
     /// Sessions that no call uses, each with the time since when; the one that was used last is at the end.
     idle: Mutex<Vec<(Instant, Session)>>,
     turns: Arc<Semaphore>,
@@ -48,16 +50,17 @@ pub struct Pool {
     pub suspected: Notify,
 }
 
-impl Pool {
+impl Connection {
     /// Connects to a server that is fit to hold locks.
-    pub async fn open(endpoint: Endpoint, lost: &Disconnect) -> Result<Self, StoreError> {
+    pub async fn connect(endpoint: Endpoint, lost: &Disconnect) -> Result<Self, StoreError> {
         let (hints, _) = broadcast::channel(HINT_LIMIT);
         let of_first = Some((lost.clone(), hints.clone()));
         let first = endpoint.session(of_first).await?;
         endpoint.table.listen(&first).await?;
         Ok(Self {
-            first,
             endpoint,
+            lost: lost.clone(),
+            first,
             idle: Mutex::default(),
             turns: Arc::new(Semaphore::new(SESSION_LIMIT)),
             hints,
@@ -67,8 +70,21 @@ impl Pool {
         })
     }
 
+    pub fn table(&self) -> &Table {
+        &self.endpoint.table
+    }
+
+    /// The store, in words.
+    pub fn described(&self) -> String {
+        format!(
+            "the table {} on {}",
+            self.table().name,
+            self.endpoint.server
+        )
+    }
+
     /// Checks again and again that the server is still there, until it is not, which it tells `lost`.
-    pub async fn look_after(&self, lost: &Disconnect) {
+    pub async fn look_after(&self) {
         let limit = self.endpoint.call_limit;
         loop {
             tokio::select! {
@@ -77,8 +93,8 @@ impl Pool {
             }
             match timeout(limit, self.first.ping()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return lost.tell(&error.to_string()),
-                Err(_) => return lost.tell(&no_answer(limit)),
+                Ok(Err(error)) => return self.lost.tell(&error.to_string()),
+                Err(_) => return self.lost.tell(&no_answer(limit)),
             }
             lock(&self.idle).retain(|(since, _)| since.elapsed() < limit * IDLE_LIMIT);
         }
@@ -122,7 +138,7 @@ impl Pool {
                 let session = self.lend().await?;
                 let keys = std::mem::take(&mut *lock(&self.written));
                 for key in &keys {
-                    self.endpoint.table.notify(&session, key).await?;
+                    self.table().notify(&session, key).await?;
                 }
                 self.give_back(session);
                 Ok::<_, StoreError>(())

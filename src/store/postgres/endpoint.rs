@@ -4,7 +4,6 @@
 //! So each session checks them, and pins those that it may set: a later change by an administrator takes effect in
 //! later sessions only.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -12,22 +11,45 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::session::Session;
+use super::settings::PostgresSettings;
 use super::table::Table;
-use crate::store::StoreError;
+use crate::store::files::Files;
 use crate::store::server::Disconnect;
+use crate::store::{StoreError, tls};
 use crate::types::Key;
 
 /// One server, how to connect to it, and what it has to be fit for.
 pub struct Endpoint {
-    pub config: Config,
-    pub tls: MakeRustlsConnect,
-    /// The server's address, for messages.
-    pub address: String,
-    pub table: Arc<Table>,
+    config: Config,
+    tls: MakeRustlsConnect,
+    pub server: String,
+    pub table: Table,
     pub call_limit: Duration,
 }
 
 impl Endpoint {
+    /// With all secrets read anew.
+    pub async fn new(
+        settings: &PostgresSettings,
+        server: &str,
+        call_limit: Duration,
+        files: &Files,
+    ) -> Result<Self, StoreError> {
+        let mut config = settings.config(server, call_limit);
+        if let Some(path) = &settings.access.password_file {
+            config.password(files.password(path).await?);
+        }
+        let mut tls = tls::client(&settings.access, files).await?;
+        tls.alpn_protocols = vec![b"postgresql".to_vec()];
+        Ok(Self {
+            config,
+            tls: MakeRustlsConnect::new(tls),
+            server: server.to_owned(),
+            table: Table::new(&settings.table),
+            call_limit,
+        })
+    }
+
     /// Opens a session with the server, checks whether that and the table are fit to hold locks, and pins the settings that must not
     /// change. `first`: who is told of its end and of the notifications.
     pub async fn session(
@@ -61,7 +83,7 @@ impl Endpoint {
             if value == "off" {
                 return Err(StoreError::Unfit(format!(
                     "{setting} is off for this user on {}, so a crash undoes writes: ALTER ROLE ... SET synchronous_commit = on",
-                    self.address
+                    self.server
                 )));
             }
         }
