@@ -218,7 +218,6 @@ impl ReplyTo {
 
 impl Frames {
     /// It reads from `stream` and writes to it, in a task of its own on the current tokio runtime.
-    #[must_use]
     pub fn new(stream: UnixStream) -> Self {
         let (read, write) = stream.into_split();
         let (queue, frames) = mpsc::channel(QUEUE_LIMIT);

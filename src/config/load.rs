@@ -52,7 +52,6 @@ pub struct Loaded {
 
 impl Loaded {
     /// Whether there is any error: `putexd --check` exits with 78 then.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         first_error(&self.diagnostics).is_some()
     }
@@ -69,7 +68,6 @@ impl Loaded {
     }
 
     /// A line for each service: its file, and its times or how many errors there are; and what moves together.
-    #[must_use]
     pub fn table(&self) -> String {
         let mut rows: BTreeMap<&ServiceName, String> = BTreeMap::new();
         for service in self.good() {
@@ -117,7 +115,6 @@ impl fmt::Display for Loaded {
 }
 
 /// Reads the configuration below `root`, which is `/` except in tests. Never fails: errors are in the result.
-#[must_use]
 pub fn load(root: &Path) -> Loaded {
     load_keeping(root, &identity::host_name(), None, &BTreeSet::new())
 }
@@ -147,7 +144,6 @@ pub fn load_assuming(
 }
 
 /// What [`load_keeping`] returns where the files' file system does not answer, which it would wait for.
-#[must_use]
 pub fn load_unanswered(
     root: &Path,
     former: Option<&Settings>,
@@ -199,7 +195,6 @@ fn kept(
 /// As [`load`], with a given host name, where the services of `leased` have leases. Such a service whose file is broken keeps its
 /// `former` settings, and is listed among the broken ones all the same. The same holds for all leased services where `putexd.toml`
 /// is broken or a directory cannot be read; then services without a lease are not run.
-#[must_use]
 pub fn load_keeping(
     root: &Path,
     host_name: &str,
@@ -347,7 +342,6 @@ fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, Report)
 }
 
 /// Why putexd does not obey the file or directory at `path`; `None` if it does, or if there is nothing.
-#[must_use]
 pub fn why_not_obeyed(path: &Path) -> Option<String> {
     trust::why_not_obeyed(path, &fs::metadata(path).ok()?, identity::user())
 }

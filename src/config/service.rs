@@ -126,7 +126,6 @@ impl ServiceSettings {
     /// # Panics
     ///
     /// Never: the name of a service is part of the name of a unit.
-    #[must_use]
     pub fn new(name: ServiceName) -> Self {
         Self {
             source: SourceFile::default(),
@@ -151,7 +150,6 @@ impl ServiceSettings {
     /// The settings of a service whose file is gone: enough to stop its units and to release its lock. Without
     /// `timings`, the default ones are used. The lease covers the control groups of contained units, which are killed once the units
     /// have stopped.
-    #[must_use]
     pub fn without_file(
         name: ServiceName,
         (unit, bound_units): (UnitName, Vec<UnitName>),
@@ -174,7 +172,6 @@ impl ServiceSettings {
     }
 
     /// What the election of this service needs to know on this host.
-    #[must_use]
     pub fn election(&self, node: NodeId, machine: MachineId) -> election::Settings {
         let lease = self.timings.lease();
         election::Settings {
@@ -200,7 +197,6 @@ impl ServiceSettings {
     }
 
     /// A hash of the settings that must agree on all hosts, in hexadecimal.
-    #[must_use]
     pub fn agreement(&self) -> String {
         let mut own = self.clone();
         let text = agreement(OWN, &mut own)
@@ -211,20 +207,17 @@ impl ServiceSettings {
     }
 
     /// Whether this host only tells what it would do.
-    #[must_use]
     pub fn observes(&self) -> bool {
         self.mode == Mode::Observe
     }
 
     /// Whether `other` has the same units, the same bound units and the same contained ones.
-    #[must_use]
     pub fn has_same_units(&self, other: &Self) -> bool {
         self.units().eq(other.units()) && self.contains == other.contains
     }
 
     /// The longest time from a holder's last renewal to the start elsewhere: [`Timings::failover`], and fencing. It is without what
     /// the unit's own start takes.
-    #[must_use]
     pub fn failover(&self) -> Duration {
         let fencing = self
             .fence
@@ -236,7 +229,6 @@ impl ServiceSettings {
 
     /// The longest time from the beginning of an orderly stop until everything that follows a late one is done:
     /// `stop_limit` and S.
-    #[must_use]
     pub fn longest_stop(&self) -> Duration {
         self.stop_limit + self.timings.stop_budget
     }

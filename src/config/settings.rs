@@ -104,7 +104,6 @@ pub enum Probe {
 impl Probe {
     /// Whether a standby runs this check as well. It has nothing to connect to, so TCP and HTTP checks are not run
     /// there.
-    #[must_use]
     pub fn asks_standby(&self) -> bool {
         match self {
             Self::Command { .. } | Self::Unit(_) => true,
@@ -113,7 +112,6 @@ impl Probe {
     }
 
     /// The unit that is run for the check of `service` in a role, which is `active` or `standby`. `None`: putexd asks itself.
-    #[must_use]
     pub fn unit(&self, service: &ServiceName, role: &str) -> Option<UnitName> {
         match self {
             Self::Command { .. } => {

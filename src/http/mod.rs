@@ -143,7 +143,6 @@ struct Shared {
 
 impl Http {
     /// With the processes of `putex-net.socket`.
-    #[must_use]
     pub fn new(answers: impl Answers, socket: Socket) -> Self {
         Self::over(answers, move |previous| {
             frames::connect(Arc::clone(&socket), Role::Http, previous)

@@ -33,7 +33,6 @@ impl NamedFile {
 }
 
 /// Where a file of another host is, whose root is `root`.
-#[must_use]
 pub fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

@@ -50,42 +50,36 @@ impl<S> ConfigKey<S> {
     }
 
     /// What is wrong with the value, judged by itself and by the keys above.
-    #[must_use]
     pub const fn checked(mut self, check: fn(&S) -> Option<String>) -> Self {
         self.check = Some(check);
         self
     }
 
     /// Sets a default that follows from the keys above. A plain default is what the field has before the file is read.
-    #[must_use]
     pub const fn or(mut self, default: fn(&mut S)) -> Self {
         self.default = Some(default);
         self
     }
 
     /// The key must be there; `remedy` says what to write.
-    #[must_use]
     pub const fn required(mut self, remedy: &'static str) -> Self {
         self.missing = Some(remedy);
         self
     }
 
     /// The value is the path of a file that must be there.
-    #[must_use]
     pub const fn file(mut self) -> Self {
         self.file = Some(NamedFile::Public);
         self
     }
 
     /// The value is the path of a file with a secret.
-    #[must_use]
     pub const fn secret(mut self) -> Self {
         self.file = Some(NamedFile::Secret);
         self
     }
 
     /// Each host may have a value of its own.
-    #[must_use]
     pub const fn differs(mut self) -> Self {
         self.differs = true;
         self
@@ -104,7 +98,6 @@ pub fn out_of_range<T: PartialOrd + Debug>(
 }
 
 /// The names of these keys.
-#[must_use]
 pub fn names<S>(keys: &[ConfigKey<S>]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }
@@ -150,13 +143,11 @@ impl<'t> File<'t> {
     }
 
     /// Whether the file has the table, of whatever kind it is.
-    #[must_use]
     pub fn has(&self, table: &str) -> bool {
         self.rest.contains_key(table)
     }
 
     /// The text of a key of a table, if it is one.
-    #[must_use]
     pub fn text(&self, table: &str, key: &str) -> Option<&str> {
         self.rest.get(table)?.get_ref().get(key)?.get_ref().as_str()
     }
@@ -178,7 +169,6 @@ impl<'t> File<'t> {
     }
 
     /// Takes the keys at the top, and ends.
-    #[must_use]
     pub fn top(self, mut keys: Vec<&'static str>) -> Table<'t> {
         keys.extend(self.tables);
         Table::new(self.report, 0..0, self.rest, &keys)
@@ -300,25 +290,21 @@ impl<'t> Table<'t> {
     }
 
     /// The names of the keys that the file has.
-    #[must_use]
     pub fn given(&self) -> BTreeSet<&'static str> {
         self.values.keys().copied().collect()
     }
 
     /// Whether the file has the key, whether its value is good or not.
-    #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
     /// Whether the value of a key was not taken, or is missing.
-    #[must_use]
     pub fn is_wrong(&self, key: &str) -> bool {
         self.wrong.contains(key)
     }
 
     /// Whether the value of a key was taken, although something may be wrong with it.
-    #[must_use]
     pub fn has_taken(&self, key: &str) -> bool {
         self.has(key) && !self.is_wrong(key)
     }
@@ -329,7 +315,6 @@ impl<'t> Table<'t> {
     }
 
     /// The place of an item of a list. Where there is none: that of the value.
-    #[must_use]
     pub fn item(&self, key: &str, item: &str) -> Range<usize> {
         let list = self
             .values

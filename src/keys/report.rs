@@ -52,7 +52,6 @@ impl Place {
 
 impl Diagnostic {
     /// A finding about a file or directory as a whole.
-    #[must_use]
     pub fn of_file(severity: Severity, path: PathBuf, message: String) -> Self {
         Self {
             severity,
@@ -63,7 +62,6 @@ impl Diagnostic {
     }
 
     /// The file, and where in it: `path:line:column`.
-    #[must_use]
     pub fn location(&self) -> String {
         let path = self.path.display();
         match self.place {
@@ -85,7 +83,6 @@ impl fmt::Display for Diagnostic {
 }
 
 /// The error to correct first. An error at a place comes before one about a file as a whole, which may follow from it.
-#[must_use]
 pub fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
     let errors = diagnostics
         .iter()
@@ -104,7 +101,6 @@ pub struct Report {
 
 impl Report {
     /// A report on a file that could be read, or else says why not.
-    #[must_use]
     pub fn new(path: PathBuf, text: Result<String, String>) -> Self {
         let why = text.as_ref().err().cloned();
         let report = Self {
@@ -134,19 +130,16 @@ impl Report {
     }
 
     /// Whether there is an error among the findings.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.first_error().is_some()
     }
 
     /// The error to correct first, as [`first_error`] chooses it.
-    #[must_use]
     pub fn first_error(&self) -> Option<Diagnostic> {
         first_error(&self.diagnostics()).cloned()
     }
 
     /// `path:line:column` of a span, to name the place in another file's message; the path alone where the text is not known.
-    #[must_use]
     pub fn locate(&self, span: &Range<usize>) -> String {
         let span = Some(span).filter(|_| !self.text.is_empty());
         self.finding(Severity::Error, span, String::new())
@@ -154,7 +147,6 @@ impl Report {
     }
 
     /// The findings in the order of their places; those about the whole file first.
-    #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut sorted = self.diagnostics.borrow().clone();
         sorted.sort_by_key(|found| found.place);

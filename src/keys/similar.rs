@@ -1,7 +1,6 @@
 //! Which names that exist somebody may have meant who has written another one.
 
 /// Those of `known` that are similar enough to `name` for a typing error, the nearest first. Capitals make no difference.
-#[must_use]
 pub fn similar<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let written = name.to_lowercase();
     let distance = |known: &str| strsim::damerau_levenshtein(&written, &known.to_lowercase());

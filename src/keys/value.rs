@@ -40,7 +40,6 @@ impl<T: Read + Debug> Field for T {
 
 impl<'v> Value<'v> {
     /// The value itself.
-    #[must_use]
     pub fn get(&self) -> &'v DeValue<'v> {
         self.found.get_ref()
     }
@@ -52,7 +51,6 @@ impl<'v> Value<'v> {
     }
 
     /// Reports that the value is not of the kind that is wanted.
-    #[must_use]
     pub fn is_not<T>(&self, wanted: &str) -> Option<T> {
         let found = self.get().type_str();
         self.error(format!("write here {wanted}, and not this {found}"))

@@ -22,7 +22,6 @@ use crate::task::OwnedTask;
 use crate::{http, journal, store};
 
 /// Runs the program `putex-net` and returns its exit code.
-#[must_use]
 pub fn main() -> ExitCode {
     if let Err(error) = journal::init("putex-net") {
         eprintln!("putex-net: failed to set up logging: {error}");

@@ -82,7 +82,6 @@ pub type DirectoryStore = Client<Directory>;
 
 impl DirectoryStore {
     /// As [`Client::new`].
-    #[must_use]
     pub fn at(settings: DirectorySettings, call_limit: Duration) -> Self {
         Self::new(settings, call_limit, Files::of_this_host())
     }

@@ -16,7 +16,6 @@ pub struct Files(Option<Peer>);
 
 impl Files {
     /// Reads the files themselves.
-    #[must_use]
     pub fn of_this_host() -> Self {
         Self(None)
     }

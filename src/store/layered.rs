@@ -38,7 +38,6 @@ pub struct Layered<L> {
 
 impl<L: Layer> Layered<L> {
     /// Puts `layer` around `store`.
-    #[must_use]
     pub fn new(store: Arc<dyn Store>, layer: L) -> Self {
         Self { store, layer }
     }

@@ -142,7 +142,6 @@ impl Link {
     }
 
     /// Whether there is a connection.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         self.down.is_none()
     }
@@ -267,7 +266,6 @@ macro_rules! stores {
             pub const BUILT_IN: &[&str] = &[$($(#[$feature])? $name,)*];
 
             /// The keys of a type in `[store]`, and the default of F with it; `None` if this build does not know the type.
-            #[must_use]
             pub fn keys_and_failures(name: &str) -> Option<(Vec<&'static str>, u32)> {
                 match name {
                     $($(#[$feature])? $name => Some((<$settings>::keys(), $failures)),)*
@@ -284,7 +282,6 @@ macro_rules! stores {
             }
 
             /// What says where the locks are, without how to log in there.
-            #[must_use]
             pub fn address(&self) -> StoreAddress {
                 match self {
                     $($(#[$feature])? Self::$kind(settings) => settings.address(),)*
@@ -292,7 +289,6 @@ macro_rules! stores {
             }
 
             /// The files with secrets and certificates that the settings name.
-            #[must_use]
             pub fn files(&self) -> Vec<PathBuf> {
                 match self {
                     $($(#[$feature])? Self::$kind(settings) => settings.files(),)*
@@ -301,7 +297,6 @@ macro_rules! stores {
         }
 
         /// The client of the store's servers, in this process.
-        #[must_use]
         pub fn client(settings: &StoreSettings, call_limit: Duration, files: Files) -> Arc<dyn Store> {
             match settings {
                 $($(#[$feature])? StoreSettings::$kind(settings) => {
@@ -324,13 +319,11 @@ stores! {
 
 impl StoreSettings {
     /// Whether it has servers; else the kernel of this host reaches it.
-    #[must_use]
     pub fn has_servers(&self) -> bool {
         !matches!(self, Self::Directory(_))
     }
 
     /// Its name, and how long its servers take to elect a leader, and answer nobody meanwhile, if that is long.
-    #[must_use]
     pub fn election(&self) -> Option<(&'static str, RangeInclusive<Duration>)> {
         let span = Duration::from_secs(4)..=Duration::from_secs(9);
         matches!(self, Self::Nats(nats) if nats.servers.len() > 1).then_some(("NATS", span))
@@ -338,7 +331,6 @@ impl StoreSettings {
 
     /// The file system on which `init` would make a store that only this machine sees, in words. It may take as long as a folder
     /// hangs.
-    #[must_use]
     pub fn local_file_system(&self) -> Option<String> {
         let Self::Directory(DirectorySettings { path, .. }) = self else {
             return None;
@@ -359,7 +351,6 @@ impl fmt::Display for StoreSettings {
 ///
 /// Who speaks to servers is another process, which is not root and has no rights on this host: see [`remote`]. A directory is the
 /// kernel's to reach.
-#[must_use]
 pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Store> {
     if !settings.has_servers() {
         return client(settings, call_limit, Files::of_this_host());
@@ -376,7 +367,6 @@ pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> A
 ///
 /// Field names become parts of headers and of files, so only few characters are allowed in them. The texts of the
 /// fields are free. A body is text, so that an operator who looks into the store can read it.
-#[must_use]
 pub fn refusal(value: &Value) -> Option<String> {
     if value.is_too_large() {
         let (size, limit) = (value.size(), Value::LIMIT_BYTES);

@@ -12,7 +12,7 @@
 //!   acknowledges, with a warning, a transaction whose wait for the synchronous standby was cancelled. Such a write is
 //!   stored on this server and may be missing on the standby, so its outcome is unknown. It can be read, too: a read is
 //!   a hint, and only a won write grants anything.
-//! - A server whose settings promise too little is refused; `session` says which settings. Two things no server can
+//! - A server whose settings promise too little is refused; `connection` says which settings. Two things no server can
 //!   promise by itself: that a standby that is promoted has everything that was acknowledged, and that the former
 //!   primary is dead. The administrator has to see to both, and `examine` warns where they look doubtful.
 //! - One connection serves all services of the host, with a session for each call under way; `connection` says why. It
@@ -20,7 +20,6 @@
 //!   none, calls fail at once.
 
 mod connection;
-mod endpoint;
 pub mod record;
 mod session;
 mod settings;
@@ -35,7 +34,6 @@ use super::server::{Client, Disconnect, Session, Setup};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome};
 use crate::types::{Key, Revision};
 pub use connection::Connection;
-use endpoint::Endpoint;
 pub use settings::PostgresSettings;
 
 /// A lock store in a table of PostgreSQL.
@@ -54,14 +52,7 @@ impl Session for Connection {
         server: &str,
         lost: &Disconnect,
     ) -> Result<Self, StoreError> {
-        let Setup {
-            settings,
-            call_limit,
-            files,
-            ..
-        } = &**setup;
-        let endpoint = Endpoint::new(settings, server, *call_limit, files).await?;
-        Self::connect(endpoint, lost).await
+        Self::connect(setup, server, lost).await
     }
 
     async fn attend(&self) {

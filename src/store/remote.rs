@@ -58,7 +58,6 @@ struct Shared {
 impl RemoteStore {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once. Each
     /// stream that `connect` makes leads to a process of its own.
-    #[must_use]
     pub fn new<F>(
         settings: StoreSettings,
         call_limit: Duration,

@@ -89,7 +89,6 @@ impl Sealer {
 
     /// The value as it is to be written under `key` in `incarnation`, with its seal. A value that was read without a
     /// valid seal is written as it was found, and gets none.
-    #[must_use]
     pub fn seal(&self, key: &Key, incarnation: &Incarnation, value: Value) -> Value {
         if value.is_unsealed() {
             return value.without_mark();
@@ -104,7 +103,6 @@ impl Sealer {
 
     /// The value as it was before it was sealed. A value that was not sealed for this key and incarnation is returned
     /// as it was found, with the mark.
-    #[must_use]
     pub fn open(&self, key: &Key, incarnation: &Incarnation, mut value: Value) -> Value {
         let seal = value.fields.get(FIELD);
         let seal = seal.and_then(|seal| HEXLOWER.decode(seal.as_bytes()).ok());

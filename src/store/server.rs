@@ -228,17 +228,10 @@ impl Disconnect {
 /// The most hints that wait for their reader. More are dropped: a missing hint costs time and nothing else.
 const HINT_LIMIT: usize = 64;
 
-/// A lock store with servers. Clones share one connection, which ends with the last of them.
+/// A lock store with servers.
 pub struct Client<S: Session> {
     shared: Arc<Shared<S>>,
-    task: Arc<OwnedTask>,
-}
-
-impl<S: Session> Clone for Client<S> {
-    fn clone(&self) -> Self {
-        let (shared, task) = (Arc::clone(&self.shared), Arc::clone(&self.task));
-        Self { shared, task }
-    }
+    _task: OwnedTask,
 }
 
 struct Shared<S: Session> {
@@ -254,7 +247,6 @@ struct Shared<S: Session> {
 impl<S: Session> Client<S> {
     /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
     /// `call_limit` bounds each call, so it must not be longer than the shortest R.
-    #[must_use]
     pub fn new(settings: S::Settings, call_limit: Duration, files: Files) -> Self {
         let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
@@ -273,8 +265,11 @@ impl<S: Session> Client<S> {
             connection: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
             link: watch::Sender::new(Link::lost(reason)),
         });
-        let task = Arc::new(OwnedTask::spawn(Arc::clone(&shared).keep_connected()));
-        Self { shared, task }
+        let task = OwnedTask::spawn(Arc::clone(&shared).keep_connected());
+        Self {
+            shared,
+            _task: task,
+        }
     }
 
     fn connection(&self) -> Result<Arc<Connection<S>>, StoreError> {

@@ -94,7 +94,6 @@ pub(super) fn aside(root: &Path, key: &Key) -> PathBuf {
 }
 
 /// The bytes of the file that holds `value`.
-#[must_use]
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut bytes = text::line(value, None);
     let sum = types::sum(&bytes);

@@ -8,13 +8,11 @@ use crate::store::{Attempt, text};
 use crate::types::{Value, WriteId};
 
 /// The line that one attempt writes.
-#[must_use]
 pub fn encode(attempt: &Attempt) -> Vec<u8> {
     text::line(&attempt.value, Some(attempt.write))
 }
 
 /// The value that the bytes under a key stand for. Never fails.
-#[must_use]
 pub fn decode(bytes: &[u8]) -> Value {
     match text::parse(bytes) {
         Some((value, Some(_))) => value,
@@ -26,7 +24,6 @@ pub fn decode(bytes: &[u8]) -> Value {
 }
 
 /// Whether the attempt `write` wrote the bytes under a key.
-#[must_use]
 pub fn is_by(bytes: &[u8], write: WriteId) -> bool {
     text::parse(bytes).is_some_and(|(_, by)| by == Some(write))
 }

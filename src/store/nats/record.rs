@@ -22,7 +22,6 @@ const KV_OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 
 /// The headers of one attempt on `stream`: the condition, the attempt's id, and the fields.
-#[must_use]
 pub fn headers(attempt: &Attempt, stream: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let base = attempt.base.to_string();
@@ -35,13 +34,11 @@ pub fn headers(attempt: &Attempt, stream: &str) -> HeaderMap {
 }
 
 /// The revision that a message says it replaced; 0 if it says that it created the key, `None` if it says nothing.
-#[must_use]
 pub fn base(headers: &HeaderMap) -> Option<Revision> {
     headers.get(BASE)?.as_str().parse().ok().map(Revision)
 }
 
 /// The value that a message holds; `None` for a tombstone.
-#[must_use]
 pub fn value(headers: &HeaderMap, payload: &[u8]) -> Option<Value> {
     let text = |name: &str| headers.get(name).map(HeaderValue::as_str);
     if matches!(text(KV_OPERATION), Some("DEL" | "PURGE")) || text(MARKER_REASON).is_some() {

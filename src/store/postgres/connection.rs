@@ -7,19 +7,25 @@
 //! has to wait for all other transactions of the server that send hints, and those may wait for a standby, so no call
 //! may wait for a hint.
 //!
+//! Whether a server is fit to hold locks depends on its settings, and some of them may differ from session to session.
+//! So each session checks them, and pins those that it may set: a later change by an administrator takes effect in
+//! later sessions only.
+//!
 //! When the first session is lost, all sessions are given up, and the next connection may be to another server.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::endpoint::Endpoint;
 use super::session::Session;
 use super::table::Table;
-use crate::store::StoreError;
-use crate::store::server::{Disconnect, no_answer};
+use crate::store::server::{Disconnect, Setup, no_answer};
+use crate::store::{StoreError, tls};
 use crate::task::lock;
 use crate::types::Key;
 
@@ -50,12 +56,87 @@ pub struct Connection {
     pub suspected: Notify,
 }
 
+/// One server, how to connect to it, and what it has to be fit for.
+struct Endpoint {
+    config: Config,
+    tls: MakeRustlsConnect,
+    server: String,
+    table: Table,
+    call_limit: Duration,
+}
+
+impl Endpoint {
+    /// Opens a session with the server, checks whether that and the table are fit to hold locks, and pins the settings that must not
+    /// change. `first`: who is told of its end and of the notifications.
+    async fn session(
+        &self,
+        first: Option<(Disconnect, broadcast::Sender<Key>)>,
+    ) -> Result<Session, StoreError> {
+        let session = Session::open(&self.config, self.tls.clone(), self.call_limit, first).await?;
+        // The timeouts end a statement that waits for a lock before the caller gives up, so that the caller learns its
+        // outcome. A reload of the server's configuration must not turn synchronous_commit off in a running session.
+        let patience = (self.call_limit * 3 / 4).as_millis().max(1);
+        let kind = self.table.kind();
+        let found = session
+            .ask(&format!(
+                "SET statement_timeout = {patience}; SET lock_timeout = {patience}; \
+                 SET default_transaction_isolation = 'read committed'; \
+                 SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('fsync'), \
+                 set_config('synchronous_commit', current_setting('synchronous_commit'), false), ({kind})"
+            ))
+            .await?;
+        let [recovers, read_only, fsync, commit, kind] = &found[..] else {
+            return Err(StoreError::Garbled("an answer about settings".to_owned()));
+        };
+        if recovers == "t" {
+            return Err(StoreError::Unreachable("it is a standby".to_owned()));
+        }
+        if read_only == "on" {
+            let why = "it is read-only: default_transaction_read_only is on";
+            return Err(StoreError::Unreachable(why.to_owned()));
+        }
+        for (setting, value) in [("synchronous_commit", commit), ("fsync", fsync)] {
+            if value == "off" {
+                return Err(StoreError::Unfit(format!(
+                    "{setting} is off for this user on {}, so a crash undoes writes: ALTER ROLE ... SET synchronous_commit = on",
+                    self.server
+                )));
+            }
+        }
+        self.table.check(kind).map(|()| session)
+    }
+}
+
 impl Connection {
-    /// Connects to a server that is fit to hold locks.
-    pub async fn connect(endpoint: Endpoint, lost: &Disconnect) -> Result<Self, StoreError> {
+    /// Connects to a server that is fit to hold locks, with all secrets read anew.
+    pub async fn connect(
+        setup: &Setup<Self>,
+        server: &str,
+        lost: &Disconnect,
+    ) -> Result<Self, StoreError> {
+        let Setup {
+            settings,
+            call_limit,
+            files,
+            ..
+        } = setup;
+        let mut config = settings.config(server, *call_limit);
+        if let Some(path) = &settings.access.password_file {
+            config.password(files.password(path).await?);
+        }
+        let mut tls = tls::client(&settings.access, files).await?;
+        tls.alpn_protocols = vec![b"postgresql".to_vec()];
+        let endpoint = Endpoint {
+            config,
+            tls: MakeRustlsConnect::new(tls),
+            server: server.to_owned(),
+            table: Table::new(&settings.table),
+            call_limit: *call_limit,
+        };
         let (hints, _) = broadcast::channel(HINT_LIMIT);
-        let of_first = Some((lost.clone(), hints.clone()));
-        let first = endpoint.session(of_first).await?;
+        let first = endpoint
+            .session(Some((lost.clone(), hints.clone())))
+            .await?;
         endpoint.table.listen(&first).await?;
         Ok(Self {
             endpoint,

@@ -6,7 +6,6 @@ use crate::store::text;
 use crate::types::Value;
 
 /// The columns `body` and `fields` of a value.
-#[must_use]
 pub fn encode(value: &Value) -> (String, String) {
     (
         text::body(value).into_owned(),
@@ -15,7 +14,6 @@ pub fn encode(value: &Value) -> (String, String) {
 }
 
 /// The value of the columns `body` and `fields`.
-#[must_use]
 pub fn decode(body: &str, fields: &str) -> Value {
     text::value(body.into(), fields)
 }
