@@ -1637,7 +1637,7 @@ fn a_login_that_goes_over_the_network_without_tls_is_refused() {
         (
             format!("{nats}{login}"),
             Some(format!(
-                "{far} user the login to nats://h1:4222 would go over the network"
+                "{far} user the login to nats://h1:4222 would go without TLS"
             )),
         ),
         (

@@ -150,7 +150,7 @@ fn warnings(found: &[String]) -> Vec<String> {
         ),
         (
             is_synchronous && commit == "local",
-            "Set synchronous_commit = on for putexd's user: with local no write waits for the standbys.",
+            "Set synchronous_commit = on for putexd's user: with synchronous_commit = local no write waits for standbys.",
         ),
         (
             is_synchronous && !is_connected,
