@@ -228,10 +228,17 @@ impl Disconnect {
 /// The most hints that wait for their reader. More are dropped: a missing hint costs time and nothing else.
 const HINT_LIMIT: usize = 64;
 
-/// A lock store with servers.
+/// A lock store with servers. Clones share one connection, which ends with the last of them.
 pub struct Client<S: Session> {
     shared: Arc<Shared<S>>,
-    _task: OwnedTask,
+    task: Arc<OwnedTask>,
+}
+
+impl<S: Session> Clone for Client<S> {
+    fn clone(&self) -> Self {
+        let (shared, task) = (Arc::clone(&self.shared), Arc::clone(&self.task));
+        Self { shared, task }
+    }
 }
 
 struct Shared<S: Session> {
@@ -265,11 +272,8 @@ impl<S: Session> Client<S> {
             connection: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
             link: watch::Sender::new(Link::lost(reason)),
         });
-        let task = OwnedTask::spawn(Arc::clone(&shared).keep_connected());
-        Self {
-            shared,
-            _task: task,
-        }
+        let task = Arc::new(OwnedTask::spawn(Arc::clone(&shared).keep_connected()));
+        Self { shared, task }
     }
 
     fn connection(&self) -> Result<Arc<Connection<S>>, StoreError> {
