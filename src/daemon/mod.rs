@@ -134,8 +134,7 @@ fn has_store(root: &Path) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!(
-        "write a table [store] into /etc/putex/putexd.toml, run \"putexd --check\" and then \"systemctl start putexd\": nothing is \
-         started, because no file says yet where the locks are"
+        "write a table [store] into /etc/putex/putexd.toml, run \"putexd --check\" and then \"systemctl start putexd\""
     );
     ExitCode::from(exit::REFUSED)
 }

@@ -50,7 +50,7 @@ use alarms::Failures;
 use bars::{Bars, Reason};
 use guard_queue::GuardQueue;
 use health::{Checks, Role};
-use inbox::{Answer, Inbox, Looked, Told};
+use inbox::{Answer, Inbox, Looked, Message};
 pub use inbox::{Order, Orders, Request, Said};
 pub(super) use inherited::without_file;
 use lookout::{watch_outside, watch_units};
@@ -71,14 +71,6 @@ const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
 const LATENESS_SHARE: u32 = 64;
 /// How many processes outside of their control groups are named.
 const STRAYS_SHOWN: usize = 3;
-
-/// What has woken a service's loop.
-enum Woken {
-    Due,
-    Told(Box<Told>),
-    /// Whether the lock may have changed.
-    Rung(bool),
-}
 
 /// A running service.
 pub struct Handle {
@@ -120,7 +112,7 @@ pub fn spawn(
     service.bars.set(Reason::File, broken);
     if has_lapsed {
         service.raise(Problem::Lapsed {
-            cause: "putexd has not renewed it before its deadline, and the guard ended it".into(),
+            cause: "putexd has not renewed it in time, and the guard ended it".into(),
         });
     }
     let orders = Orders::to(service.inbox.clone());
@@ -143,7 +135,7 @@ struct Service {
     units: UnitControl,
     /// Where the service's tasks send what they have to tell, and the receiving end.
     inbox: Inbox,
-    told: mpsc::Receiver<Box<Told>>,
+    messages: mpsc::Receiver<Box<Message>>,
     timer: Box<dyn Timer>,
     links: Links,
     guard_queue: mpsc::Sender<Box<GuardRequest>>,
@@ -184,8 +176,7 @@ struct Links {
 }
 
 /// Why nothing is started until there is a first answer.
-const UNASKED: &str =
-    "it was taken up a moment ago, and systemd and the store are being asked about its units";
+const UNASKED: &str = "systemd and the store are being asked about its units";
 
 impl Service {
     fn new(
@@ -195,7 +186,7 @@ impl Service {
         display: Display,
         progress: Arc<AtomicU64>,
     ) -> std::io::Result<Self> {
-        let (inbox, told) = Inbox::new();
+        let (inbox, messages) = Inbox::new();
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let mut bars = Bars::default();
@@ -264,7 +255,7 @@ impl Service {
             election,
             units,
             inbox,
-            told,
+            messages,
             guard_queue,
             work,
             seen: Seen::default(),
@@ -284,33 +275,29 @@ impl Service {
         self.links.store.mark_changed();
         self.links.guard.mark_changed();
         self.handle(Event::Timeout);
-        self.hear_of_links();
+        self.follow_links();
         while !self.is_over() {
-            self.hear_of_drain();
+            self.follow_drain();
             self.contend();
             self.set_timer();
-            let woken = tokio::select! {
+            let message = tokio::select! {
                 biased;
-                () = poll_fn(|context| self.timer.poll_fired(context)) => Woken::Due,
-                Some(told) = self.told.recv() => Woken::Told(told),
-                is_hint = self.links.bell.rings() => Woken::Rung(is_hint),
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Message::Event(Event::Timeout),
+                Some(message) = self.messages.recv() => *message,
+                // The lock may have changed, or a connection.
+                is_hint = self.links.bell.rings() => if is_hint { Message::Event(Event::Hint) } else { Message::Wake },
             };
             // A proof that is there is taken before any other event, and makes what was seen before it invalid.
             if self.work.takes_proof() {
                 self.handle(Event::Stopped);
             }
-            let event = match woken {
-                Woken::Due => Some(Event::Timeout),
-                Woken::Told(told) => self.hear(*told),
-                Woken::Rung(is_hint) => is_hint.then_some(Event::Hint),
-            };
-            if let Some(event) = event {
+            if let Some(event) = self.take(message) {
                 self.handle(event);
             }
             if let Some(event) = self.obey_record() {
                 self.handle(event);
             }
-            self.hear_of_links();
+            self.follow_links();
             let now = milliseconds(self.host.machine.now().boot);
             self.progress.store(now, Ordering::Release);
         }
@@ -333,44 +320,32 @@ impl Service {
     }
 
     /// Takes a message. Returns the event that follows from it for the election, if any.
-    fn hear(&mut self, told: Told) -> Option<Event> {
-        match told {
-            Told::Event(event) => Some(event),
-            Told::Read(event, unreadable) => {
+    fn take(&mut self, message: Message) -> Option<Event> {
+        match message {
+            Message::Event(event) => return Some(event),
+            Message::Read(event, unreadable) => {
                 if unreadable != self.display.unreadable {
                     unreadable.iter().for_each(|why| tracing::warn!("{why}"));
                     self.display.unreadable = unreadable;
                 }
-                Some(event)
+                return Some(event);
             }
-            Told::Looked(look) => self.observe(look),
-            Told::Outside(outside) => {
-                self.judge_outside(&outside);
-                None
-            }
-            Told::Bar(Reason::Entry, bar) => {
-                self.register(bar);
-                None
-            }
-            Told::Bar(reason, bar) => {
+            Message::Looked(look) => return self.observe(look),
+            Message::Order(order) => return Some(self.take_order(order)),
+            Message::Outside(outside) => self.judge_outside(&outside),
+            Message::Bar(Reason::Entry, bar) => self.register(bar),
+            Message::Bar(reason, bar) => {
                 if let (Reason::Admission, Some(bar)) = (reason, &bar) {
                     self.tell_of_refusal(bar);
                 }
                 self.bars.set(reason, bar);
                 self.show();
-                None
             }
-            Told::StopFailed(why) => {
-                self.stop_has_failed(why);
-                None
-            }
-            Told::Order(order) => Some(self.take_order(order)),
-            Told::Turn => {
-                self.turn.comes();
-                None
-            }
-            Told::Proven => None,
+            Message::StopFailed(why) => self.stop_has_failed(why),
+            Message::Turn => self.turn.comes(),
+            Message::Wake => {}
         }
+        None
     }
 
     fn observe(&mut self, look: Looked) -> Option<Event> {
@@ -394,21 +369,17 @@ impl Service {
 
     /// Tells the election of changes of the connections to the store and the guard. The bell wakes the loop when one has
     /// changed, and both are looked at after each wake-up.
-    fn hear_of_links(&mut self) {
+    fn follow_links(&mut self) {
         // The senders are the host's, and last as long as it does.
         if self.links.store.has_changed().is_ok_and(|changed| changed) {
-            let (is_up, forgeries) = {
-                let link = self.links.store.borrow_and_update();
-                (link.is_up(), link.forgeries)
-            };
-            if forgeries > std::mem::replace(&mut self.links.forgeries, forgeries) {
+            let link = self.links.store.borrow_and_update().clone();
+            if link.forgeries > std::mem::replace(&mut self.links.forgeries, link.forgeries) {
                 self.raise(Problem::ForgedAnswer);
                 self.handle(Event::Forged);
             }
-            self.handle(if is_up {
-                Event::StoreUp
-            } else {
-                Event::StoreDown
+            self.handle(match link.down {
+                None => Event::StoreUp,
+                Some(_) => Event::StoreDown,
             });
         }
         if self.links.guard.has_changed().is_ok_and(|changed| changed) {
@@ -574,11 +545,10 @@ impl Service {
         let words = outside.iter().map(OutsideWork::in_words);
         let words: Vec<String> = words.take(STRAYS_SHOWN).collect();
         let error = format!(
-            "{} had work outside of its control group, where no stop reaches it: {}: {}, or set stop-proof = \"unit-only\" to answer \
-             for it yourself; then run \"systemctl reload putexd\"",
+            "{}, or set stop-proof = \"unit-only\", then run \"systemctl reload putexd\": {} had work outside of its control group: {}",
+            first.remedy(),
             self.settings.unit,
-            first.in_words(),
-            first.remedy()
+            first.in_words()
         );
         self.raise(Problem::LeftControlGroup {
             work: words.join("; "),
@@ -599,7 +569,7 @@ impl Drop for Service {
 pub fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
     if let Some(word) = unsaid {
         tracing::warn!(
-            "{service}: say it again: {word}: that was not written to the lock, and is dropped"
+            "{service}: say it again: {word}: it is not in the lock's record, and is dropped"
         );
     }
 }

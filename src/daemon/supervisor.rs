@@ -5,7 +5,6 @@ mod binding;
 mod broken;
 mod devices;
 mod drain;
-mod guard_news;
 mod net_units;
 mod notify;
 mod orders;
@@ -42,7 +41,6 @@ use super::local::drain::Drain;
 use super::local::fence::Fencings;
 use super::local::machine::ThisMachine;
 use super::service::{self, Handle, Host};
-use super::store_access::answers;
 use super::store_access::history::histories;
 use super::store_access::notes::OneAtATime;
 use super::store_access::store_health::StoreHealth;
@@ -94,8 +92,9 @@ const UNGUARDED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until a signal ends it.
 pub async fn run(root: &Path) -> ExitCode {
-    let signals = Signals::new();
-    let mut signals = match signals {
+    let signals =
+        signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::hangup())?)));
+    let (mut term, mut hup) = match signals {
         Ok(signals) => signals,
         Err(error) => {
             tracing::error!("failed to listen for signals: {error}");
@@ -104,8 +103,7 @@ pub async fn run(root: &Path) -> ExitCode {
     };
     if let Some(process) = control::server(Path::new(control::SOCKET)).await {
         tracing::error!(
-            "another putexd runs on this host, as process {process}: run \"systemctl stop putexd\", or end that process, before this \
-             one is started; with --check this program only looks at the configuration"
+            "run \"systemctl stop putexd\": another putexd runs on this host, as process {process}"
         );
         return ExitCode::from(exit::REFUSED);
     }
@@ -116,14 +114,14 @@ pub async fn run(root: &Path) -> ExitCode {
     let loaded = loop {
         let mut loaded = reader.read(None, &BTreeSet::new()).await;
         if told.as_ref() != Some(&loaded.diagnostics) {
-            tell(&loaded);
+            log(&loaded);
             told = Some(loaded.diagnostics.clone());
         }
         let mut leases = BTreeMap::new();
         if loaded.settings.is_none() || !loaded.broken.is_empty() {
             leases = tokio::select! {
                 leases = leased(&loaded, &kept, &guard) => leases,
-                () = signals.end() => return ExitCode::SUCCESS,
+                _ = term.recv() => return ExitCode::SUCCESS,
             };
             let names = leases.keys().cloned().collect();
             loaded = reader.read(kept.settings.as_ref(), &names).await;
@@ -140,7 +138,7 @@ pub async fn run(root: &Path) -> ExitCode {
         notify::extend_timeout(START_EXTENSION);
         tokio::select! {
             () = sleep(TICK) => {}
-            () = signals.end() => return ExitCode::SUCCESS,
+            _ = term.recv() => return ExitCode::SUCCESS,
         }
     };
     drop(guard);
@@ -157,9 +155,9 @@ pub async fn run(root: &Path) -> ExitCode {
             }
         },
         // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
-        () = signals.end() => return ExitCode::SUCCESS,
+        _ = term.recv() => return ExitCode::SUCCESS,
     };
-    let code = supervisor.serve(&mut signals).await;
+    let code = supervisor.serve(&mut term, &mut hup).await;
     supervisor.finish().await;
     code
 }
@@ -171,82 +169,42 @@ async fn leased(
     guard: &GuardClient,
 ) -> BTreeMap<ServiceName, Time> {
     let is_lost = loaded.settings.is_none();
-    if kept
-        .settings
-        .as_ref()
-        .is_none_or(|kept| kept.services.is_empty())
-    {
+    let mut kept = kept.settings.iter();
+    if kept.all(|kept| kept.services.is_empty()) {
         return BTreeMap::new();
     }
     notify::status("waiting for the guard");
     let limit = if is_lost { LEASES_LIMIT } else { Duration::MAX };
     let listed = timeout(limit, list_leases(guard)).await.unwrap_or_default();
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
-    let counting = listed
-        .into_iter()
-        .filter(|listed| !(is_lost && listed.lapsed));
-    counting
+    let listed = listed.into_iter();
+    listed
+        .filter(|listed| !(is_lost && listed.lapsed))
         .map(|listed| (listed.lease.service, listed.lease.terms.deadline))
         .collect()
 }
 
 /// What to do while nobody renews `leases`, because not even the former settings will do.
 fn awaited(loaded: &Loaded, leases: &BTreeMap<ServiceName, Time>) -> String {
-    let (now, first) = (
-        clock::now(),
-        leases.values().copied().reduce(Time::earliest),
-    );
-    let left = first.map_or(Duration::ZERO, |deadline| deadline.since_at_least(now));
+    let first = leases.values().copied().reduce(Time::earliest);
+    let left = first.map(|deadline| deadline.since_at_least(clock::now()));
     let names: Vec<&str> = leases.keys().map(ServiceName::as_str).collect();
-    let (place, message) = loaded
-        .for_all
-        .as_ref()
+    let error = loaded.for_all.as_ref();
+    let (place, message) = error
         .map(|error| (error.location(), &*error.message))
         .unwrap_or_default();
     format!(
-        "mend {place} within {}, and this putexd goes on by itself: {message}; a file that is the same on all hosts, as that of seal-key, \
-         is copied from another one; until then nobody renews the leases of this host, and when they end, the units of {} are stopped",
-        rounded(left),
+        "mend {place} within {}, or the units of {} are stopped: nobody renews their leases until then; {message}",
+        rounded(left.unwrap_or_default()),
         first_named(&names, NAMED)
     )
 }
 
-fn tell(loaded: &Loaded) {
+fn log(loaded: &Loaded) {
     for diagnostic in &loaded.diagnostics {
         match diagnostic.severity {
             Severity::Error => tracing::error!("{diagnostic}"),
             Severity::Warning => tracing::warn!("{diagnostic}"),
-        }
-    }
-}
-
-/// Returns when a service's status has changed, but not before `due`.
-async fn due_and_changed(due: Instant, changed: &Notify) {
-    sleep_until(due).await;
-    // The last thing that is waited for: whoever drops this before it ends loses no change.
-    changed.notified().await;
-}
-
-struct Signals {
-    term: Signal,
-    int: Signal,
-    hup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-            hup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Returns at SIGTERM or SIGINT.
-    async fn end(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
         }
     }
 }
@@ -302,11 +260,11 @@ impl Supervisor {
     ) -> Result<Self, (String, u8)> {
         let machine_id = identity::machine_id()
             .map_err(|error| (format!("failed to read the machine id: {error}"), exit::OS))?;
-        let shortest =
-            |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
-        let renew_interval =
-            shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
-        let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
+        let timings = settings.services.iter().map(|service| service.timings);
+        let intervals = timings.clone().map(|timings| timings.renew_interval);
+        let renew_interval = intervals.min().unwrap_or(IDLE_LIMIT);
+        let limits = timings.map(|timings| timings.call_limit());
+        let call_limit = limits.min().unwrap_or(IDLE_LIMIT);
         notify::status("waiting for the system bus");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let systemd =
@@ -327,7 +285,7 @@ impl Supervisor {
         let alarms = Alarms::read(Path::new(STATE_DIR));
         let store_health = StoreHealth::new(settings.store.address().to_string(), alarms.clone());
         if settings.seal_key.is_some() {
-            tokio::spawn(answers::judge(Arc::clone(&store), alarms.clone()));
+            tokio::spawn(watches::judge_answers(Arc::clone(&store), alarms.clone()));
         }
         let notes = OneAtATime::around(Arc::clone(&store), call_limit);
         let (history, entries) = histories();
@@ -381,7 +339,6 @@ impl Supervisor {
             watchdog: settings.watchdog.clone(),
             metrics,
         };
-        tokio::spawn(guard_news::follow(host.guard.clone(), host.alarms.clone()));
         let (cluster, cluster_tasks) = Cluster::begin(host.clone(), store_health.returns());
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (on_bus, shown) = watch::channel(Shown::default());
@@ -426,7 +383,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    async fn serve(&mut self, signals: &mut Signals) -> ExitCode {
+    async fn serve(&mut self, term: &mut Signal, hup: &mut Signal) -> ExitCode {
         notify::ready();
         tracing::info!(
             "putexd {} begins as {}, with {} services",
@@ -444,12 +401,17 @@ impl Supervisor {
             self.reap();
             self.begin().await;
             let is_due = tokio::select! {
-                () = due_and_changed(show_at, &self.changed) => {
+                () = async {
+                    sleep_until(show_at).await;
+                    // The last thing that is waited for: whoever drops this before it ends loses no change.
+                    self.changed.notified().await;
+                } => {
                     self.cluster.changed();
                     true
                 }
                 _ = tick.tick() => {
-                    if let Some(name) = self.ended_service() {
+                    let ended = self.services.iter().find(|(_, handle)| handle.task.is_finished());
+                    if let Some((name, _)) = ended {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
                         return ExitCode::from(exit::DEFECT);
                     }
@@ -474,12 +436,11 @@ impl Supervisor {
                     self.answer(ask);
                     false
                 }
-                _ = signals.hup.recv() => {
+                _ = hup.recv() => {
                     self.reload().await;
                     true
                 }
-                _ = signals.term.recv() => return self.end().await,
-                _ = signals.int.recv() => return self.release().await,
+                _ = term.recv() => return self.end().await,
             };
             if is_due {
                 self.report();
@@ -511,11 +472,8 @@ impl Supervisor {
     }
 
     fn keep_alarms(&self) {
-        let trouble = self.machine.trouble().map(|error| Problem::NotKept {
-            error: format!(
-                "{error}; until then this host forgets at a restart what it has seen last, and starts no unit of which it does not \
-                 remember where its lock is"
-            ),
+        let trouble = self.machine.files.trouble().map(|error| Problem::NotKept {
+            error: format!("{error}; until then a restart forgets what was seen of the locks"),
         });
         self.host.alarms.set(AlarmKind::NotKept, trouble);
         self.store_health.settle();
@@ -541,32 +499,33 @@ impl Supervisor {
         self.keep_alarms();
         tokio::join!(
             self.host.history.finish(FINISH_LIMIT),
-            self.machine.finish(FINISH_LIMIT)
+            self.machine.files.finish(FINISH_LIMIT)
         );
     }
 
-    fn add(&mut self, settings: ServiceSettings, kept: Option<&ListedLease>) {
+    /// Begins a service, with its lease if there is one among `leases`.
+    fn add(&mut self, settings: ServiceSettings, leases: &[ListedLease]) {
         let name = settings.name.clone();
-        // Without a lease it is not begun while its file is broken.
-        let broken = kept
-            .filter(|_| self.broken.has(&name))
-            .and_then(|_| self.broken.of(&name, false));
+        let mut leases = leases.iter();
+        let kept = leases.find(|listed| listed.lease.service == name && !settings.observes());
+        let mut bar = None;
+        if let Some(reason) = kept.and_then(|_| self.broken.of(&name, true)) {
+            let unit = settings.unit.as_str();
+            tracing::error!(OBJECT_SYSTEMD_UNIT = unit, "{name}: {reason}");
+            // Without the lease it is not begun while its file is broken.
+            bar = self
+                .broken
+                .of(&name, false)
+                .filter(|_| self.broken.has(&name));
+        }
         let changed = Arc::clone(&self.changed);
-        match service::spawn(&self.host, Arc::new(settings), kept, broken, changed) {
+        match service::spawn(&self.host, Arc::new(settings), kept, bar, changed) {
             Ok(handle) => {
                 self.services.insert(name, handle);
                 self.changed.notify_one();
             }
             Err(error) => tracing::error!("{name}: failed to start its election: {error}"),
         }
-    }
-
-    /// A service whose task has ended without having been asked to.
-    fn ended_service(&self) -> Option<&ServiceName> {
-        self.services
-            .iter()
-            .find(|(_, handle)| handle.task.is_finished())
-            .map(|(name, _)| name)
     }
 
     /// Begins the services in `coming`. While the guard does not answer it is tried again about each second.
@@ -577,7 +536,7 @@ impl Supervisor {
         match self.host.guard.list().await {
             Ok(leases) => self.begin_with(&leases),
             Err(error) => {
-                tracing::debug!("failed to ask the guard for its leases: {error}, trying again")
+                tracing::debug!("failed to ask the guard for its leases: {error}, trying again");
             }
         }
     }
@@ -587,21 +546,9 @@ impl Supervisor {
             let waits = |retiring: &Retiring| share(&retiring.handle.settings, &service);
             if self.retiring.iter().any(waits) {
                 self.coming.push(service);
-                continue;
+            } else {
+                self.add(service, leases);
             }
-            let name = &service.name;
-            let is_of_it = |listed: &&ListedLease| listed.lease.service == *name;
-            let mut kept = None;
-            if let Some(listed) = leases.iter().find(is_of_it)
-                && !service.observes()
-            {
-                let unit = service.unit.as_str();
-                if let Some(reason) = self.broken.of(name, true) {
-                    tracing::error!(OBJECT_SYSTEMD_UNIT = unit, "{name}: {reason}");
-                }
-                kept = Some(listed);
-            }
-            self.add(service, kept);
         }
     }
 }
@@ -630,7 +577,7 @@ impl Watchdog {
         for (name, handle) in services {
             let progress = Duration::from_millis(handle.progress.load(Ordering::Acquire));
             if now.saturating_sub(progress.max(self.judged_from)) > Self::PATIENCE {
-                tracing::error!("{name}: its election stands still; systemd will restart putexd");
+                tracing::error!("{name}: its election stands still, and systemd restarts putexd");
                 alive = false;
             }
         }
@@ -670,7 +617,7 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
             for (lease, group) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
                 let service = lease.service;
                 tracing::error!(
-                    "{service}: there is no guard, and the processes in {group} have got SIGKILL, which was due"
+                    "{service}: without a guard, the processes in {group} have got SIGKILL, which was due"
                 );
             }
             continue;

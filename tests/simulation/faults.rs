@@ -108,10 +108,7 @@ impl World {
             }
             HostFault::Start => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                let request = Request::Start {
-                    by: "root".to_owned(),
-                    kept_by: Vec::new(),
-                };
+                let request = Request::Start("root".to_owned());
                 self.order(h, Order::Request(request, answer));
             }
             HostFault::Pause => self.ask(h, Asked::Pause, self.word_of(h, lasts)),

@@ -280,7 +280,7 @@ fn starts_nothing_without_a_store(host: &Host) {
             host,
             &[
                 "write a table [store] into /etc/putex/putexd.toml",
-                "no file says yet"
+                "systemctl start putexd"
             ]
         )
     );

@@ -95,7 +95,7 @@ fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
     fixture.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
     wait_for_line(
         host,
-        &["db: releasing (was active)", "no answer within 700ms"],
+        &["db: releasing (was active)", "no answer within 0.7s"],
     );
     // At most two run: one check of the standby, and one of the active role that was under way when the role changed.
     // Neither outlives its limit.

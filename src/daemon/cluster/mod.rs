@@ -186,7 +186,7 @@ async fn at_once<T>(done: impl Future<Output = Result<T, StoreError>>) -> Result
     match timeout(AT_ONCE, done).await {
         Ok(done) => done.map_err(|error| words::missing(&missing(&error))),
         Err(_) => Err(format!(
-            "see that the store can be reached: the hosts' reports were not written and read within {AT_ONCE:?}"
+            "see that the store can be reached: it has not answered within {AT_ONCE:?}"
         )),
     }
 }

@@ -9,7 +9,7 @@ use super::{AWAY, Cluster, Part, REPORT, Shared};
 use crate::cluster::picture::SILENT;
 use crate::cluster::wire::{self, HOSTS_LIMIT, PAGES_LIMIT, Report};
 use crate::daemon::store_access::hints::rung;
-use crate::daemon::store_access::notes::{is_refusal, position};
+use crate::daemon::store_access::notes::{is_refusal, position, value_of};
 use crate::facts::{At, HostState, KnownHost, Presence, ServiceState};
 use crate::store::StoreError;
 use crate::task::lock;
@@ -294,8 +294,7 @@ impl Shared {
     async fn read(&self, key: &Key) -> Result<((Incarnation, Revision), Value), StoreError> {
         let snapshot = self.host.notes.read(key, None).await?;
         let position = position(&snapshot);
-        let value = snapshot.entry.and_then(|entry| entry.value);
-        Ok((position, value.unwrap_or_default()))
+        Ok((position, value_of(&snapshot).cloned().unwrap_or_default()))
     }
 
     async fn look_at_list(&self) -> Result<(), StoreError> {

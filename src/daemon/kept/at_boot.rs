@@ -40,7 +40,7 @@ impl BootCopy {
         self.kept = written.is_ok().then_some(bound);
         if let Err(error) = written {
             tracing::warn!(
-                "{error}; until then nothing binds the units at a boot in which the files of the services cannot be read"
+                "{error}; until then a boot without the services' files starts their units without a lease"
             );
         }
     }

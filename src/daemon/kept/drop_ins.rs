@@ -98,10 +98,9 @@ impl FallbackDropIns {
 
     fn tell(&mut self, failed: Option<String>) {
         match &failed {
-            Some(error) if self.failed.is_none() => tracing::warn!(
-                "free space or inodes in /run if it has none: {error}; until then putex-generator alone binds the units to their \
-                 leases, trying again"
-            ),
+            Some(error) if self.failed.is_none() => {
+                tracing::warn!("free space or inodes in /run: {error}, trying again")
+            }
             None if self.failed.is_some() => {
                 tracing::info!(
                     "the drop-ins in {} are kept again",

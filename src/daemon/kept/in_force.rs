@@ -47,8 +47,7 @@ impl InForce {
         if let Err(error) = replace(&self.path, &render(&kept), PRIVATE) {
             let _ = remove(&self.path);
             tracing::warn!(
-                "failed to keep the settings in {}: {error}; should a file be broken when putexd is restarted, its service is \
-                 released then, ignoring",
+                "see why {} cannot be written: {error}; a restart with a broken file releases its service",
                 self.path.display()
             );
         }

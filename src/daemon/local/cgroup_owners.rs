@@ -58,13 +58,13 @@ pub async fn conflict(
                 let groups = systemd.placement(&unit).await?.groups;
                 if groups.iter().any(|other| is_within(other, &group)) {
                     return Ok(Some(format!(
-                        "{name} cannot be contained: {needed} runs in it; name a slice that only this service uses"
+                        "name a slice that only this service uses: {needed} runs in {name}"
                     )));
                 }
             }
             if let Some(other) = cgroup_owners.other_in(&settings.name, &group) {
                 return Ok(Some(format!(
-                    "{name} cannot be contained: the service {other} runs in it; give each a slice of its own"
+                    "give each service a slice of its own: {other} runs in {name}"
                 )));
             }
         }

@@ -75,8 +75,7 @@ impl Fencings {
         });
         is_taken.then_some(()).ok_or_else(|| {
             format!(
-                "there is nothing to confirm: this host waits for no fencing of {host}, and none has failed in the last {}; \
-                 \"putexctl status\" names the host that waits for one, and this is run there",
+                "run it on the host that \"putexctl status\" names: there is nothing to confirm, as no fencing of {host} is waited for here or has failed in the last {}",
                 rounded(WORD_LIMIT)
             )
         })
@@ -160,7 +159,7 @@ impl Fencer {
             let word = word_on(hosts, host, self.machine.now());
             if let Some(by) = word {
                 tracing::warn!(
-                    "{}: the fencing of {host} is not waited for, because {by} says that it is off",
+                    "{}: the fencing of {host} is not waited for: {by} says that it is off",
                     self.service
                 );
             }

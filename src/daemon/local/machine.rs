@@ -84,7 +84,7 @@ pub trait Machine: Clock {
 pub struct ThisMachine {
     /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,
-    file_writer: FileWriter,
+    pub(crate) files: FileWriter,
     /// What was kept last of each unit. It may not be on the disk yet.
     places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
 }
@@ -93,7 +93,7 @@ impl ThisMachine {
     pub(crate) fn new(state_directory: &Path) -> Self {
         Self {
             state_directory: state_directory.to_owned(),
-            file_writer: FileWriter::default(),
+            files: FileWriter::default(),
             places: Arc::default(),
         }
     }
@@ -102,19 +102,9 @@ impl ThisMachine {
     /// an alarm.
     pub fn keep_alarms(&self, alarms: &Alarms) {
         if let Some(content) = alarms.changed(self.wall().as_secs()) {
-            self.file_writer
+            self.files
                 .put(alarms::path(&self.state_directory), content, false);
         }
-    }
-
-    /// What cannot be kept on the disk, and what to do about it. `None`: nothing has failed.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.file_writer.trouble()
-    }
-
-    /// Returns when all that is kept is on the disk, or cannot be written, and after `limit` at the latest.
-    pub async fn finish(&self, limit: Duration) {
-        self.file_writer.finish(limit).await;
     }
 }
 
@@ -150,7 +140,7 @@ impl Machine for ThisMachine {
         let boot = identity::boot_id().ok();
         let content = memory::content(&settings.key, memory, settings.timings, boot, clock::now());
         let path = memory::path_of(&self.state_directory, &settings.name);
-        self.file_writer.put(path, content, false);
+        self.files.put(path, content, false);
     }
 
     fn recall_place(&self, unit: &UnitName) -> Option<KeptPlace> {
@@ -171,7 +161,7 @@ impl Machine for ThisMachine {
             (before.place, before.former) != (kept.place.clone(), kept.former.clone())
         });
         let content = memory::render_place(unit, &kept);
-        self.file_writer.put(
+        self.files.put(
             memory::path_of_unit(&self.state_directory, unit),
             content,
             is_needed,
@@ -179,7 +169,7 @@ impl Machine for ThisMachine {
     }
 
     fn has_kept_place(&self, unit: &UnitName) -> Result<bool, String> {
-        self.file_writer
+        self.files
             .has(&memory::path_of_unit(&self.state_directory, unit))
     }
 
@@ -190,7 +180,7 @@ impl Machine for ThisMachine {
     fn keep_outside(&self, unit: &UnitName, seen: &SeenOutside) {
         let content = memory::render_outside(unit, seen, identity::boot_id().ok());
         let path = memory::path_of_outside(&self.state_directory, unit);
-        self.file_writer.put(path, content, false);
+        self.files.put(path, content, false);
     }
 
     fn fence(&self, how: OnStopFailure) -> io::Result<()> {

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use super::registration;
-use super::{Service, Told};
+use super::{Message, Service};
 use crate::daemon::local::fence;
 use crate::daemon::local::fence::Fencer;
+use crate::daemon::store_access::notes::{read_within, write_within};
 use crate::daemon::store_access::observation::observation;
 use crate::election::{
     Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult,
@@ -108,18 +108,18 @@ impl Service {
 
     /// Runs `work` in a task of its own, and gives its event to the election.
     fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
-        self.later(async { Some(Told::Event(work.await)) })
+        self.later(async { Some(Message::Event(work.await)) })
     }
 
     /// Runs `work` in a task of its own. What it returns comes back as a message.
     pub fn later(
         &self,
-        work: impl Future<Output = Option<Told>> + Send + 'static,
+        work: impl Future<Output = Option<Message>> + Send + 'static,
     ) -> JoinHandle<()> {
         let inbox = self.inbox.clone();
         self.host.machine.spawn(Box::pin(async move {
-            if let Some(told) = work.await {
-                inbox.tell(told).await;
+            if let Some(message) = work.await {
+                inbox.send(message).await;
             }
         }))
     }
@@ -128,15 +128,12 @@ impl Service {
         let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
         let limit = self.settings.timings.call_limit();
         self.later(async move {
-            let (answer, unreadable) = match timeout(limit, store.read(&key, before)).await {
-                Ok(Ok(read)) => (Some(observation(read)), None),
-                Err(_) | Ok(Err(StoreError::Unreachable(_) | StoreError::Missing(_))) => {
-                    (None, None)
-                }
-                Ok(Err(error)) => {
-                    let why = format!(
-                        "failed to read the lock {key}: {error}; nothing starts here before it can be read"
-                    );
+            let (answer, unreadable) = match read_within(limit, &*store, &key, before).await {
+                Ok(read) => (Some(observation(read)), None),
+                Err(StoreError::Unreachable(_) | StoreError::Missing(_)) => (None, None),
+                Err(error) => {
+                    let why =
+                        format!("nothing starts here until the lock {key} can be read: {error}");
                     (None, Some(why))
                 }
             };
@@ -144,7 +141,7 @@ impl Service {
                 None => Event::Read { id, answer },
                 Some(_) => Event::Replaced { id, answer },
             };
-            Some(Told::Read(event, unreadable))
+            Some(Message::Read(event, unreadable))
         });
     }
 
@@ -167,14 +164,13 @@ impl Service {
                 write,
                 value: record.encode(),
             };
-            let result = match timeout(limit, store.compare_and_set(&key, &attempt)).await {
-                Ok(WriteOutcome::Won(revision)) => WriteResult::Won(revision),
-                Ok(WriteOutcome::Conflict) => WriteResult::Conflict,
-                Ok(WriteOutcome::Unknown(reason)) => {
+            let result = match write_within(limit, &*store, &key, &attempt).await {
+                WriteOutcome::Won(revision) => WriteResult::Won(revision),
+                WriteOutcome::Conflict => WriteResult::Conflict,
+                WriteOutcome::Unknown(reason) => {
                     tracing::debug!("a write of {key} may have been applied or not: {reason}");
                     WriteResult::Unknown
                 }
-                Err(_) => WriteResult::Unknown,
             };
             if let Some((metrics, sent)) = renewal {
                 metrics.renewed(sent, &result);
@@ -199,7 +195,7 @@ impl Service {
         let task = self.later(async move {
             units.stop(kill_at).await;
             proven.fetch_max(stop, Ordering::AcqRel);
-            Some(Told::Proven)
+            Some(Message::Wake)
         });
         self.work.task = Some(task.into());
     }

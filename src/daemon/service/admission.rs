@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::lookout::SHARE_OF_STRAYS;
-use super::{Host, Inbox, Reason, Told, UnitControl};
+use super::{Host, Inbox, Message, Reason, UnitControl};
 use crate::audit::surroundings;
 use crate::config::ServiceSettings;
 use crate::daemon::local::cgroup_owners;
@@ -48,8 +48,8 @@ pub async fn admit(
         let current = settings.borrow().clone();
         // Boxed, because the future would otherwise take memory between two questions as well.
         if let Some(now) = Box::pin(admission(&host, &units, &current)).await {
-            let told = |bar| Told::Bar(Reason::Admission, bar);
-            inbox.tell_change(&mut last, now.err(), told).await;
+            let message = |bar| Message::Bar(Reason::Admission, bar);
+            inbox.send_change(&mut last, now.err(), message).await;
         }
         let paced = |share| pace(&*units.systemd, &units.main, ADMISSION_INTERVAL, share);
         let interval = match &last {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Reason, Service, Told, UnitControl, names};
+use super::{Message, Reason, Service, UnitControl, names};
 use crate::election::{Heard, State, rounded};
 use crate::facts::alarm::{Alarm, AlarmKind, Problem, StopFailure};
 use crate::facts::{At, Bar, FailedRun, Wait};
@@ -168,7 +168,7 @@ impl Service {
         if why == StopFailure::Late && how.is_self_fence() {
             tracing::warn!(
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
-                "{}: the stop of {} has taken longer than stop-limit = {}; SIGKILL is sent; {} in {} unless it is proven dead before",
+                "{}: the stop of {} has taken longer than stop-limit = {}; SIGKILL is sent, and {} in {} unless that helps",
                 settings.name,
                 names(settings.units()),
                 rounded(settings.stop_limit),
@@ -200,7 +200,7 @@ impl Service {
                     sleep(LOOK_AGAIN).await;
                 }
             };
-            (!is_dead).then_some(Told::StopFailed(why))
+            (!is_dead).then_some(Message::StopFailed(why))
         });
     }
 

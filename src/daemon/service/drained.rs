@@ -2,7 +2,7 @@
 
 use tokio::time::sleep;
 
-use super::{Bar, Reason, Service, Told};
+use super::{Bar, Message, Reason, Service};
 use crate::daemon::local::drain;
 use crate::election::State;
 use crate::task::OwnedTask;
@@ -25,7 +25,7 @@ impl Turn {
 
 impl Service {
     /// Takes over whether the host is drained. Once it is not any more, the service contends again.
-    pub fn hear_of_drain(&mut self) {
+    pub fn follow_drain(&mut self) {
         let drained = self.host.drain.word();
         if drained.is_none() || !self.may_run() {
             self.turn = Turn::default();
@@ -33,7 +33,7 @@ impl Service {
             let (drain, inbox) = (self.host.drain.clone(), self.inbox.clone());
             let waits = async move {
                 let _place = drain.turn().await;
-                inbox.tell(Told::Turn).await;
+                inbox.send(Message::Turn).await;
                 sleep(drain::TURN).await;
             };
             self.turn.place = Some(self.host.machine.spawn(Box::pin(waits)).into());

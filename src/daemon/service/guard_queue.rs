@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::inbox::{Inbox, Told};
+use super::inbox::{Inbox, Message};
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::daemon::units::UnitControl;
 use crate::election::{Event, GuardRequest};
@@ -64,10 +64,10 @@ impl GuardQueue {
             };
             let Some(event) = event else { continue };
             let gone = event == Event::GuardDown;
-            inbox.tell(Told::Event(event)).await;
+            inbox.send(Message::Event(event)).await;
             if gone {
                 Box::pin(self.wait_for_guard(&mut requests)).await;
-                inbox.tell(Told::Event(Event::GuardUp)).await;
+                inbox.send(Message::Event(Event::GuardUp)).await;
             }
         }
     }
@@ -210,7 +210,7 @@ impl GuardQueue {
             }
             Err(GuardError::Refused(reason)) => {
                 tracing::warn!(
-                    "{}: the guard does not take a change of its lease: {reason}, ignoring",
+                    "{}: the guard refuses a change of its lease: {reason}, ignoring",
                     self.service
                 );
                 None

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Service;
-use super::inbox::{Inbox, Told};
+use super::inbox::{Inbox, Message};
+use super::{Host, Service};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
 use crate::facts::Health;
 use crate::facts::alarm::Problem;
-use crate::http::{CheckError, Http, Target};
-use crate::systemd::{Check, CheckUser, CheckUserError, Manager, RunAs, RunResult};
+use crate::http::{CheckError, Target};
+use crate::systemd::{Check, CheckUser, RunAs, RunResult};
 use crate::task::OwnedTask;
+use crate::types::ServiceName;
 use crate::types::span::rounded;
-use crate::types::{NodeId, ServiceName};
 
 /// What a check has found. `Err`: why it has failed, in words.
 type Verdict = Result<(), String>;
@@ -108,10 +108,8 @@ impl Service {
         };
         let checker = Checker {
             service: self.settings.name.clone(),
-            node: self.host.node.clone(),
+            host: self.host.clone(),
             settings: settings.clone(),
-            systemd: Arc::clone(&self.host.systemd),
-            http: self.host.http.clone(),
             user: Arc::clone(&checks.user),
             role,
             inbox: self.inbox.clone(),
@@ -127,10 +125,9 @@ impl Service {
         }
         if let (Err(error), true) = (verdict, self.checks.are_good()) {
             let probe = self.settings.health.as_ref().map(|health| &health.probe);
-            self.raise(Problem::CheckFailed {
-                error: error.clone(),
-                unit: probe.and_then(|probe| probe.unit(&self.settings.name, role.as_str())),
-            });
+            let unit = probe.and_then(|probe| probe.unit(&self.settings.name, role.as_str()));
+            let error = error.clone();
+            self.raise(Problem::CheckFailed { error, unit });
         }
         self.checks.verdict = Some(match verdict {
             Ok(()) => Health::Passes,
@@ -142,10 +139,8 @@ impl Service {
 /// Runs the health checks of one service in one role.
 struct Checker {
     service: ServiceName,
-    node: NodeId,
+    host: Host,
     settings: HealthSettings,
-    systemd: Arc<dyn Manager>,
-    http: Http,
     /// The user of its commands that name no other one, taken when the first is run.
     user: Arc<OnceCell<CheckUser>>,
     role: Role,
@@ -182,7 +177,7 @@ impl Checker {
             if let Some(verdict) = self.probe().await
                 && let Some(event) = tally.count(self.role, &self.settings, verdict)
             {
-                self.inbox.tell(Told::Event(event)).await;
+                self.inbox.send(Message::Event(event)).await;
             }
             sleep_until(next).await;
         }
@@ -199,61 +194,54 @@ impl Checker {
     }
 
     async fn net(&self, target: Target, shown: &str) -> Option<Verdict> {
-        let limit = self.settings.timeout;
-        let checked = self.http.check(target, limit).await?;
+        let checked = self.host.http.check(target, self.settings.timeout).await?;
         Some(checked.map_err(|error| match error {
-            CheckError::Late => format!("{shown}: no answer within {}", rounded(limit)),
+            CheckError::Late => format!("{shown}: {}", self.late()),
             CheckError::Status(_) | CheckError::Failed(_) => format!("{shown}: {error}"),
         }))
     }
 
     async fn command(&self, argv: &[String], user: Option<&str>) -> Option<Verdict> {
         let user = match user {
-            Some(name) => RunAs::Named(name.to_owned()),
-            None => match timeout(self.settings.timeout, self.own_user()).await {
-                Ok(Ok(user)) => user,
-                Ok(Err(error)) => return Some(Err(error.to_string())),
-                Err(_) => return Some(Err(self.late())),
-            },
+            Some(name) => Ok(RunAs::Named(name.to_owned())),
+            None => self.own_user().await,
+        };
+        let user = match user {
+            Ok(user) => user,
+            Err(error) => return Some(Err(error)),
         };
         let role = self.role.as_str();
-        let unit = self.settings.probe.unit(&self.service, role)?;
         let check = Check {
-            unit,
+            unit: self.settings.probe.unit(&self.service, role)?,
             description: format!("Health check of {} as {role}", self.service),
             argv: argv.iter().cloned().chain([role.to_owned()]).collect(),
             environment: vec![
                 format!("PUTEX_SERVICE={}", self.service),
-                format!("PUTEX_NODE={}", self.node),
+                format!("PUTEX_NODE={}", self.host.node),
             ],
             user,
             timeout: self.settings.timeout,
         };
-        let result = self.systemd.run_check(&check).await.ok()?;
+        let result = self.host.systemd.run_check(&check).await.ok()?;
         Some(self.verdict(result))
     }
 
-    async fn own_user(&self) -> Result<RunAs, CheckUserError> {
-        let take = || self.systemd.check_user(&self.service);
-        let user = self.user.get_or_try_init(take).await?;
-        Ok(RunAs::Numbered(user.uid()))
+    async fn own_user(&self) -> Result<RunAs, String> {
+        let take = || self.host.systemd.check_user(&self.service);
+        let user = self.user.get_or_try_init(take);
+        let user = timeout(self.settings.timeout, user).await;
+        let user = user.map_err(|_| self.late())?;
+        Ok(RunAs::Numbered(
+            user.map_err(|error| error.to_string())?.uid(),
+        ))
     }
 
     async fn unit(&self) -> Option<Verdict> {
-        let unit = self
-            .settings
-            .probe
-            .unit(&self.service, self.role.as_str())?;
-        let limit = self.settings.timeout;
-        let result = self
-            .systemd
-            .run_unit_to_completion(&unit, limit)
-            .await
-            .ok()?;
-        Some(match result {
-            RunResult::Failed(reason) => Err(format!("{unit}: {reason}")),
-            other @ (RunResult::Passed | RunResult::TimedOut) => self.verdict(other),
-        })
+        let (probe, limit) = (&self.settings.probe, self.settings.timeout);
+        let unit = probe.unit(&self.service, self.role.as_str())?;
+        let ended = self.host.systemd.run_unit_to_completion(&unit, limit).await;
+        let verdict = self.verdict(ended.ok()?);
+        Some(verdict.map_err(|why| format!("{unit}: {why}")))
     }
 
     fn verdict(&self, result: RunResult) -> Verdict {
@@ -265,16 +253,19 @@ impl Checker {
     }
 
     fn late(&self) -> String {
-        format!("no answer within {:?}", self.settings.timeout)
+        format!("no answer within {}", rounded(self.settings.timeout))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use super::*;
-    use crate::daemon::fake::Fake;
+    use crate::daemon::fake::host;
+    use crate::daemon::local::machine::ThisMachine;
+    use crate::store::memory::MemoryStore;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {
         let second = Duration::from_secs(1);
@@ -318,13 +309,15 @@ mod tests {
         };
         let checker = Checker {
             service: "db".parse().expect("a service's name"),
-            node: NodeId::new("h1").expect("a node name"),
+            host: host(
+                "h1",
+                Arc::new(MemoryStore::new(Duration::from_secs(1))),
+                Arc::new(ThisMachine::new(Path::new("/nowhere"))),
+            ),
             settings: HealthSettings {
                 probe,
                 ..settings(1, 1)
             },
-            systemd: Arc::new(Fake::default()),
-            http: Http::within_this_process(),
             user: Arc::default(),
             role: Role::Active,
             inbox: Inbox::new().0,

@@ -46,13 +46,8 @@ pub enum Request {
     Ask(election::Order),
     /// Keep the service stopped on all hosts (orders, H7).
     Stop(Word),
-    /// Take the word back that keeps the service stopped.
-    Start {
-        /// Who asks for it.
-        by: String,
-        /// Other hosts that keep the service stopped, because of a word that the store has lost.
-        kept_by: Vec<String>,
-    },
+    /// Take the word back that keeps the service stopped, as this operator asks.
+    Start(String),
     /// The store and the key that the configuration names are meant, whatever they were before (adoption of another key, N3;
     /// what a host remembers, N4).
     Adopt,
@@ -70,7 +65,7 @@ pub struct Looked {
 
 /// A message to a service's loop.
 #[derive(Debug)]
-pub enum Told {
+pub enum Message {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
     /// The outcome of a read, and why the lock cannot be read. `None`: it can, or there is no store, which is told elsewhere.
@@ -87,37 +82,37 @@ pub enum Told {
     Turn,
     /// A stop whose time is over is not proven.
     StopFailed(StopFailure),
-    /// A stop has its proof. The loop takes it from `Work::proven`.
-    Proven,
+    /// There is something to be looked at, such as the proof of a stop in `Work::proven`.
+    Wake,
 }
 
 /// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
 /// beginning on.
 #[derive(Debug, Clone)]
-pub struct Inbox(mpsc::Sender<Box<Told>>);
+pub struct Inbox(mpsc::Sender<Box<Message>>);
 
 impl Inbox {
     /// Makes an empty inbox, and its receiving end.
-    pub fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
-        let (sender, told) = mpsc::channel(LIMIT);
-        (Self(sender), told)
+    pub fn new() -> (Self, mpsc::Receiver<Box<Message>>) {
+        let (sender, messages) = mpsc::channel(LIMIT);
+        (Self(sender), messages)
     }
 
     /// Sends a message, and waits while the channel is full. It is lost if the service has ended, with which its tasks end as well.
-    pub async fn tell(&self, told: Told) {
-        let _ = self.0.send(Box::new(told)).await;
+    pub async fn send(&self, message: Message) {
+        let _ = self.0.send(Box::new(message)).await;
     }
 
     /// Sends what is so `now`, if it is not what was so at the `last` call.
-    pub async fn tell_change<T: Clone + PartialEq>(
+    pub async fn send_change<T: Clone + PartialEq>(
         &self,
         last: &mut Option<T>,
         now: T,
-        message: impl FnOnce(T) -> Told,
+        message: impl FnOnce(T) -> Message,
     ) {
         if last.as_ref() != Some(&now) {
             *last = Some(now.clone());
-            self.tell(message(now)).await;
+            self.send(message(now)).await;
         }
     }
 }
@@ -133,7 +128,7 @@ impl Orders {
 
     /// Gives an order at once. It is lost if the service is gone, or if its loop stands still, which the watchdog ends.
     pub fn give(&self, order: Order) {
-        let _ = self.0.0.try_send(Box::new(Told::Order(order)));
+        let _ = self.0.0.try_send(Box::new(Message::Order(order)));
     }
 
     /// Asks for something, and returns what comes of it.

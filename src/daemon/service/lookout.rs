@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Inbox, Looked, Told, UnitControl};
+use super::{Inbox, Looked, Message, UnitControl};
 use crate::config::ServiceSettings;
 use crate::daemon::local::timers::pace;
 use crate::election::ObservedUnit;
@@ -56,7 +56,7 @@ pub async fn watch_units(
             units: observed,
             host_stops,
         };
-        inbox.tell(Told::Looked(look)).await;
+        inbox.send(Message::Looked(look)).await;
         looked.send_replace(is_worth_a_look);
         let renew_interval = settings.borrow().timings.renew_interval;
         let interval = if is_settled {
@@ -126,7 +126,7 @@ pub async fn watch_outside(
                 units.remember_client(&lasting);
                 if lasting != told {
                     told.clone_from(&lasting);
-                    inbox.tell(Told::Outside(lasting)).await;
+                    inbox.send(Message::Outside(lasting)).await;
                 }
             }
             Err(error) => tracing::debug!(

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Request, Said, Service, Told, registration};
+use super::{Answer, Message, Request, Said, Service, registration};
 use crate::cluster::verb::Unmet;
 use crate::daemon::units::busy_mounts;
 use crate::election::{Event, State, Wanted, rounded};
-use crate::facts::{Asked, At, Order, Refused, StepDown, Wait, Word};
-use crate::types::span::date;
+use crate::facts::{Asked, At, Order, Refused, StepDown, Wait};
 use crate::words;
 
 /// What an operator has asked for who stops a service.
@@ -44,8 +43,8 @@ impl Service {
                 tracing::info!("{name}: {}", words::asked(&word, STOPPED));
                 settled(Some(answer), word.at, Ok(begun()), Event::Stop(word))
             }
-            Request::Start { by, kept_by } => {
-                let said = self.may_start(&kept_by);
+            Request::Start(by) => {
+                let said = self.may_start();
                 if said.is_ok() {
                     tracing::info!("{name}: started again by {by}");
                 }
@@ -106,7 +105,7 @@ impl Service {
                 Some(busy) => Err(format!("nothing was changed: {busy}").into()),
                 None => said,
             };
-            Some(Told::Event(settled(answer, at, said, event)))
+            Some(Message::Event(settled(answer, at, said, event)))
         });
     }
 
@@ -118,15 +117,9 @@ impl Service {
     /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
     fn silence_of_holder(&self) -> Option<String> {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
-        let paused = self.election.pause_word(now);
         let wait = self.election.waiting(now)?;
-        let lease = self.settings.timings.lease();
-        silence(
-            &wait.at(wall.saturating_sub(now.boot)),
-            paused,
-            lease,
-            At::new(wall),
-        )
+        let wait = wait.at(wall.saturating_sub(now.boot));
+        silence(&wait, self.settings.timings.lease(), At::new(wall))
     }
 
     /// Whether this host can do what only the holder can.
@@ -139,7 +132,7 @@ impl Service {
         };
         if *what == Asked::Resume && !is_known {
             return if self.election.is_unread() || state == State::NoStore {
-                unknown("a pause")
+                unknown("pause")
             } else {
                 needless("it is not paused")
             };
@@ -164,9 +157,7 @@ impl Service {
             let name = &self.settings.name;
             let who = match holder {
                 "" => format!("nobody runs {name}"),
-                holder => format!(
-                    "this host does not run it, and {holder} was the last known to hold its lock"
-                ),
+                holder => format!("this host does not run it, and {holder} held its lock last"),
             };
             return refused(format!("see \"putexctl status {name}\": {who}"));
         }
@@ -176,7 +167,7 @@ impl Service {
             let until = Duration::from_secs(word.until.unwrap_or(u64::MAX));
             if until.saturating_sub(self.host.machine.wall()) < least {
                 return refused(format!(
-                    "name a time of at least {}: the long lease counts only when every host has seen it",
+                    "name a time of at least {}, so that every host sees the long lease",
                     rounded(least)
                 ));
             }
@@ -184,23 +175,16 @@ impl Service {
         Ok(begun())
     }
 
-    /// `kept_by`: other hosts that keep the service stopped by a word that the store has lost.
-    fn may_start(&self, kept_by: &[String]) -> Said {
+    /// Whether a word keeps the service stopped.
+    fn may_start(&self) -> Said {
         let word = self.election.stop_word(self.host.machine.now());
         if word.is_some() || matches!(self.election.unwritten(), Some(Wanted::Stop(_))) {
-            return Ok(begun());
+            Ok(begun())
+        } else if self.election.state() == State::NoStore {
+            unknown("stop")
+        } else {
+            needless("no operator keeps it stopped")
         }
-        if self.election.state() == State::NoStore {
-            return unknown("a stop");
-        }
-        if kept_by.is_empty() {
-            return needless("no operator keeps it stopped");
-        }
-        refused(format!(
-            "run \"putexctl start {}\" on {}, which keeps it stopped by a word that the store has lost",
-            self.settings.name,
-            kept_by.join(" and on ")
-        ))
     }
 
     /// What is wanted on this host and not in the lock's record yet, in words.
@@ -209,19 +193,14 @@ impl Service {
     }
 }
 
-/// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`; `paused`: its pause.
-fn silence(wait: &Wait<At>, paused: Option<&Word>, lease: Duration, now: At) -> Option<String> {
+/// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`.
+fn silence(wait: &Wait<At>, lease: Duration, now: At) -> Option<String> {
     let Wait::Holder { holder, heard, .. } = wait else {
         return None;
     };
-    let is_silent = heard.at().since(now) > lease;
-    is_silent.then(|| {
-        let until = paused.and_then(|word| word.until).map(date);
-        let until = until.map_or_else(String::new, |until| format!("; its pause ends at {until}"));
-        format!(
-            "see that {holder} and its putexd run, because only the holder could do it: {}{until}",
-            words::wait(wait, now)
-        )
+    (heard.at().since(now) > lease).then(|| {
+        let wait = words::wait(wait, now);
+        format!("see that {holder} and its putexd run, as only the holder can do it: {wait}")
     })
 }
 
@@ -235,7 +214,7 @@ fn refused(why: String) -> Said {
 
 fn unknown(what: &str) -> Said {
     refused(format!(
-        "see that the store answers, and say it again: this host does not know of {what}"
+        "see that the store answers, and say it again: no {what} is known here"
     ))
 }
 
@@ -288,18 +267,10 @@ mod tests {
             heard: Heard::Renewed(now.minus(Duration::from_secs(seconds))),
             take_at: Some(now.plus(Duration::from_secs(300))),
         };
-        assert_eq!(silence(&wait(18), None, lease, now), None);
-        assert_eq!(
-            silence(&Wait::Store { holder: None }, None, lease, now),
-            None
-        );
-        let why = "see that h2 and its putexd run, because only the holder could do it: h2 holds the lock and last renewed 19.0s ago; it \
+        assert_eq!(silence(&wait(18), lease, now), None);
+        assert_eq!(silence(&Wait::Store { holder: None }, lease, now), None);
+        let why = "see that h2 and its putexd run, as only the holder can do it: h2 holds the lock and last renewed 19.0s ago; it \
                    may be taken in 5min";
-        assert_eq!(silence(&wait(19), None, lease, now).as_deref(), Some(why));
-        let pause = Word::new("root@h1", "", 999_000, Some(1_000_300));
-        assert_eq!(
-            silence(&wait(19), Some(&pause), lease, now),
-            Some(format!("{why}; its pause ends at 1970-01-12T13:51:40Z"))
-        );
+        assert_eq!(silence(&wait(19), lease, now).as_deref(), Some(why));
     }
 }

@@ -11,20 +11,22 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::bars::Reason;
-use super::inbox::{Inbox, Told};
+use super::inbox::{Inbox, Message};
 use crate::cluster::verb::Unmet;
 use crate::config::ServiceSettings;
 use crate::daemon::host::Host;
 use crate::daemon::local::timers::pace;
 use crate::daemon::store_access::hints::rung;
-use crate::daemon::store_access::notes::position;
+use crate::daemon::store_access::notes::{
+    position, read_within, replacing, value_of, write_within,
+};
 use crate::daemon::store_access::observation::observation;
 use crate::election::{
     FormerLock, Found, KeptPlace, Place, Refusal, Registration, Verdict, is_newer, judge,
 };
 use crate::facts::Bar;
-use crate::store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome};
-use crate::types::{Key, UnitName, Value, WriteId};
+use crate::store::{Snapshot, StoreError, WriteOutcome};
+use crate::types::{Key, UnitName, Value};
 
 /// Time between two looks at an entry, unless the store hints at a change of it. It is `SHARE_OF_LOOKS` for each unit of
 /// the host where that is more: at a thousand units, 25 of them are looked at in a second.
@@ -35,8 +37,6 @@ const SHARE_OF_LOOKS: Duration = Duration::from_millis(40);
 const STEPS_LIMIT: usize = 6;
 /// Time between two looks whether something is on the disk.
 const ON_DISK_INTERVAL: Duration = Duration::from_millis(5);
-/// Of the store.
-const LATE: &str = "it did not answer in time";
 /// How often an entry is read before a start (vetting, N2).
 const VET_LIMIT: usize = 3;
 
@@ -64,8 +64,8 @@ pub async fn keep_looking(
             Err(Bar::OtherLock { .. }) => timings.renew_interval / 2,
             Err(_) => timings.call_limit(),
         };
-        let told = |bar| Told::Bar(Reason::Entry, bar);
-        inbox.tell_change(&mut last, entry.err(), told).await;
+        let message = |bar| Message::Bar(Reason::Entry, bar);
+        inbox.send_change(&mut last, entry.err(), message).await;
         tokio::select! {
             // The order is fixed and not random, so that a simulation can be repeated exactly.
             biased;
@@ -208,11 +208,11 @@ impl UnitEntry {
     }
 
     fn found(&self, snapshot: &Snapshot) -> Found {
-        match &snapshot.entry {
-            Some(Entry {
-                value: Some(value), ..
-            }) => Registration::decode(value, &self.unit).map_or(Found::Garbled, Found::Entry),
-            _ => Found::Nothing,
+        match value_of(snapshot) {
+            Some(value) => {
+                Registration::decode(value, &self.unit).map_or(Found::Garbled, Found::Entry)
+            }
+            None => Found::Nothing,
         }
     }
 
@@ -245,7 +245,7 @@ impl UnitEntry {
         };
         timeout(self.limit(), kept).await.unwrap_or_else(|_| {
             Err(format!(
-                "see why /var/lib/putex is slow: the place of the lock of {} is not written there yet",
+                "see why /var/lib/putex is slow: where the lock of {} is was not written yet",
                 self.unit
             ))
         })
@@ -275,7 +275,7 @@ impl UnitEntry {
                 }
                 outcome @ (WriteOutcome::Conflict | WriteOutcome::Unknown(_)) => {
                     return Err(Unmet::Open(format!(
-                        "look, and say it again: it is not known whether the store has taken it: {outcome:?}"
+                        "see \"putexctl status\", and say it again: the store may have taken it or not: {outcome:?}"
                     )));
                 }
             },
@@ -286,7 +286,7 @@ impl UnitEntry {
         let moved = moved.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
         if let Some(former) = moved.map(|kept| kept.place.store) {
             told = format!(
-                "{told}; see that no host comes back with the former store, {former}, not even one that is off: nothing else does"
+                "{told}; see that no host comes back with the former store, {former}, not even one that is off"
             );
         }
         let kept = KeptPlace {
@@ -322,7 +322,7 @@ impl UnitEntry {
             sleep(self.limit() / 2).await;
         }
         Err(format!(
-            "whether {unit} is still run under the key \"{key}\" is not known: {last}"
+            "not known whether {unit} is still run under the key \"{key}\": {last}"
         ))
     }
 
@@ -349,7 +349,7 @@ impl UnitEntry {
             }
             reason.get_or_insert_with(|| {
                 format!(
-                    "{} was run under the key \"{key}\" before, and that lock is not free yet",
+                    "{} was run under the key \"{key}\", and that lock is not free yet",
                     self.unit
                 )
             });
@@ -378,31 +378,26 @@ impl UnitEntry {
                 choose(other)
             ),
             Refusal::FormerKey(former) => format!(
-                "this host has known {unit} under the key \"{former}\", and the store does not name it any more: its entry was lost, or the \
-                 store went back; {}",
+                "{}: the store has lost the entry of {unit}, which was run under the key \"{former}\"",
                 choose(former)
             ),
             Refusal::OtherStore(place) => format!(
-                "this host has run {unit} under the key \"{}\" in another store, {}, and not in this one, {}; \"systemctl stop \
-                 putexd\" on each host that still has the other store, see that \"systemctl is-active {unit}\" says inactive \
-                 there, then {adopt}",
+                "run \"systemctl stop putexd\" on each host with the former store, see that \"systemctl is-active {unit}\" says inactive there, then {adopt}: {unit} was run under the key \"{}\" in {}, and not in {}",
                 place.key, place.store, self.host.store_address
             ),
             Refusal::Garbled => format!(
-                "see that all hosts have the same seal-key, or none: the store's entry {} for {unit} is not understood, or has no valid \
-                 seal; if they have, see that no host runs it under another key than \"{key}\", then {adopt}",
+                "see that all hosts have the same seal-key, or none, and that no host runs {unit} under another key than \"{key}\", then {adopt}: the \
+                 entry {} is not understood",
                 self.key
             ),
             Refusal::TooMany(count) => format!(
-                "see \"putexctl status\" on the other hosts: {unit} was run under {count} other keys that have not been seen free"
+                "see \"putexctl status\" on the other hosts: {unit} was run under {count} keys that are not seen free"
             ),
         }
     }
 
     async fn read(&self, key: &Key) -> Result<Snapshot, StoreError> {
-        let late = || StoreError::Unreachable(LATE.to_owned());
-        let read = timeout(self.limit(), self.host.store.read(key, None)).await;
-        read.unwrap_or_else(|_| Err(late()))
+        read_within(self.limit(), &*self.host.store, key, None).await
     }
 
     async fn write(&self, snapshot: &Snapshot, registration: &Registration) -> WriteOutcome {
@@ -413,26 +408,14 @@ impl UnitEntry {
     /// Writes `key` again as it was read. If that write is won, the read was not one of the past, as a deposed leader or the
     /// cache of a network file system may show.
     async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
-        let entry = snapshot.entry.as_ref();
-        let value = entry
-            .and_then(|entry| entry.value.clone())
-            .unwrap_or_default();
+        let value = value_of(snapshot).cloned().unwrap_or_default();
         let written = self.replace(key, snapshot, value).await;
         matches!(written, WriteOutcome::Won(_))
     }
 
     async fn replace(&self, key: &Key, snapshot: &Snapshot, value: Value) -> WriteOutcome {
-        let (incarnation, base) = position(snapshot);
-        let write = WriteId(self.host.machine.random());
-        let attempt = Attempt {
-            base,
-            incarnation,
-            write,
-            value,
-        };
-        timeout(self.limit(), self.host.store.compare_and_set(key, &attempt))
-            .await
-            .unwrap_or_else(|_| WriteOutcome::unproven(LATE))
+        let attempt = replacing(snapshot, self.host.machine.random(), value);
+        write_within(self.limit(), &*self.host.store, key, &attempt).await
     }
 }
 

@@ -88,12 +88,12 @@ impl Restarts {
             let (count, time) = (self.count, rounded(service_time));
             let how = self.ended.clone().unwrap_or_else(|| state.in_full());
             return Some(format!(
-                "systemd has restarted it {count} times, and it was never active for {time}: it was {how}"
+                "systemd has restarted it {count} times, never active for {time}: it was {how}"
             ));
         }
         let limit = limit.filter(|limit| tries >= *limit)?;
         Some(format!(
-            "systemd restarts it, and it was not active again within {}: it is {}",
+            "systemd restarts it, not active again within {}: it is {}",
             rounded(limit),
             state.in_full()
         ))

@@ -206,9 +206,9 @@ impl Service {
         remarks.extend(admission.filter(|_| self.may_run()).map(words::bar));
         remarks.extend(self.display.unreadable.clone());
         let unwritten = self.unwritten();
-        remarks.extend(unwritten.map(|word| {
-            format!("{word}: that is not in the lock's record yet, and this host goes on trying")
-        }));
+        remarks.extend(
+            unwritten.map(|word| format!("{word}: not in the lock's record yet, trying again")),
+        );
         remarks
     }
 }

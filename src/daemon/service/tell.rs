@@ -37,8 +37,7 @@ impl Service {
             let (name, unit) = (&self.settings.name, &self.settings.unit);
             tracing::warn!(
                 OBJECT_SYSTEMD_UNIT = unit.as_str(),
-                "{name}: {unit} was stopped, or has ended by itself, and is let go, so that another host may take it; if no host is to \
-                 run it, run \"putexctl stop {name}\""
+                "{name}: {unit} was stopped, or has ended, and another host may take it; \"putexctl stop {name}\" stops it everywhere"
             );
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use super::notes::{is_refusal, update};
+use super::notes::{is_refusal, read_within, update, value_of};
 use crate::cluster::history::{History, Run};
 use crate::daemon::local::machine::Clock;
 use crate::host::identity::random;
@@ -66,14 +66,11 @@ impl Histories {
         now: Duration,
     ) -> Result<History, String> {
         let key = Key::of_history(of_lock);
-        let read = timeout(READ_LIMIT, store.read(&key, None)).await;
-        let found = read
-            .map_err(|_| format!("the store did not answer within {READ_LIMIT:?}"))?
-            .map_err(|error| {
-                format!("the history of the lock {of_lock} cannot be read: {error}")
-            })?;
-        let value = found.entry.and_then(|entry| entry.value);
-        Ok(History::decode(value.as_ref(), milliseconds(now)))
+        let read = read_within(READ_LIMIT, store, &key, None).await;
+        let found = read.map_err(|error| {
+            format!("the history of the lock {of_lock} cannot be read: {error}")
+        })?;
+        Ok(History::decode(value_of(&found), milliseconds(now)))
     }
 
     /// Has everything written that waits, because putexd ends, and returns when that is done, and after `limit` at the latest. What is
@@ -122,8 +119,7 @@ impl Entries {
                 && !std::mem::replace(&mut was_refused, true)
             {
                 tracing::info!(
-                    "the history of the locks cannot be written: {error}; nothing depends on it; the rights to putex-history \
-                     are in putexd.toml(5), and \"putexctl doctor\" looks at them"
+                    "see \"putexctl doctor\": the history of the locks cannot be written: {error}"
                 );
             }
         }

@@ -7,9 +7,7 @@
 //! | [`observation`] | what the store has shown, in the words of the election |
 //! | [`notes`] | the way to the store for what is no lock |
 //! | [`history`] | writes the histories of locks into the store |
-//! | [`answers`] | whether others than the store can answer this host |
 
-pub mod answers;
 pub mod hints;
 pub mod history;
 pub mod notes;

@@ -31,10 +31,6 @@ impl OneAtATime {
         };
         Arc::new(Layered::new(store, layer))
     }
-
-    fn late(&self) -> String {
-        format!("no answer within {:.1?}", self.limit)
-    }
 }
 
 impl Layer for OneAtATime {
@@ -45,8 +41,7 @@ impl Layer for OneAtATime {
         before: Option<Revision>,
     ) -> Result<Snapshot, StoreError> {
         let _turn = self.turn.lock().await;
-        let read = timeout(self.limit, store.read(key, before)).await;
-        read.unwrap_or_else(|_| Err(StoreError::Unreachable(self.late())))
+        read_within(self.limit, store, key, before).await
     }
 
     async fn compare_and_set(
@@ -56,9 +51,34 @@ impl Layer for OneAtATime {
         attempt: &Attempt,
     ) -> WriteOutcome {
         let _turn = self.turn.lock().await;
-        let written = timeout(self.limit, store.compare_and_set(key, attempt)).await;
-        written.unwrap_or_else(|_| WriteOutcome::unproven(self.late()))
+        write_within(self.limit, store, key, attempt).await
     }
+}
+
+fn late(limit: Duration) -> String {
+    format!("no answer within {limit:.1?}")
+}
+
+/// Reads what is under `key`, and gives that up after `limit`.
+pub(crate) async fn read_within(
+    limit: Duration,
+    store: &dyn Store,
+    key: &Key,
+    before: Option<Revision>,
+) -> Result<Snapshot, StoreError> {
+    let read = timeout(limit, store.read(key, before)).await;
+    read.unwrap_or_else(|_| Err(StoreError::Unreachable(late(limit))))
+}
+
+/// The same for a write.
+pub(crate) async fn write_within(
+    limit: Duration,
+    store: &dyn Store,
+    key: &Key,
+    attempt: &Attempt,
+) -> WriteOutcome {
+    let written = timeout(limit, store.compare_and_set(key, attempt)).await;
+    written.unwrap_or_else(|_| WriteOutcome::unproven(late(limit)))
 }
 
 /// How often a change is tried that others get ahead of.
@@ -85,20 +105,10 @@ pub async fn update(
     let mut error = StoreError::Unproven(format!("others write {key} all the time"));
     for _ in 0..TRIES {
         let snapshot = notes.read(key, None).await?;
-        let value = snapshot
-            .entry
-            .as_ref()
-            .and_then(|entry| entry.value.as_ref());
-        let Some(value) = change(value) else {
+        let Some(value) = change(value_of(&snapshot)) else {
             return Ok(());
         };
-        let (incarnation, base) = position(&snapshot);
-        let attempt = Attempt {
-            base,
-            incarnation,
-            write: WriteId(random()),
-            value,
-        };
+        let attempt = replacing(&snapshot, random(), value);
         match notes.compare_and_set(key, &attempt).await {
             WriteOutcome::Won(_) => return Ok(()),
             WriteOutcome::Conflict => {}
@@ -113,15 +123,29 @@ pub async fn update(
     Err(error)
 }
 
+/// What is there.
+pub(crate) fn value_of(snapshot: &Snapshot) -> Option<&Value> {
+    snapshot.entry.as_ref()?.value.as_ref()
+}
+
 /// What a write has to replace.
 pub(crate) fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
+    let entry = snapshot.entry.as_ref();
     (
         snapshot.incarnation.clone(),
-        snapshot
-            .entry
-            .as_ref()
-            .map_or(Revision(0), |entry| entry.revision),
+        entry.map_or(Revision(0), |entry| entry.revision),
     )
+}
+
+/// The write that puts `value` in the place of what was read.
+pub(crate) fn replacing(snapshot: &Snapshot, random: u128, value: Value) -> Attempt {
+    let (incarnation, base) = position(snapshot);
+    Attempt {
+        base,
+        incarnation,
+        write: WriteId(random),
+        value,
+    }
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ struct Silence {
 struct Untaken {
     /// When the first of these writes was sent.
     began: Instant,
-    /// When the last of them failed, how long after it was sent that was, and why.
+    /// When the last of them failed, how long after it was sent, and why.
     last: Instant,
     took: Duration,
     error: String,
@@ -97,10 +97,8 @@ fn note(known: &mut String, error: &str) {
 impl HealthState {
     /// Notes a silence that a call or a loss of the connection at `noticed` shows.
     fn is_silent(&mut self, noticed: Instant, error: &str) -> &mut Silence {
-        let began = self
-            .answered
-            .filter(|answered| noticed.saturating_duration_since(*answered) <= IDLE)
-            .unwrap_or(noticed);
+        let known = |answered: &Instant| noticed.saturating_duration_since(*answered) <= IDLE;
+        let began = self.answered.filter(known).unwrap_or(noticed);
         self.refusal = None;
         let silence = self.silence.get_or_insert_with(|| Silence {
             began,
@@ -116,35 +114,24 @@ impl HealthState {
         matches!(self.refusal, Some(StoreError::Missing(_)))
     }
 
-    /// The writes that it does not take although it answers, where this host still tries: one that has nothing to write any more
-    /// does not learn that it takes them again. One that answers with an error takes none because of that.
+    /// The writes that it does not take although it answers. One that answers with an error takes none because of that.
     fn untaken(&self) -> Option<&Untaken> {
         let untaken = self.untaken.as_ref().filter(|untaken| untaken.is_alone)?;
         let patience = untaken.took * 2 + NOTEWORTHY * 2;
-        let answers = self
-            .answered
-            .is_some_and(|answered| answered.elapsed() <= patience);
-        let tries =
-            untaken.last.elapsed() <= patience + IDLE && untaken.began.elapsed() >= NOTEWORTHY;
-        (answers && tries && self.refusal.is_none()).then_some(untaken)
+        let answers = self.answered.is_some_and(|at| at.elapsed() <= patience);
+        (answers && self.refusal.is_none()).then_some(untaken)
     }
 
     fn is_not_taken(&mut self, call: &MonitoredCall<'_>, error: &str) {
-        let (now, sent) = (Instant::now(), call.sent);
-        // If nothing was written for a while, earlier failures say nothing of the present.
-        self.untaken
-            .take_if(|former| sent.saturating_duration_since(former.last) > former.took * 2 + IDLE);
         let untaken = self.untaken.get_or_insert_with(|| Untaken {
-            began: sent,
-            last: now,
+            began: call.sent,
+            last: call.sent,
             took: Duration::ZERO,
             error: String::new(),
             is_alone: false,
         });
-        untaken.is_alone |= call
-            .was_answered
-            .is_some_and(|answered| answered > untaken.began);
-        (untaken.last, untaken.took) = (now, now.saturating_duration_since(sent));
+        untaken.is_alone |= call.was_answered > Some(untaken.began);
+        (untaken.last, untaken.took) = (Instant::now(), call.sent.elapsed());
         note(&mut untaken.error, error);
     }
 }
@@ -300,10 +287,10 @@ impl StoreHealth {
         let mut state = self.state();
         if let Some(reason) = &link.down {
             state.is_silent(Instant::now(), reason);
-        } else if !state
+        } else if state
             .silence
             .as_ref()
-            .is_some_and(|silence| silence.is_asked)
+            .is_none_or(|silence| !silence.is_asked)
         {
             // Where nobody asks, the connection itself counts as an answer.
             drop(state);
@@ -313,12 +300,10 @@ impl StoreHealth {
 
     fn lose(&self, state: &mut HealthState, error: &str) {
         state.back = None;
-        if self.alarms.stands(AlarmKind::StoreLost) {
-            return;
+        if !self.alarms.stands(AlarmKind::StoreLost) {
+            let error = error.into();
+            self.alarms.raise(Problem::StoreLost { error });
         }
-        self.alarms.raise(Problem::StoreLost {
-            error: error.into(),
-        });
     }
 
     /// Counts the store as found, once it has answered for a while. It is called from time to time.
@@ -333,6 +318,10 @@ impl StoreHealth {
     fn answered(&self, read: Option<Result<(), &StoreError>>) {
         let (mut state, now) = (self.state(), Instant::now());
         state.answered = Some(now);
+        // A host that has nothing to write any more does not learn that the store takes writes again.
+        state
+            .untaken
+            .take_if(|former| former.last.elapsed() > former.took * 2 + IDLE);
         let (silence, was_missing) = (state.silence.take(), state.is_missing());
         if let Some(read) = read {
             state.refusal = read.err().cloned();

@@ -125,8 +125,7 @@ impl Supervisor {
             tokio::spawn(async move {
                 if let Err(error) = systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
                     tracing::warn!(
-                        "run \"systemctl daemon-reload\" to bind units to their leases and to set them free of former ones: \
-                         {error}"
+                        "run \"systemctl daemon-reload\", so that units are bound to their leases: {error}"
                     );
                 }
             });

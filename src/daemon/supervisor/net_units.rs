@@ -42,9 +42,7 @@ impl Units for NetUnits {
             .spawn(async move { systemd.kill_like(&asked).await });
         // What is left then ends by its watchdog, unless it does not want to.
         if let Ok(Err(error)) = killing.await {
-            tracing::warn!(
-                "run \"systemctl kill --signal=KILL '{pattern}'\": systemd was asked in vain: {error}"
-            );
+            tracing::warn!("run \"systemctl kill --signal=KILL '{pattern}'\": {error}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::daemon::service::{Handle, Order, Request, Said};
 use crate::daemon::store_access::store_health::StoreHealth;
 use crate::election::State;
 use crate::facts::alarm::{AlarmKind, Problem};
-use crate::facts::{self, Asked, At, Bar, ClusterState, KnownHost, Presence, ServiceState, Word};
+use crate::facts::{self, Asked, At, ClusterState, ServiceState, Word};
 use crate::host::clock;
 use crate::journal::{self, Notice};
 use crate::types::{NodeId, ServiceName};
@@ -39,10 +39,7 @@ impl Supervisor {
             Verb::Resume { service } => self.ask_holder(service, Asked::Resume, word),
             Verb::Adopt { service } => self.ask(&service, Request::Adopt),
             Verb::Stop { service, .. } => self.ask(&service, Request::Stop(word)),
-            Verb::Start { service } => {
-                let (by, kept_by) = (word.by, self.kept_by_others(&service));
-                self.ask(&service, Request::Start { by, kept_by })
-            }
+            Verb::Start { service } => self.ask(&service, Request::Start(word.by)),
             Verb::Drain { force, .. } => self.drain(word, force),
             Verb::Undrain {} => self.undrain(by),
             Verb::ConfirmDead { node, .. } => Box::pin(ready(self.confirm_dead(&node, by))),
@@ -90,19 +87,6 @@ impl Supervisor {
             )),
             Some(handle) => Ok(handle),
         }
-    }
-
-    /// The other hosts that keep a service stopped because of a word that the store has lost, as they report.
-    fn kept_by_others(&self, service: &ServiceName) -> Vec<String> {
-        let keeps = |host: &&KnownHost| {
-            let state = host.services.get(service.as_str());
-            host.node() != self.host.node.as_str()
-                && host.presence == Presence::Up
-                && state.is_some_and(|state| matches!(state.bar, Some(Bar::StopLost(_))))
-        };
-        let known = self.cluster.known();
-        let keep = known.hosts.iter().filter(keeps);
-        keep.map(|host| host.node().to_owned()).collect()
     }
 
     fn undrain(&self, by: &str) -> BoxFuture<'static, Said> {

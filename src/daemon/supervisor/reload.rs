@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::notify;
-use super::{Supervisor, tell};
+use super::{Supervisor, log};
 use crate::config::Settings;
 use crate::daemon::service::Order;
 use crate::facts::Retirement;
@@ -17,7 +17,7 @@ impl Supervisor {
     pub async fn reload(&mut self) {
         notify::reloading();
         let mut loaded = self.reader.read(None, &BTreeSet::new()).await;
-        tell(&loaded);
+        log(&loaded);
         if loaded.settings.is_some() && !loaded.broken.is_empty() {
             // A service that runs has the better right to its unit and its key, whatever its own file says now.
             let running = self.services.keys().cloned().collect();

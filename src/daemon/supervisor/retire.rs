@@ -36,9 +36,7 @@ impl Supervisor {
             return self.release().await;
         }
         notify::stopping("restarting; the units run on");
-        tracing::info!(
-            "putexd ends and leaves the units running for the next one, which adopts them"
-        );
+        tracing::info!("putexd ends, and the units run on for the next one");
         for (name, handle) in &self.services {
             service::tell_of_dropped(name, handle.status.borrow().unwritten.as_deref());
         }
@@ -106,7 +104,7 @@ impl Supervisor {
             tracing::info!("putexd ends; it holds no lock any more");
         } else {
             tracing::warn!(
-                "putexd ends; the locks of {} could not be released, so other hosts wait until they have aged",
+                "putexd ends; the locks of {} could not be released, and have to age",
                 aging.join(", ")
             );
         }
@@ -173,7 +171,7 @@ impl Supervisor {
             };
             tracing::info!(
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
-                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and its lock is {}",
+                "{name}: no usable file defines this service: {} is stopped here, and its lock is {}",
                 service::names(settings.units()),
                 key.map_or_else(
                     || "left to age".to_owned(),

@@ -40,9 +40,8 @@ impl Supervisor {
     ) -> impl Future<Output = fdo::Result<Vec<Run>>> + Send + use<> {
         let lock = self.services.get(service);
         let lock = lock.map(|handle| handle.settings.key.clone());
-        let none = format!(
-            "look at \"putexctl status {service}\": it has no file on this host, or a broken one"
-        );
+        let none =
+            format!("see \"putexctl status {service}\": it has no file here, or a broken one");
         let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
         let now = self.host.machine.wall();
         async move {

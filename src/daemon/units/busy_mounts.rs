@@ -41,7 +41,7 @@ pub async fn users_of(systemd: &dyn Manager, mount: &UnitName, own: &[UnitName])
         .unzip();
     (!users.is_empty()).then(|| {
         format!(
-            "have process {} leave the file system, or run \"kill -KILL {}\": {mount} cannot be unmounted while it is in use",
+            "have process {} leave it, or run \"kill -KILL {}\": {mount} cannot be unmounted while it is in use",
             listed.join(", "),
             pids.join(" ")
         )
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(
             in_use(&fake, &settings).await.as_deref(),
             Some(
-                "have process 7 (worker) leave the file system, or run \"kill -KILL 7\": srv-data.mount cannot be unmounted while it is \
+                "have process 7 (worker) leave it, or run \"kill -KILL 7\": srv-data.mount cannot be unmounted while it is \
                  in use, and this host is rebooted"
             )
         );

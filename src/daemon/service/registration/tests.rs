@@ -180,7 +180,7 @@ async fn the_units_of_a_service_wait_for_its_former_lock_at_the_same_time() {
         panic!("it waits")
     };
     assert!(
-        reason.starts_with("database.service was run under the key \"old\" before"),
+        reason.starts_with("database.service was run under the key \"old\","),
         "{reason}"
     );
     assert!(
