@@ -33,10 +33,11 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Parser;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::audit;
 use crate::command_line::{self, exit};
@@ -54,6 +55,8 @@ const WORKERS: usize = 2;
 /// Limit of the runtime's threads for calls that wait for the kernel or the disk. A disk that hangs holds no more than [a
 /// part](kept::writer) of them.
 const BLOCKING_THREADS: usize = 64;
+/// How long it may take to read whether there is a store.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs each service on one host at a time, over a lock store.
 ///
@@ -90,19 +93,6 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    if arguments.check {
-        return check(&arguments);
-    }
-    if arguments.has_store {
-        return has_store(&arguments.root);
-    }
-    if arguments.at_boot {
-        return at_boot();
-    }
-    if let Err(error) = journal::init("putexd") {
-        eprintln!("putexd: failed to set up logging: {error}");
-        return ExitCode::from(exit::OS);
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)
@@ -110,27 +100,50 @@ pub fn main() -> ExitCode {
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!("failed to start the runtime: {error}");
-            return ExitCode::from(exit::OS);
-        }
+        Err(error) => return failed(&format!("failed to start the runtime: {error}")),
     };
-    if let Err(error) = Hierarchy::that_kills() {
-        tracing::error!("{error}; nothing is run on this host");
-        return ExitCode::from(exit::CONFIGURATION);
-    }
-    let code = runtime.block_on(supervisor::run(&arguments.root));
+    let code = runtime.block_on(async {
+        if arguments.check {
+            check(&arguments).await
+        } else if arguments.has_store {
+            has_store(&arguments.root).await
+        } else if arguments.at_boot {
+            at_boot().await
+        } else {
+            serve(&arguments.root).await
+        }
+    });
     // A call that hangs in a blocking thread must not hold up the exit.
     runtime.shutdown_background();
     code
 }
 
+fn failed(why: &str) -> ExitCode {
+    eprintln!("putexd: {why}");
+    ExitCode::from(exit::OS)
+}
+
+async fn serve(root: &Path) -> ExitCode {
+    if let Err(error) = journal::init("putexd") {
+        return failed(&format!("failed to set up logging: {error}"));
+    }
+    if let Err(error) = Hierarchy::that_kills() {
+        tracing::error!("{error}; nothing is run on this host");
+        return ExitCode::from(exit::CONFIGURATION);
+    }
+    supervisor::run(root).await
+}
+
 /// Whether a start makes sense. A broken `putexd.toml` has to be an error, and so has one that was emptied or removed while the guard
-/// has leases: the start tells of both, and goes on with the leases where it can.
-fn has_store(root: &Path) -> ExitCode {
-    let has_leases =
-        fs::read_dir(GUARDED_LEASES_DIR).is_ok_and(|mut leases| leases.next().is_some());
-    if has_leases || !lacks_store(root) {
+/// has leases: the start tells of both, and goes on with the leases where it can. Where the file system does not answer, the start itself
+/// waits for it.
+async fn has_store(root: &Path) -> ExitCode {
+    let leases = fs::read_dir(GUARDED_LEASES_DIR);
+    let has_leases = leases.is_ok_and(|mut leases| leases.next().is_some());
+    let root = root.to_owned();
+    let loaded = timeout(STORE_LIMIT, spawn_blocking(move || config::load(&root)));
+    let lacks_store = async { matches!(loaded.await, Ok(Ok(loaded)) if loaded.lacks_store) };
+    if has_leases || !lacks_store.await {
         return ExitCode::SUCCESS;
     }
     eprintln!(
@@ -139,30 +152,16 @@ fn has_store(root: &Path) -> ExitCode {
     ExitCode::from(exit::REFUSED)
 }
 
-/// How long it may take to read whether there is a store.
-const STORE_LIMIT: Duration = Duration::from_secs(5);
-
-/// As `lacks_store` of [`Loaded`]. Where the file system does not answer, the start itself waits for it.
-fn lacks_store(root: &Path) -> bool {
-    let (tell, told) = mpsc::channel();
-    let root = root.to_owned();
-    std::thread::spawn(move || tell.send(config::load(&root).lacks_store));
-    told.recv_timeout(STORE_LIMIT).unwrap_or(false)
-}
-
 /// What starts the units on standard input at a boot. A slice or a scope starts nothing that is in it.
-fn at_boot() -> ExitCode {
+async fn at_boot() -> ExitCode {
     let lines = io::stdin().lines().map_while(Result::ok);
     let units = lines.filter_map(|line| UnitName::new(&line).ok());
     let units = units
         .filter(|unit| !unit.is_part_of_putexd() && !is_group(unit))
         .collect();
-    let found = match asked_of_systemd(audit::pullers(&units)).flatten() {
+    let found = match audit::pullers(&units).await {
         Ok(found) => found,
-        Err(error) => {
-            eprintln!("putexd: {error}");
-            return ExitCode::from(exit::OS);
-        }
+        Err(error) => return failed(&error),
     };
     for Puller { command, cause } in &found {
         println!("{command}  # {cause}");
@@ -174,12 +173,12 @@ fn at_boot() -> ExitCode {
     }
 }
 
-fn check(arguments: &Arguments) -> ExitCode {
+async fn check(arguments: &Arguments) -> ExitCode {
     let mut loaded = config::load(&arguments.root);
     let unasked = if arguments.files {
         None
     } else {
-        check_units(&arguments.root, &mut loaded).err()
+        check_units(&arguments.root, &mut loaded).await.err()
     };
     let is_unfinished = unasked.is_some() && arguments.root == Path::new("/") && is_booted_here();
     let unasked = unasked.map_or_else(String::new, |reason| {
@@ -192,10 +191,7 @@ fn check(arguments: &Arguments) -> ExitCode {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             return ExitCode::from(exit::CLOSED_PIPE);
         }
-        Err(error) => {
-            eprintln!("putexd: failed to print: {error}");
-            return ExitCode::from(exit::OS);
-        }
+        Err(error) => return failed(&format!("failed to print: {error}")),
     }
     if loaded.has_errors() {
         ExitCode::from(exit::CONFIGURATION)
@@ -212,7 +208,7 @@ fn is_booted_here() -> bool {
 }
 
 /// Adds what PID 1 says of the units to what was found in the files. `Err`: why it could not be asked.
-fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
+async fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
     let Some(settings) = &loaded.settings else {
         return Ok(());
     };
@@ -227,24 +223,10 @@ fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
             message: format!("{error}; nothing is run on this host"),
         });
     }
-    let found = asked_of_systemd(async {
-        let systemd = audit::connect().await?;
-        let found = audit::units(&systemd, settings).await;
-        found.map_err(|error| error.to_string())
-    })??;
-    loaded
-        .diagnostics
-        .extend(found.into_iter().map(|(_, found)| found));
+    let systemd = audit::connect().await?;
+    let found = audit::units(&systemd, settings).await;
+    let found = found.map_err(|error| error.to_string())?;
+    let found = found.into_iter().map(|(_, found)| found);
+    loaded.diagnostics.extend(found);
     Ok(())
-}
-
-/// What comes of `ask` in a program that does nothing else. `Err`: there is no thread for it.
-fn asked_of_systemd<T>(ask: impl Future<Output = T>) -> Result<T, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("failed to start the runtime: {error}"))?;
-    let answer = runtime.block_on(ask);
-    runtime.shutdown_background();
-    Ok(answer)
 }
