@@ -554,7 +554,7 @@ impl Supervisor {
 }
 
 /// Watches whether every service's loop makes progress.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Watchdog {
     /// When the watchdog last looked.
     last: Duration,

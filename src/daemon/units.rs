@@ -68,7 +68,7 @@ pub struct Shared {
 }
 
 /// The starts, stops and looks that are under way.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 struct Work {
     /// Number of starts and stops. One that was given up may not have ended when the next has begun.
     under_way: u32,
@@ -93,7 +93,7 @@ impl Drop for UnderWay {
 }
 
 /// The outcomes of the looks for the proof of a stop.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 struct Looks {
     /// Number of looks that have begun.
     begun: u64,
@@ -105,7 +105,7 @@ struct Looks {
 
 /// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
 /// come to its end ("The proof" in protocol.md).
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Begun {
     pub units: BTreeSet<UnitName>,
     /// Whether the main unit is started. Units that are bound to it may be started later, or never.

@@ -197,16 +197,6 @@ impl Http {
         }
     }
 
-    /// For tests: the process's end is a task, and nobody is answered.
-    #[cfg(test)]
-    pub(crate) fn within_this_process() -> Self {
-        Self::over((), |_| async {
-            let (ours, theirs) = UnixStream::pair()?;
-            tokio::spawn(serve::serve(theirs));
-            Ok(ours)
-        })
-    }
-
     /// Listens on `address` from now on, and nowhere with `None`. The process tries again, and says so, where it fails.
     pub fn listen(&self, address: Option<SocketAddr>) {
         let former = std::mem::replace(&mut *lock(&self.shared.wanted), address);

@@ -50,7 +50,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 const ERROR_LIMIT: usize = 200;
 
 /// What a host does with the store beside the locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     /// It reports.
     Report,

@@ -10,7 +10,6 @@ use crate::types::bound::{self, AtBoot};
 /// How long the services wait for the disk. They begin all the same, because a disk that hangs must not end them everywhere.
 const LIMIT: Duration = Duration::from_secs(2);
 
-#[derive(Debug)]
 pub struct BootCopy {
     path: PathBuf,
     writer: FileWriter,

@@ -18,7 +18,6 @@ use crate::types::{ServiceName, UnitName};
 pub type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;
 
 /// The kept drop-ins.
-#[derive(Debug)]
 pub struct FallbackDropIns {
     directory: PathBuf,
     /// Why not all drop-ins are as they should be. The journal hears of it once.

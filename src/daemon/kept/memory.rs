@@ -21,7 +21,7 @@ use crate::types::{BootId, FencingToken, Key, ServiceName, Time, UnitName};
 /// A token from here on is not believed: no clock shows so many seconds.
 const HIGHEST_TOKEN: FencingToken = FencingToken(1 << 40);
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Stored {
     format: Format,
     /// The key of the lock that the memory's position belongs to.
@@ -109,7 +109,7 @@ fn in_boot(
     })
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct StoredPlace {
     format: Format,
     /// Tells units with long names apart, because two of them may share a file.
@@ -144,7 +144,7 @@ pub struct SeenOutside {
     pub client: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct StoredOutside {
     format: Format,
     unit: UnitName,

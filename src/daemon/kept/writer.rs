@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const WRITERS: usize = 16;
 
 /// The files that are to be written. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FileWriter {
     /// Each has a task that ends when its newest content is on the disk.
     files: Arc<Mutex<BTreeMap<PathBuf, Waiting>>>,
@@ -31,7 +31,6 @@ pub struct FileWriter {
     again: Arc<Notify>,
 }
 
-#[derive(Debug)]
 struct Waiting {
     /// `None`: the file is removed.
     content: Option<Vec<u8>>,

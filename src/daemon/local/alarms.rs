@@ -26,10 +26,10 @@ const FILE: &str = "+alarms.json";
 const KEPT_LIMIT: usize = 1024;
 
 /// The registry. Clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Alarms(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     standing: Mutex<Standing>,
     /// Whether alarms of a moment are others than those in the file.

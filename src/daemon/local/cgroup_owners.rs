@@ -20,7 +20,7 @@ const NEEDED: [&str; 5] = [
 ];
 
 /// The control groups of all services, as each service reported them last. Clones share one table.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct CgroupOwners(Arc<Mutex<BTreeMap<ServiceName, BTreeSet<String>>>>);
 
 impl CgroupOwners {

@@ -26,7 +26,7 @@ pub const TURN: Duration = Duration::from_secs(1);
 const DISK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether this host is drained. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Drain(Arc<Shared>);
 
 impl Default for Drain {
@@ -35,7 +35,6 @@ impl Default for Drain {
     }
 }
 
-#[derive(Debug)]
 struct Shared {
     path: PathBuf,
     writer: FileWriter,
@@ -48,7 +47,7 @@ struct Shared {
     turns: Arc<Semaphore>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Stored {
     format: Format,
     #[serde(flatten)]
@@ -163,7 +162,6 @@ impl Drain {
 }
 
 /// A drain that is announced to the other hosts. Dropping it takes that back, unless the drain has begun.
-#[derive(Debug)]
 pub struct Announced(Drain);
 
 impl Drop for Announced {

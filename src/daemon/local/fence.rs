@@ -37,11 +37,10 @@ fn advice(failures: &[(&NodeId, String)]) -> String {
 }
 
 /// The fencing of hosts by this one, and which of them an operator takes for dead. Clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Fencings(Arc<watch::Sender<BTreeMap<NodeId, Fencing>>>);
 
 /// What is known of the fencing of one host.
-#[derive(Debug)]
 struct Fencing {
     /// Until when an operator may say that the host is off: its fencing is waited for, or has failed lately.
     open_until: Time,

@@ -80,7 +80,7 @@ pub trait Machine: Clock {
 }
 
 /// The host that putexd runs on.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ThisMachine {
     /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,

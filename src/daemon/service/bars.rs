@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::facts::Bar;
 
 /// What a bar comes from. There is one of each at most, and the first one counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The service is only observed on this host.
     Mode,
@@ -24,7 +24,7 @@ pub enum Reason {
 }
 
 /// The bars that stand.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Bars {
     standing: BTreeMap<Reason, Bar>,
     /// Whether the election was told that there is none.

@@ -8,7 +8,7 @@ use crate::election::State;
 use crate::task::OwnedTask;
 
 /// When the service is handed over.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Turn {
     /// Waits for the turn, and keeps the place then for as long as others have to wait for this service. `None`: the host is not drained,
     /// or has nothing to hand over.

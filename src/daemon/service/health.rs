@@ -23,7 +23,7 @@ use crate::types::span::rounded;
 type Verdict = Result<(), String>;
 
 /// What a health check has to find out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Whether the service works on this host, which runs it.
     Active,
@@ -148,7 +148,7 @@ struct Checker {
 }
 
 /// Counts passes and failures in a row.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Tally {
     passes: u32,
     failures: u32,

@@ -25,7 +25,6 @@ pub type Said = Result<String, Unmet>;
 pub type Answer = oneshot::Sender<Said>;
 
 /// What the daemon or an operator tells a service to do.
-#[derive(Debug)]
 pub enum Order {
     /// Go on with these settings; units and key are the same.
     Reconfigure(Arc<ServiceSettings>),
@@ -40,7 +39,6 @@ pub enum Order {
 }
 
 /// What an operator asks a service for.
-#[derive(Debug)]
 pub enum Request {
     /// What the holder of the lock is to do (orders, H7).
     Ask(election::Order),
@@ -54,7 +52,6 @@ pub enum Request {
 }
 
 /// What one look at the units has shown.
-#[derive(Debug)]
 pub struct Looked {
     /// The epoch in which the look began.
     pub epoch: u64,
@@ -64,7 +61,6 @@ pub struct Looked {
 }
 
 /// A message to a service's loop.
-#[derive(Debug)]
 pub enum Message {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
@@ -88,7 +84,7 @@ pub enum Message {
 
 /// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
 /// beginning on.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Inbox(mpsc::Sender<Box<Message>>);
 
 impl Inbox {
@@ -118,7 +114,7 @@ impl Inbox {
 }
 
 /// Gives orders to a service.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Orders(Inbox);
 
 impl Orders {

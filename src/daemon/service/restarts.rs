@@ -17,7 +17,7 @@ pub fn service_time(lease: Duration) -> Duration {
 
 /// What is known of the restarts of a unit. It counts what it sees itself: NRestarts goes back to zero at a start or reset
 /// by somebody else, and is any number when a new putexd first sees it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Restarts {
     /// NRestarts at the last look. `None`: there was none since the start.
     last: Option<u32>,

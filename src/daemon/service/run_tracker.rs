@@ -24,7 +24,7 @@ pub struct RunTracker {
 }
 
 /// The end of a tenure, as far as it has come.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Ending {
     /// Whether the lease was over, so that the guard has ended the unit, perhaps before this putexd did.
     lapsed: bool,

@@ -9,7 +9,7 @@ use crate::facts::alarm::Problem;
 use crate::types::UnitName;
 
 /// What the last look at the units has shown.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Seen {
     /// The units that were alive.
     pub alive: Vec<UnitName>,

@@ -24,7 +24,7 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Wakes the task that waits for a key.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Bell {
     /// Its key may have changed since this was last looked at.
     hint: AtomicBool,
@@ -63,7 +63,7 @@ pub async fn rung(bells: &[Arc<Bell>]) -> Vec<usize> {
 type Board = HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>;
 
 /// The bells of all services, by key. Clones share them.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Hints {
     board: Arc<Mutex<Board>>,
 }

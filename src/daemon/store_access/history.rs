@@ -28,7 +28,6 @@ const PAUSE: Duration = Duration::from_secs(10);
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the task does, in its order.
-#[derive(Debug)]
 enum Entry {
     /// Writes what is known of a tenure.
     Run(Key, Run),
@@ -37,11 +36,10 @@ enum Entry {
 }
 
 /// The histories of all locks. Clones share them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Histories(mpsc::Sender<Entry>);
 
 /// The other end, for the task.
-#[derive(Debug)]
 pub struct Entries(mpsc::Receiver<Entry>);
 
 /// Histories, and what is to be written of them.

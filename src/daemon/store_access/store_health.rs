@@ -33,7 +33,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 const IN_TIME: &str = "a call was not answered in time";
 
 /// What is known of a store since the start of this daemon. Clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct StoreHealth {
     state: Arc<Mutex<HealthState>>,
     /// When the store answered again after its last silence, or was made.
@@ -42,7 +42,7 @@ pub struct StoreHealth {
     address: String,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct HealthState {
     answered: Option<Instant>,
     /// The present silence.
@@ -57,7 +57,6 @@ struct HealthState {
     returned: Option<Instant>,
 }
 
-#[derive(Debug)]
 struct Silence {
     began: Instant,
     /// When the unanswered call was sent, or the connection was lost. Whether the silence is noteworthy counts from here,
@@ -69,7 +68,6 @@ struct Silence {
 }
 
 /// A series of writes that the store did not take, without one between them that it took.
-#[derive(Debug)]
 struct Untaken {
     /// When the first of these writes was sent.
     began: Instant,

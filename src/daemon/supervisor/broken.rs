@@ -13,7 +13,7 @@ const MESSAGE_LIMIT: usize = 300;
 const NAMED: usize = 4;
 
 /// The errors that were found when the configuration was last read.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Broken {
     /// The error of `putexd.toml` or of a directory, which concerns every service.
     for_all: Option<Diagnostic>,

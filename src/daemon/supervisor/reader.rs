@@ -15,7 +15,6 @@ use crate::types::ServiceName;
 /// How long a reading may take. It is shorter than the watchdog's time, because the supervisor waits for it at a reload.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
 pub struct Reader {
     pub root: PathBuf,
     /// A reading that was not over within its limit. There is one at most, so that what hangs keeps one thread.

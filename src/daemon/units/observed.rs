@@ -8,7 +8,7 @@ use crate::systemd::{BusError, KernelError, Look, NotDead, UnitState};
 use crate::types::UnitName;
 
 /// The outcome of one look at a service's units.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct ObservedUnits {
     /// The state of the main unit alone. `None`: not known.
     pub main: Option<ObservedUnit>,

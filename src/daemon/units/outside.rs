@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// How far the stop has come with ending the processes that the units left behind: when SIGTERM was sent to them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct TermThenKill(Option<Time>);
 
 impl TermThenKill {

@@ -6,8 +6,7 @@ use crate::daemon::fake::{host, settings};
 use crate::daemon::local::machine::ThisMachine;
 use crate::election::{Details, OperatorNote, Record, Standing, Timings};
 use crate::store::memory::MemoryStore;
-use crate::types::store::StoreAddress;
-use crate::types::{FencingToken, Holder, Instance, MachineId, NodeId, Value};
+use crate::types::{FencingToken, Holder, Instance, MachineId, Value, WriteId};
 
 /// A host whose configuration has `database.service` under the key `db`, and the store.
 struct Bench {
