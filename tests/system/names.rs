@@ -214,10 +214,7 @@ fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
     wait_for_words(
         SOON,
         holder,
-        &[
-            "does not contend",
-            "under the key \"ctl\", and the store does not name it any more",
-        ],
+        &["does not contend", "which was run under the key \"ctl\""],
     );
     wait_for_words(
         SOON,

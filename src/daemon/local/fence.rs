@@ -304,7 +304,7 @@ mod tests {
             .confirm(&off, "root@h1", now())
             .expect_err("nothing is waited for");
         assert!(
-            refused.contains("this host waits for no fencing"),
+            refused.contains("no fencing of h2 is waited for here"),
             "{refused}"
         );
 

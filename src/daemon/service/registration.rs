@@ -322,7 +322,7 @@ impl UnitEntry {
             sleep(self.limit() / 2).await;
         }
         Err(format!(
-            "not known whether {unit} is still run under the key \"{key}\": {last}"
+            "whether {unit} is run under the key \"{key}\" is not known: {last}"
         ))
     }
 

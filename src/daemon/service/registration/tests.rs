@@ -238,9 +238,9 @@ async fn what_an_entry_named_is_remembered_even_by_a_host_that_it_refuses() {
         sleep(Duration::from_millis(5)).await;
     }
     assert!(
-        refusal(&mut bench.entry())
-            .await
-            .contains("under the key \"other\", and the store does not name it any more")
+        refusal(&mut bench.entry()).await.contains(
+            "has lost the entry of database.service, which was run under the key \"other\""
+        )
     );
     bench.settings.bound_units = vec![crate::daemon::fake::unit("bound.service")];
     let mut entry = bench.entry();
@@ -248,7 +248,7 @@ async fn what_an_entry_named_is_remembered_even_by_a_host_that_it_refuses() {
     assert!(
         refusal(&mut entry)
             .await
-            .contains("run under the key \"other\" before")
+            .contains("run under the key \"other\", and that lock is not free")
     );
     cleared(&mut entry).await;
     assert!(
