@@ -146,7 +146,7 @@ mod tests {
         };
         let mut broken = Broken::new(&loaded(&["db", "web"], false));
         broken.update(&loaded(&[], true));
-        let two = "; 2 more: \"putexd --check\" there names each";
+        let two = "; also /etc/putex.d/db.toml, /etc/putex.d/web.toml";
         assert_eq!(more(&broken).as_deref(), Some(two));
         broken.update(&loaded(&["web"], false));
         assert_eq!(more(&broken), None);
@@ -167,7 +167,7 @@ mod tests {
         assert!(
             told.starts_with("mend /etc/putex.d/putexd.toml and ")
                 && told.contains(
-                    "what runs here goes on with its former settings; it is wrong; 1 more"
+                    "what runs here goes on with its former settings; it is wrong; also /etc/putex.d/own.toml"
                 ),
             "{told}"
         );

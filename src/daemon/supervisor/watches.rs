@@ -139,7 +139,6 @@ mod tests {
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, duplex};
 
     use super::*;
-    use crate::facts::alarm::Alarm;
     use crate::guard_client::frame::{GuardState, Outcome, Reply, Request, Watchdog};
     use crate::task::{OwnedTask, lock};
 
