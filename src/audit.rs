@@ -5,12 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use crate::config::{Diagnostic, Probe, ServiceSettings, Settings, Severity, StopProof};
 use crate::systemd::private::PrivateSocket;
 use crate::systemd::remedy::drop_in;
-use crate::systemd::{BusError, Puller, Refusal, Surroundings, Systemd};
+use crate::systemd::{BusError, Puller, Refusal, Surroundings, Systemd, bounded, type_name};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
@@ -28,24 +26,19 @@ fn finding(service: &ServiceSettings, severity: Severity, text: String) -> Findi
 /// Connects to PID 1. The error says why that cannot be, as a reason that fits behind a colon. It has to be called inside of a
 /// tokio runtime.
 pub async fn connect() -> Result<Systemd, String> {
-    let limit = rounded(CALL_LIMIT);
-    match timeout(CALL_LIMIT, PrivateSocket::connect()).await {
-        Ok(Ok(_)) => Ok(Systemd::connect(CALL_LIMIT)),
-        Ok(Err(error)) => Err(format!("systemd does not answer, or only root: {error}")),
-        Err(_) => Err(format!("systemd did not answer within {limit}")),
-    }
+    let connected = bounded(CALL_LIMIT, async { Ok(PrivateSocket::connect().await?) }).await;
+    connected.map_err(|error| format!("{error}; only root is answered"))?;
+    Ok(Systemd::connect(CALL_LIMIT))
 }
 
 /// What speaks against the units of all services. `Err`: PID 1 stopped answering.
 pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding>, BusError> {
     let mut found = Vec::new();
-    let run = || {
-        settings
-            .services
-            .iter()
-            .filter(|service| !service.observes())
-    };
-    let judged: BTreeSet<UnitName> = run().flat_map(ServiceSettings::units).cloned().collect();
+    let run = settings
+        .services
+        .iter()
+        .filter(|service| !service.observes());
+    let judged = run.flat_map(ServiceSettings::units).cloned().collect();
     let boot = systemd.boot(&judged).await?;
     for service in &settings.services {
         found.extend(units_of(systemd, service).await?);
@@ -70,23 +63,20 @@ async fn units_of(systemd: &Systemd, service: &ServiceSettings) -> Result<Vec<Fi
             named_in: Some(&service.name),
             ..surroundings(service, unit, &all)
         };
-        let judged = systemd.supervisable(unit, around).await;
-        let is_loaded = judged.is_ok();
         let mut remarks = Vec::new();
-        match judged {
-            Ok(()) => {}
+        match systemd.supervisable(unit, around).await {
+            Ok(()) => {
+                let stop_time = systemd.state(unit).await?.stop_time;
+                remarks.extend(of_time(unit, stop_time, service));
+            }
             Err(Refusal::Bus(error)) => return Err(error),
             Err(error) => found.push(finding(service, Severity::Error, error.to_string())),
         }
         if !service.observes() && runs_unbound(systemd, unit).await? {
             remarks.push(format!(
-                "start or reload putexd before the next \"systemctl daemon-reload\", which \"systemctl enable\" and packages do as well: \
-                 {unit} runs, no lease binds it yet, and that would stop it"
+                "start or reload putexd before the next \"systemctl daemon-reload\", also of a package: {unit} runs, no lease binds it \
+                 yet, and that would stop it"
             ));
-        }
-        if is_loaded {
-            let stop_time = systemd.state(unit).await?.stop_time;
-            remarks.extend(of_time(unit, stop_time, service));
         }
         let texts = remarks.into_iter();
         found.extend(texts.map(|text| finding(service, Severity::Warning, text)));
@@ -95,7 +85,6 @@ async fn units_of(systemd: &Systemd, service: &ServiceSettings) -> Result<Vec<Fi
 }
 
 /// What the admission of `unit` depends on, which is one of all units of the service.
-#[must_use]
 pub fn surroundings<'a>(
     service: &'a ServiceSettings,
     unit: &UnitName,
@@ -121,8 +110,7 @@ async fn runs_unbound(systemd: &Systemd, unit: &UnitName) -> Result<bool, BusErr
 
 fn of_boot(Puller { command, cause }: &Puller) -> String {
     format!(
-        "run \"{command}\": {cause}, where it fails for want of the lease, and the package is not removed before, because it would start \
-         beside the copy of another host then; putexd starts it"
+        "run \"{command}\": {cause}, where it fails for want of the lease, and its package cannot be removed"
     )
 }
 
@@ -148,30 +136,23 @@ fn of_time(
     service: &ServiceSettings,
 ) -> Option<String> {
     let stop_time = stop_time.filter(|time| *time > service.stop_limit)?;
-    let (limit, then) = (
-        rounded(service.stop_limit),
-        service.on_stop_failure.consequence(),
-    );
-    if stop_time == Duration::MAX {
-        let (section, name) = match unit.kind() {
-            "service" => ("Service", "TimeoutStopSec"),
-            "mount" => ("Mount", "TimeoutSec"),
-            "swap" => ("Swap", "TimeoutSec"),
-            _ => ("Socket", "TimeoutSec"),
+    let (remedy, time) = if stop_time == Duration::MAX {
+        let name = match unit.kind() {
+            "service" => "TimeoutStopSec",
+            _ => "TimeoutSec",
         };
         let setting = format!("{name}={}", service.stop_limit.as_secs());
-        return Some(format!(
-            "{}: systemd waits for the stop of {unit} for ever, and when stop-limit = {limit} is over {then}",
-            drop_in(unit.as_str(), section, &setting)
-        ));
-    }
-    let (seconds, time) = (
-        stop_time.as_secs() + u64::from(stop_time.subsec_nanos() > 0),
-        rounded(stop_time),
-    );
+        let remedy = drop_in(unit.as_str(), &type_name(unit.as_str()), &setting);
+        (remedy, "for ever".to_owned())
+    } else {
+        let seconds = stop_time.as_secs() + u64::from(stop_time.subsec_nanos() > 0);
+        let remedy = format!("set stop-limit = \"{seconds}s\", or a shorter stop time of {unit}");
+        (remedy, rounded(stop_time).to_string())
+    };
     Some(format!(
-        "set stop-limit = \"{seconds}s\", or a shorter TimeoutStopSec= or TimeoutSec= of {unit}: systemd waits {time} for its stop, and \
-         when stop-limit = {limit} is over {then}"
+        "{remedy}: systemd waits for the stop of {unit} {time}, and after stop-limit = {} {}",
+        rounded(service.stop_limit),
+        service.on_stop_failure.consequence()
     ))
 }
 
@@ -183,30 +164,26 @@ async fn others_of(
 ) -> Result<Vec<Finding>, BusError> {
     let of_template =
         |template: &String, instance| UnitName::from_template(template, instance).ok();
-    let fence = &service.fence;
-    let others = fence
-        .others
-        .as_ref()
-        .and_then(|unit| of_template(unit, node));
-    let health =
-        if let Some(Probe::Unit(unit)) = service.health.as_ref().map(|health| &health.probe) {
-            of_template(unit, "active")
-        } else {
-            None
-        };
+    let (fence, health) = (&service.fence, service.health.as_ref());
+    let fences = fence.others.as_ref();
+    let probe = health.and_then(|health| match &health.probe {
+        Probe::Unit(unit) => of_template(unit, "active"),
+        Probe::Command { .. } | Probe::Http(_) | Probe::Tcp(_) => None,
+    });
     let units = [
-        ("[fence] others", others),
+        (
+            "[fence] others",
+            fences.and_then(|unit| of_template(unit, node)),
+        ),
         ("[fence] unfence", fence.unfence.clone()),
-        ("[health] unit", health),
+        ("[health] unit", probe),
     ];
     let mut found = Vec::new();
     for (key, unit) in units {
         let Some(unit) = unit else { continue };
         let state = systemd.state(&unit).await?.load_state;
         if state != "loaded" {
-            let text = format!(
-                "install the unit of {key}, or correct its name: {unit} is {state}, and what it is for will fail"
-            );
+            let text = format!("install the unit of {key}, or correct its name: {unit} is {state}");
             found.push(finding(service, Severity::Warning, text));
         }
     }

@@ -74,7 +74,6 @@ pub struct Writer(OwnedWriteHalf);
 
 impl Writer {
     /// Sends by this half of a socket.
-    #[must_use]
     pub fn new(half: OwnedWriteHalf) -> Self {
         Self(half)
     }

@@ -18,7 +18,6 @@ use crate::election::{
 };
 use crate::facts::alarm::{AlarmKind, Problem};
 use crate::facts::{At, Bar, Retirement, ServiceState, StepDown};
-use crate::guard_client::Link as GuardLink;
 use crate::guard_client::frame::ListedLease;
 use crate::store::Link as StoreLink;
 use crate::systemd::OutsideWork;
@@ -166,7 +165,7 @@ struct Service {
 /// The connections to the store and the guard.
 struct Links {
     store: watch::Receiver<StoreLink>,
-    guard: watch::Receiver<GuardLink>,
+    guard: watch::Receiver<bool>,
     /// How often the store's answers were seen to be forged, when this was last looked at.
     forgeries: u64,
     /// Rings when one of the two links has changed, and when the lock may have.
@@ -383,7 +382,7 @@ impl Service {
             });
         }
         if self.links.guard.has_changed().is_ok_and(|changed| changed) {
-            let is_up = *self.links.guard.borrow_and_update() == GuardLink::Up;
+            let is_up = *self.links.guard.borrow_and_update();
             self.handle(if is_up {
                 Event::GuardUp
             } else {

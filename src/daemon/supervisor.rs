@@ -50,9 +50,9 @@ use crate::dbus::{self, Ask, Shown, control};
 use crate::facts::alarm::{AlarmKind, Problem};
 use crate::facts::{At, Bar, ServiceState};
 use crate::frames::Socket;
+use crate::guard_client::GuardClient;
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::kept::Unguarded;
-use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::http::Http;
 use crate::metrics::{Answers, HostFacts, Metrics, Sources};
@@ -607,12 +607,9 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
         })
         .ok();
     loop {
-        if timeout(
-            UNGUARDED_INTERVAL,
-            link.wait_for(|link| *link == GuardLink::Up),
-        )
-        .await
-        .is_err()
+        if timeout(UNGUARDED_INTERVAL, link.wait_for(|is_up| *is_up))
+            .await
+            .is_err()
         {
             for (lease, group) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
                 let service = lease.service;

@@ -6,26 +6,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::{FileText, read_text, why_not_obeyed};
+use crate::host::identity;
 use crate::types::{ServiceName, trust};
 
 /// What is in a file; `None`: there is no such file, or it only hides another.
-pub fn read_if_any(path: &Path) -> io::Result<Option<FileText>> {
-    match read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other,
-    }
+pub fn read_if_any(path: &Path) -> Option<FileText> {
+    let is_there = path.try_exists().unwrap_or(true);
+    is_there.then(|| read(path)).flatten()
 }
 
-/// As [`read_if_any`], for a file that is there.
-fn read(path: &Path) -> io::Result<Option<FileText>> {
-    if trust::is_mask(path, rustix::process::geteuid().as_raw()) {
-        return Ok(None);
+/// As [`read_if_any`], for a file that is there. One that cannot be read has no text.
+fn read(path: &Path) -> Option<FileText> {
+    if trust::is_mask(path, identity::user()) {
+        return None;
     }
-    read_text(path).map(Some)
+    Some(read_text(path).unwrap_or_else(|error| FileText {
+        text: String::new(),
+        why_not_obeyed: Some(error.to_string()),
+    }))
 }
 
 /// The files of a service and what is in them, up to the first that only hides the others. The first counts.
-pub type Files = Vec<(PathBuf, io::Result<FileText>)>;
+pub type Files = Vec<(PathBuf, FileText)>;
 
 /// The files of each service below `directories`, and what is wrong with them. A name in an earlier directory hides the same name in a
 /// later one, which is listed behind it; an empty file or a link to /dev/null hides it without putting anything in its place. A file
@@ -37,22 +39,18 @@ pub fn read_all(directories: &[PathBuf]) -> (Vec<(Option<ServiceName>, Files)>, 
             Ok(entries) => {
                 // The files in the directory are judged one by one.
                 problems.extend(why_not_obeyed(directory));
-                let paths = entries.flatten().map(|entry| entry.path());
-                let is_toml =
-                    |path: &PathBuf| path.extension().is_some_and(|found| found == "toml");
-                for path in paths.filter(is_toml) {
-                    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-                    named.entry(stem.into_owned()).or_default().push(path);
+                for path in entries.flatten().map(|entry| entry.path()) {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    if let Some(stem) = name.strip_suffix(".toml") {
+                        named.entry(stem.to_owned()).or_default().push(path);
+                    }
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.is_symlink() => {}
             Err(error) => problems.push(format!("{}: {error}", directory.display())),
         }
     }
-    let read_of = |path: PathBuf| {
-        let found = read(&path).transpose()?;
-        Some((path, found))
-    };
+    let read_of = |path: PathBuf| Some((path.clone(), read(&path)?));
     let mut all = Vec::new();
     for (stem, paths) in named {
         let service = ServiceName::new(&stem);

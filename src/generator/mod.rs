@@ -71,7 +71,6 @@ const USAGE: &str = "Usage: putex-generator NORMAL-DIR [EARLY-DIR LATE-DIR]";
 
 /// The program. Its first argument is the directory to write to; systemd gives two more, which are not used. Nobody reads
 /// the exit status of a generator, so one that fails logs, and exits with success.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
@@ -102,7 +101,6 @@ pub struct Generated {
 }
 
 /// Reads the service files below `root`, which is `/` outside of tests, and writes the drop-ins below `target`.
-#[must_use]
 pub fn run(root: &Path, target: &Path) -> Generated {
     let mut generated = Generated::default();
     let Generated { bonds, problems } = &mut generated;
@@ -148,33 +146,32 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         }
     }
     for (unit, services) in bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
-        let has_taken = |service: &&ServiceName| {
-            let before = taken.get(*service);
+        let has_taken = |service: &ServiceName| {
+            let before = taken.get(service);
             before.is_some_and(|units| units.contains(unit))
         };
-        let holders: BTreeSet<ServiceName> = services.iter().filter(has_taken).cloned().collect();
         // Otherwise a running unit would be bound to a second lease, and stopped because of a file that putexd refuses.
-        if !holders.is_empty() {
-            problems.extend(services.difference(&holders).map(|other| {
+        if services.iter().any(has_taken) {
+            let others = services.iter().filter(|other| !has_taken(other));
+            problems.extend(others.map(|other| {
                 format!(
                     "{other}: {unit} is not bound to its lease, because it is another service's"
                 )
             }));
-            *services = holders;
+            services.retain(has_taken);
         }
     }
     let mut write = |unit: &str, text: &str| {
-        if let Err(error) = write(target, unit, text) {
-            problems.push(format!("{unit}: its drop-in is not written: {error}"));
-        }
+        let failed = write(target, unit, text).err();
+        problems.extend(failed.map(|error| format!("{unit}: its drop-in is not written: {error}")));
     };
     let unit_dirs = UNIT_DIRS.map(|directory| root.join(directory));
     for (unit, services) in &*bonds {
         if services.is_empty() {
             // putexd knows no service for it, so nobody has its lease.
             let text = format!(
-                "# Made by putex-generator: this unit does not start, because the file in putex.d that names it has a name that is \
-                 refused; see \"putexd --check\".\n[Unit]\nAssertPathExists={LEASES_DIR}/.refused\n"
+                "# Made by putex-generator: the file that names this unit has a refused name, see \"putexd --check\".\n[Unit]\n\
+                 AssertPathExists={LEASES_DIR}/.refused\n"
             );
             write(unit.as_str(), &text);
         } else {
@@ -207,16 +204,14 @@ fn in_time<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Resu
 /// What putexd had taken from the files when it last read them; nothing if it never has. Whoever may write to it gains that a unit
 /// does not start, as with a service's file.
 fn read_bound(path: &Path, problems: &mut Vec<String>) -> AtBoot {
-    let found = read_if_any(path).map(Option::unwrap_or_default);
-    let said = found.map_err(|error| error.to_string()).and_then(|found| {
-        problems.extend(found.why_not_obeyed);
-        if found.text.is_empty() {
-            return Ok(AtBoot::default());
-        }
-        serde_json::from_str(&found.text).map_err(|error| error.to_string())
-    });
-    said.unwrap_or_else(|why| {
-        problems.push(format!("{}: {why}", path.display()));
+    let mut problem = |why: String| problems.push(format!("{}: {why}", path.display()));
+    let found = read_if_any(path).unwrap_or_default();
+    found.why_not_obeyed.map(&mut problem);
+    if found.text.is_empty() {
+        return AtBoot::default();
+    }
+    serde_json::from_str(&found.text).unwrap_or_else(|error| {
+        problem(error.to_string());
         AtBoot::default()
     })
 }
@@ -246,15 +241,7 @@ fn references<'a>(units: impl Iterator<Item = &'a UnitName>, transient: &Path) -
 /// none. Other errors in the file are for the daemon to report.
 pub fn run_for_guard(root: &Path, target: &Path) -> Result<(), String> {
     let host_file = root.join(HOST_FILE);
-    let path = host_file.clone();
-    let written = in_time(move || read_if_any(&path))
-        .and_then(|found| found.map_err(|error| error.to_string()))
-        .and_then(|found| drop_in_of_guard(&found.unwrap_or_default(), &host_file))
-        .and_then(|text| {
-            let written = text.map(|text| write(target, GUARD_UNIT, &text));
-            written.transpose().map_err(|error| error.to_string())
-        });
-    written.map(drop).map_err(|why| {
+    write_for_guard(&host_file, target).map_err(|why| {
         format!(
             "{}: the guard is told of no watchdog: {why}",
             host_file.display()
@@ -262,14 +249,14 @@ pub fn run_for_guard(root: &Path, target: &Path) -> Result<(), String> {
     })
 }
 
-fn drop_in_of_guard(found: &FileText, host_file: &Path) -> Result<Option<String>, String> {
-    if let Some(why) = &found.why_not_obeyed {
-        return Err(why.clone());
-    }
+fn write_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
+    let path = host_file.to_owned();
+    let found = in_time(move || read_if_any(&path))?.unwrap_or_default();
+    found.why_not_obeyed.map_or(Ok(()), Err)?;
     let HostFile { guard } =
         toml::from_str(&found.text).map_err(|error| error.message().to_owned())?;
     let (device, timeout) = match (guard.watchdog_device, guard.watchdog_timeout) {
-        (None, None) => return Ok(None),
+        (None, None) => return Ok(()),
         (Some(device), Some(timeout)) => (device, timeout),
         _ => return Err("it needs watchdog-device and watchdog-timeout".to_owned()),
     };
@@ -277,12 +264,13 @@ fn drop_in_of_guard(found: &FileText, host_file: &Path) -> Result<Option<String>
         return Err(format!("{device:?} is not the path of a device"));
     }
     let timeout = span::parse(&timeout)?.as_millis();
-    Ok(Some(format!(
+    let text = format!(
         "# Made by putex-generator: the watchdog that {} names.\n[Service]\n\
          Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n\
          DeviceAllow={device} rw\n",
         host_file.display()
-    )))
+    );
+    write(target, GUARD_UNIT, &text).map_err(|error| error.to_string())
 }
 
 /// The keys that are read here; the daemon judges everything else.
@@ -315,13 +303,11 @@ struct ServiceFile {
 /// before: as long as it runs the service, the units stay bound. A file that is broken now changes nothing for a service that is
 /// observed: to bind a unit that runs would stop it.
 fn is_observed(files: &Files, before: Option<&BTreeSet<UnitName>>) -> bool {
-    let is_now = match files.first() {
-        Some((_, Ok(found))) if found.why_not_obeyed.is_none() => {
-            let file = toml::from_str::<ServiceFile>(&found.text).ok();
-            file.map(|file| file.mode.as_deref() == Some("observe"))
-        }
-        Some(_) | None => None,
-    };
+    let is_now = files.first().and_then(|(_, found)| {
+        let file = toml::from_str::<ServiceFile>(&found.text).ok();
+        let file = file.filter(|_| found.why_not_obeyed.is_none())?;
+        Some(file.mode.as_deref() == Some("observe"))
+    });
     match before.map(BTreeSet::is_empty) {
         Some(true) => is_now != Some(false),
         Some(false) => false,
@@ -340,15 +326,18 @@ fn units_of(
     problems: &mut Vec<String>,
 ) -> BTreeSet<UnitName> {
     let mut units = BTreeSet::new();
-    for (path, found) in files {
-        let (text, why) = match found {
-            Ok(found) => (Some(found.text), found.why_not_obeyed),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        let is_obeyed = why.is_none() || before.is_none();
-        let mut whys: Vec<String> = why.into_iter().collect();
+    for (
+        path,
+        FileText {
+            text,
+            why_not_obeyed,
+        },
+    ) in files
+    {
+        let is_read = !text.is_empty() && (why_not_obeyed.is_none() || before.is_none());
+        let mut whys: Vec<String> = why_not_obeyed.into_iter().collect();
         let (mut names, mut is_good) = (BTreeSet::new(), false);
-        if let Some(text) = text.filter(|_| is_obeyed) {
+        if is_read {
             let file = toml::from_str::<ServiceFile>(&text);
             names = words_of(&text, file.is_err());
             match file {
@@ -369,8 +358,8 @@ fn units_of(
             }
         }
         let is_last = whys.is_empty() || before.is_some();
-        let problem = |why: &String| format!("{}: {why}", path.display());
-        problems.extend(whys.iter().map(problem));
+        let problem = |why: String| format!("{}: {why}", path.display());
+        problems.extend(whys.into_iter().map(problem));
         if is_last {
             break;
         }
@@ -385,13 +374,10 @@ fn unit_of(name: &str) -> Result<UnitName, String> {
         return Err(format!("{unit} is part of putexd itself"));
     }
     // Nor could it start in a slice that waits for the lease.
-    match unit
-        .why_not_contained()
-        .filter(|_| drop_ins::is_group(&unit))
-    {
-        Some(reason) => Err(format!("{unit} is not bound: {reason}")),
-        None => Ok(unit),
-    }
+    let is_group = drop_ins::is_group(&unit);
+    let why = unit.why_not_contained().filter(|_| is_group);
+    why.map_or(Ok(()), |why| Err(format!("{unit} is not bound: {why}")))?;
+    Ok(unit)
 }
 
 /// The words behind `bound-units =` and `contains =`, and `with_unit` behind `unit =`, or what looks like them, that are names of

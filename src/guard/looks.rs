@@ -179,9 +179,7 @@ impl Inquiries {
         self.looks.begin(move || {
             let answer = match check_unmounted(&unit, was.as_ref()) {
                 Ok(()) => Outcome::Done,
-                Err(error) => Outcome::Refused {
-                    reason: error.to_string(),
-                },
+                Err(reason) => Outcome::Refused { reason },
             };
             // Nobody takes it when the connection has ended.
             let _ = tell.send((id, answer));

@@ -437,7 +437,7 @@ impl Guard {
     /// Checks that the control groups of a lease may be killed: that none holds PID 1, the guard or putexd.
     fn check_groups(&self, lease: &Lease) -> Result<(), String> {
         for path in &lease.cgroups {
-            let checked = self.hierarchy.check_is_a_units(path);
+            let checked = self.hierarchy.units_group(path);
             checked.map_err(|error| error.to_string())?;
             let putexd = self.connection_group.as_deref();
             if putexd.is_some_and(|putexd| is_within(putexd, path)) {

@@ -28,15 +28,6 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(500);
 /// For how long the answer of [`GuardClient::state`] is used again, however many services ask.
 const STATE_AGE: Duration = Duration::from_millis(500);
 
-/// Whether the guard answers on the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
-    /// It answered on the present connection.
-    Up,
-    /// There is no connection, or no answer on it yet.
-    Down,
-}
-
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
@@ -52,7 +43,7 @@ pub enum GuardError {
 #[derive(Debug, Clone)]
 pub struct GuardClient {
     asks: mpsc::Sender<QueuedRequest>,
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<bool>,
     limit: Duration,
     /// The last answer of [`GuardClient::state`], and when it came.
     state: Arc<Mutex<Option<(Instant, GuardState)>>>,
@@ -61,7 +52,6 @@ pub struct GuardClient {
 impl GuardClient {
     /// A client of the guard that listens on `socket`. Each request fails after `limit`. This must be called within a tokio
     /// runtime, and does not wait for the connection.
-    #[must_use]
     pub fn new(socket: &Path, limit: Duration) -> Self {
         let socket = socket.to_owned();
         let (client, connection) = Self::over(limit, move || UnixStream::connect(socket.clone()));
@@ -80,7 +70,7 @@ impl GuardClient {
         F: Future<Output = io::Result<S>> + Send + 'static,
     {
         let (asks, receiver) = mpsc::channel(QUEUE_LIMIT);
-        let (sender, link) = watch::channel(Link::Down);
+        let (sender, link) = watch::channel(false);
         let client = Self {
             asks,
             link,
@@ -90,10 +80,9 @@ impl GuardClient {
         (client, run(connect, limit, receiver, sender))
     }
 
-    /// Whether the guard answers, and each change of that. When the link comes up again, former leases may be closed or gone:
+    /// Whether the guard answers on the present connection, and each change of that. When the link comes up again, former leases may be closed or gone:
     /// ask [`GuardClient::list`].
-    #[must_use]
-    pub fn link(&self) -> watch::Receiver<Link> {
+    pub fn link(&self) -> watch::Receiver<bool> {
         self.link.clone()
     }
 
@@ -209,7 +198,7 @@ async fn run<S, F>(
     mut connect: impl FnMut() -> F,
     limit: Duration,
     mut asks: mpsc::Receiver<QueuedRequest>,
-    link: watch::Sender<Link>,
+    link: watch::Sender<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = io::Result<S>>,
@@ -217,9 +206,9 @@ async fn run<S, F>(
     let mut back_off = BACK_OFF_MIN;
     loop {
         if let Ok(Ok(mut stream)) = timeout(limit, begin(connect())).await {
-            link.send_replace(Link::Up);
+            link.send_replace(true);
             let ended = serve(&mut stream, limit, &mut asks).await;
-            link.send_replace(Link::Down);
+            link.send_replace(false);
             let Err(error) = ended else { return };
             tracing::warn!(%error, "the connection to the guard ended, connecting again");
             back_off = BACK_OFF_MIN;
@@ -339,7 +328,7 @@ mod tests {
         tokio::spawn(connection);
         client
             .link()
-            .wait_for(|link| *link == Link::Up)
+            .wait_for(|is_up| *is_up)
             .await
             .expect("it is there");
         let name = |what: &str| MountUnit {
@@ -354,7 +343,7 @@ mod tests {
             sleep(LIMIT).await;
             assert_eq!(client.list().await, Ok(Vec::new()));
         }
-        assert!(!hung.is_finished() && *client.link().borrow() == Link::Up);
+        assert!(!hung.is_finished() && *client.link().borrow());
         assert_eq!(
             client.check_unmounted(name("/dev/sdb"), None).await,
             Err(GuardError::Gone),

@@ -116,7 +116,6 @@ fn held_of(grant: &str, now: Time) -> Result<Held, GrantError> {
 }
 
 /// The whole text of a new grant.
-#[must_use]
 pub fn render(lease: &Lease) -> String {
     Extension::of(&lease.terms).line() + &environment(lease)
 }

@@ -7,4 +7,4 @@ pub mod kept;
 
 pub use putexd_core::guard::frame;
 
-pub use client::{GuardClient, GuardError, Link};
+pub use client::{GuardClient, GuardError};

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 /// Whether `text` is `host:port`, with an IPv6 address in brackets and a port from 1 to 65535.
-#[must_use]
 pub fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         is_host(host)
@@ -13,7 +12,6 @@ pub fn is_host_and_port(text: &str) -> bool {
 }
 
 /// Whether `text` is a host's name or address, with an IPv6 address in brackets.
-#[must_use]
 pub fn is_host(text: &str) -> bool {
     if let Some(inner) = text
         .strip_prefix('[')
@@ -29,7 +27,6 @@ pub fn is_host(text: &str) -> bool {
 }
 
 /// Whether traffic to `host`, written as in [`is_host`], never leaves this host.
-#[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']);
     host == "localhost"
@@ -39,7 +36,6 @@ pub fn is_loopback(host: &str) -> bool {
 }
 
 /// The host part of a text that is written as in [`is_host`] or [`is_host_and_port`].
-#[must_use]
 pub fn host_of(authority: &str) -> &str {
     if authority.ends_with(']') {
         return authority;

@@ -4,6 +4,7 @@
 //! be read, a hierarchy that is not mounted, a path that could mean another group. A group that does not exist is
 //! empty, because the kernel removes none that has a process.
 
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -39,7 +40,6 @@ impl Hierarchy {
     }
 
     /// The hierarchy at `root`, taken as it is: for tests, and for hosts that mount it elsewhere.
-    #[must_use]
     pub fn at(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -56,18 +56,20 @@ impl Hierarchy {
 
     /// The root has no such file, so that a group in it is looked at.
     fn check_kill(&self) -> io::Result<()> {
-        let groups = fs::read_dir(&self.root)?
-            .flatten()
-            .map(|entry| entry.path());
-        let mut can_kill = groups
-            .filter(|group| group.is_dir())
-            .map(|group| group.join("cgroup.kill").exists())
-            .peekable();
-        if can_kill.peek().is_none() || can_kill.any(|can| can) {
+        let groups = fs::read_dir(&self.root)?.flatten();
+        let mut groups = groups
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir());
+        // All groups have the file, or none has.
+        if groups
+            .next()
+            .is_none_or(|group| group.join("cgroup.kill").exists())
+        {
             return Ok(());
         }
-        let text = "boot a kernel of Linux 5.14 or newer: control groups cannot be killed, for want of the file cgroup.kill";
-        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+        Err(io::Error::other(
+            "boot a kernel of Linux 5.14 or newer: control groups have no file cgroup.kill",
+        ))
     }
 
     /// Whether no process is left in the group that PID 1 calls `path` (such as `/system.slice/database.service`),
@@ -86,13 +88,12 @@ impl Hierarchy {
         {
             Some("0") => Ok(true),
             Some("1") => Ok(false),
-            Some(_) | None => Err(odd(&file, "no populated line")),
+            Some(_) | None => Err(odd(file.display(), "no populated line")),
         }
     }
 
     /// The names of the groups by which the processes of the group are frozen, the outer ones first: of the group itself and of
     /// those that it lies in. None where that cannot be read.
-    #[must_use]
     pub fn frozen_by(&self, path: &str) -> Vec<String> {
         let Ok(group) = self.locate(path) else {
             return Vec::new();
@@ -100,13 +101,10 @@ impl Hierarchy {
         if !has_line(&group.join("cgroup.events"), "frozen 1") {
             return Vec::new();
         }
-        let groups = group
-            .ancestors()
-            .take_while(|group| *group != self.root.as_path());
+        let groups = group.ancestors().take_while(|group| *group != self.root);
         let frozen = groups.filter(|group| has_line(&group.join("cgroup.freeze"), "1"));
-        let mut names: Vec<String> = frozen
-            .filter_map(|group| Some(unescape(group.file_name()?.to_str()?).to_owned()))
-            .collect();
+        let name = |group: &Path| Some(unescape(group.file_name()?.to_str()?).to_owned());
+        let mut names: Vec<String> = frozen.filter_map(name).collect();
         names.reverse();
         names
     }
@@ -125,28 +123,21 @@ impl Hierarchy {
         }
     }
 
-    /// Fails for a group that holds PID 1 or the caller, which is not killed, and where that cannot be read.
-    pub fn check_is_a_units(&self, path: &str) -> io::Result<()> {
-        self.units_group(path).map(drop)
-    }
-
     /// The group of a process, as PID 1 calls it. `process` is its number, or `self`.
     pub fn group_of(&self, process: &str) -> io::Result<String> {
         let file = Path::new("/proc").join(process).join("cgroup");
         let text = fs::read_to_string(&file).map_err(|error| named(&file, error))?;
         let group = group_in(&text).map(str::to_owned);
-        group.ok_or_else(|| odd(&file, "does not name the group"))
+        group.ok_or_else(|| odd(file.display(), "does not name the group"))
     }
 
-    /// The directory of a group that holds neither PID 1 nor the caller.
-    fn units_group(&self, path: &str) -> io::Result<PathBuf> {
+    /// The directory of a group that holds neither PID 1 nor the caller: one that does is not killed. Fails where that cannot be read.
+    pub fn units_group(&self, path: &str) -> io::Result<PathBuf> {
         let group = self.locate(path)?;
         for (who, process) in [("PID 1", "1"), ("the caller", "self")] {
             if is_within(&self.group_of(process)?, path) {
-                return Err(invalid(
-                    path,
-                    &format!("the group holds {who}, it is not a unit's to kill"),
-                ));
+                let why = format!("the group holds {who}, it is not a unit's to kill");
+                return Err(odd(path, &why));
             }
         }
         Ok(group)
@@ -158,26 +149,20 @@ impl Hierarchy {
             .into_iter()
             .find(|place| has_magic(place, CGROUP2_SUPER_MAGIC));
         found.map(|root| Self { root }).ok_or_else(|| {
-            let text = format!(
-                "boot this host with systemd.unified_cgroup_hierarchy=1: no cgroup2 file system is mounted at {}",
-                mount.display()
-            );
-            io::Error::new(io::ErrorKind::NotFound, text)
+            odd(
+                "boot this host with systemd.unified_cgroup_hierarchy=1",
+                &format!("no cgroup2 file system is mounted at {}", mount.display()),
+            )
         })
     }
 
     /// The directory of a group. Without its hierarchy every group would look removed, so the root must be there.
     fn locate(&self, path: &str) -> io::Result<PathBuf> {
-        let Some(relative) = path.strip_prefix('/') else {
-            return Err(invalid(path, "a group's path starts with '/'"));
-        };
-        if relative
-            .split('/')
-            .any(|part| matches!(part, "" | "." | ".."))
-            || relative.contains('\0')
-        {
-            return Err(invalid(path, "not the path of a single unit's group"));
-        }
+        let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+        let relative = path
+            .strip_prefix('/')
+            .filter(|parts| parts.split('/').all(is_name))
+            .ok_or_else(|| odd(path, "not the path of a single unit's group"))?;
         let root = self.root.join("cgroup.procs");
         fs::symlink_metadata(&root).map_err(|error| {
             // Not found would be read as "the group does not exist" further up.
@@ -200,12 +185,15 @@ fn is_removed(group: &Path) -> io::Result<()> {
             Ok(_) => sleep(REMOVAL_INTERVAL),
         }
     }
-    Err(odd(group, "lacks a file that every control group has"))
+    Err(odd(
+        group.display(),
+        "lacks a file that every control group has",
+    ))
 }
 
 /// The path of the group in the text of `/proc/PID/cgroup`, each line of which has a number, a list of controllers and a
 /// path. The line of the unified hierarchy has no controllers.
-pub(super) fn group_in(text: &str) -> Option<&str> {
+pub fn group_in(text: &str) -> Option<&str> {
     text.lines()
         .find_map(|line| line.split_once(':')?.1.strip_prefix(':'))
 }
@@ -232,13 +220,8 @@ fn named(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-fn odd(path: &Path, what: &str) -> io::Error {
-    let text = format!("{}: {what}", path.display());
-    io::Error::new(io::ErrorKind::InvalidData, text)
-}
-
-fn invalid(path: &str, reason: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("{path:?}: {reason}"))
+fn odd(what: impl fmt::Display, why: &str) -> io::Error {
+    io::Error::other(format!("{what}: {why}"))
 }
 
 /// Whether a file can be read and has this line.

@@ -13,7 +13,6 @@ use crate::types::Time;
 
 /// Both clocks, read one after the other. The raw clock is read first, so that a pause between the readings makes the
 /// pair look later on the clock that a pause of the whole host moves.
-#[must_use]
 pub fn now() -> Time {
     let raw = span(clock_gettime(ClockId::MonotonicRaw));
     let boot = span(clock_gettime(ClockId::Boottime));
@@ -22,7 +21,6 @@ pub fn now() -> Time {
 
 /// The time of `CLOCK_REALTIME` since 1970; zero before that. It is asked through the C library, unlike the other two
 /// clocks, so that a test can put a library in between that makes the wall clock of one program jump.
-#[must_use]
 pub fn wall() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -59,23 +57,15 @@ impl BootTimer {
             tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: at.subsec_nanos().into(),
         };
-        let it_interval = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value,
         };
-        timerfd_settime(
-            &self.fd,
-            TimerfdTimerFlags::ABSTIME,
-            &Itimerspec {
-                it_interval,
-                it_value,
-            },
-        )?;
+        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
     }
 
     /// Whether the timer has fired since it was set. Asking clears this.
-    #[must_use]
     pub fn take_fired(&self) -> bool {
         let mut count = [0_u8; 8];
         rustix::io::read(&self.fd, &mut count).is_ok()

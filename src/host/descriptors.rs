@@ -5,7 +5,6 @@ use std::io;
 use rustix::io::Errno;
 
 /// Whether this process or this host has as many files open as it may.
-#[must_use]
 pub fn have_run_out(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -20,28 +20,23 @@ pub struct Exit {
 impl Exit {
     /// Whether the command was run and has exited with 0. Other exit statuses that systemd takes for success do not
     /// count.
-    #[must_use]
     pub fn has_succeeded(self) -> bool {
         self == Self { code: 1, status: 0 }
     }
 
     /// Whether systemd could not give the process its user, or its namespaces, so that its program was not run; or
     /// whether the program itself has ended as if that were so.
-    #[must_use]
     pub fn is_not_set_up(self) -> bool {
         self.code == 1 && [EXIT_USER, EXIT_NAMESPACE].contains(&self.status)
     }
 
     /// How the command ended, in words; `None` if it has not been run, or runs.
-    #[must_use]
     pub fn in_words(self) -> Option<String> {
         let status = self.status;
         let why = match (self.code, status) {
-            (1, EXIT_EXEC) => {
-                ": the program is not there, or the user that it runs as may not execute it"
-            }
+            (1, EXIT_EXEC) => ": the program is missing, or its user may not execute it",
             (1, EXIT_USER) => ": this host does not have the user",
-            (1, EXIT_NAMESPACE) => ": systemd cannot give it a view of its own on the file systems",
+            (1, EXIT_NAMESPACE) => ": systemd cannot give it its namespaces",
             _ => "",
         };
         match self.code {

@@ -2,7 +2,6 @@
 
 /// The control group of a slice, as PID 1 names it: `/a.slice/a-b.slice` for `a-b.slice`, which is in `a.slice`. Empty
 /// for `-.slice`, which is the root, and for what is no slice.
-#[must_use]
 pub fn slice_path(slice: &str) -> String {
     let Some(stem) = slice
         .strip_suffix(".slice")
@@ -24,7 +23,6 @@ pub fn slice_path(slice: &str) -> String {
 
 /// The name of the control group of a unit. Names that could be taken for the kernel's own files get a `_` in front, as
 /// in systemd's cg_escape().
-#[must_use]
 pub fn escape(name: &str) -> String {
     const CONTROLLERS: [&str; 13] = [
         "cpu",
@@ -54,13 +52,11 @@ pub fn escape(name: &str) -> String {
 }
 
 /// The unit whose control group has this name: the reverse of [`escape`].
-#[must_use]
 pub fn unescape(name: &str) -> &str {
     name.strip_prefix('_').unwrap_or(name)
 }
 
 /// Whether `group` is `other` or lies below it.
-#[must_use]
 pub fn is_within(group: &str, other: &str) -> bool {
     group
         .strip_prefix(other)

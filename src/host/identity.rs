@@ -10,7 +10,6 @@ use crate::types::{BootId, IdError, MachineId};
 /// # Panics
 ///
 /// When the kernel gives no random bytes. After boot it always gives them.
-#[must_use]
 pub fn random() -> u128 {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
@@ -18,7 +17,6 @@ pub fn random() -> u128 {
 }
 
 /// The effective user id that this program runs as.
-#[must_use]
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -36,7 +34,6 @@ pub fn boot_id() -> io::Result<BootId> {
 }
 
 /// The host's name as uname(2) gives it.
-#[must_use]
 pub fn host_name() -> String {
     rustix::system::uname()
         .nodename()
@@ -45,8 +42,6 @@ pub fn host_name() -> String {
 }
 
 fn parse<T>(path: &str, read: impl Fn(&str) -> Result<T, IdError>) -> io::Result<T> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-    read(&text)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {error}")))
+    let id = fs::read_to_string(path).and_then(|text| read(&text).map_err(io::Error::other));
+    id.map_err(|error| io::Error::other(format!("{path}: {error}")))
 }

@@ -28,22 +28,19 @@ pub fn mount_at(place: &str) -> io::Result<Option<Mount>> {
 pub fn mount_of(folder: &Path) -> io::Result<Mount> {
     let folder = fs::canonicalize(folder)?;
     let mounts = table(&Path::new(PROC).join("self/mountinfo"))?;
-    find(mounts, &folder)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount has the folder"))
+    find(mounts, &folder).ok_or_else(|| io::Error::other("no mount has the folder"))
 }
 
 /// The units of the mounts that `paths` are on in PID 1's mount namespace, without the root and what is in memory. A path that
 /// leads nowhere is left out.
 pub fn units_of(paths: impl IntoIterator<Item = PathBuf>) -> io::Result<BTreeSet<UnitName>> {
     let table = table_of_pid1(Path::new(PROC))?;
-    let paths = paths
-        .into_iter()
-        .filter_map(|path| fs::canonicalize(path).ok());
-    let mounts = paths.filter_map(|path| find(table.clone(), &path));
-    let lasting = mounts.filter(|mount| mount.place != "/" && mount.kind != "tmpfs");
-    Ok(lasting
-        .filter_map(|mount| UnitName::of_mount(&mount.place).ok())
-        .collect())
+    let unit = |path| {
+        let mount = find(table.clone(), &fs::canonicalize(path).ok()?)?;
+        let is_lasting = mount.place != "/" && mount.kind != "tmpfs";
+        UnitName::of_mount(&mount.place).ok().filter(|_| is_lasting)
+    };
+    Ok(paths.into_iter().filter_map(unit).collect())
 }
 
 /// What PID 1 has mounted; `proc` is where procfs is.
@@ -58,10 +55,7 @@ fn table(path: &Path) -> io::Result<Vec<Mount>> {
         .collect::<io::Result<_>>()?;
     // Every namespace has a root, so an empty table was not read well.
     if table.is_empty() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{} is empty", path.display()),
-        ));
+        return Err(io::Error::other(format!("{} is empty", path.display())));
     }
     Ok(table)
 }
@@ -81,12 +75,7 @@ pub fn parse(line: &str) -> io::Result<Mount> {
             options: format!("{},{}", mount.next()?, file_system.next()?),
         })
     };
-    read().ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("odd mountinfo: {line:?}"),
-        )
-    })
+    read().ok_or_else(|| io::Error::other(format!("odd mountinfo: {line:?}")))
 }
 
 /// The mount with the longest path that is `folder` or above it; of several the last, because later mounts hide earlier

@@ -14,6 +14,7 @@
 //! The guard looks for both: putexd can open no device, and has a /dev of its own.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -40,57 +41,44 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 /// table is that of another process.
 const PAGE_BYTES: usize = 4096;
 
-/// Why a file system is not known to be unmounted.
-#[derive(Debug, thiserror::Error)]
-pub enum NotUnmounted {
-    /// Its file system is mounted or its device busy; by whom, in words.
-    #[error("its file system is still mounted: {0}")]
-    StillMounted(String),
-    /// What is mounted could not be read.
-    #[error("what is mounted could not be read: {0}")]
-    Unreadable(#[from] io::Error),
-}
-
 /// The mount point of a mount unit, which is its name; `None` for other types.
-#[must_use]
 pub fn place_of(unit: &UnitName) -> Option<String> {
     let stem = unit.as_str().strip_suffix(".mount")?;
-    if stem == "-" {
-        return Some("/".to_owned());
-    }
-    Some(format!(
-        "/{}",
-        unescaped(&stem.replace('-', "/"), "\\x", 2, 16)
-    ))
+    let path = unescaped(&stem.replace('-', "/"), "\\x", 2, 16);
+    Some(format!("/{}", path.trim_start_matches('/')))
 }
 
-/// Shows that what a unit had mounted is mounted nowhere on this host. `was` is how it was seen while it was mounted.
+/// Shows that what a unit had mounted is mounted nowhere on this host. `was` is how it was seen while it was mounted. `Err`: why it is not
+/// known to be unmounted.
 ///
 /// It takes as long as a device takes to be opened, and in doubt as a look at all processes.
-pub fn check_unmounted(unit: &MountUnit, was: Option<&Mount>) -> Result<(), NotUnmounted> {
-    check(unit, was, &Source::of(unit, was)?)
+pub fn check_unmounted(unit: &MountUnit, was: Option<&Mount>) -> Result<(), String> {
+    let source = Source::of(unit, was);
+    match source.and_then(|source| still_mounted(unit, was, &source)) {
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("its file system is still mounted: {how}")),
+        Err(error) => Err(format!("what is mounted could not be read: {error}")),
+    }
 }
 
-/// As [`check_unmounted`], with what is known of its source.
-fn check(unit: &MountUnit, was: Option<&Mount>, source: &Source) -> Result<(), NotUnmounted> {
-    let table = table_of_pid1(Path::new(PROC))?;
-    if table
-        .iter()
-        .any(|mount| mount.place == unit.place && mount.kind != AUTOMOUNT)
-    {
-        return Err(NotUnmounted::StillMounted(format!(
-            "something is mounted at {}",
-            unit.place
-        )));
+/// Where the file system of a unit is mounted, or who has its device; `None`: nowhere.
+fn still_mounted(
+    unit: &MountUnit,
+    was: Option<&Mount>,
+    source: &Source,
+) -> io::Result<Option<String>> {
+    let (proc, place) = (Path::new(PROC), &unit.place);
+    let table = table_of_pid1(proc)?;
+    let is_there = |mount: &Mount| mount.place == *place && mount.kind != AUTOMOUNT;
+    if table.iter().any(is_there) {
+        return Ok(Some(format!("something is mounted at {place}")));
     }
     if let Some(device) = source.devices.iter().find(|it| it.claim == Claim::Busy) {
-        let users = users_of(Path::new(PROC), |mount| has(device, mount))?;
-        return Err(NotUnmounted::StillMounted(busy(device, &users)));
+        let users = users_of(proc, |mount| has(device, mount))?;
+        return Ok(Some(busy(device, &users)));
     }
-    match &Wanted::of(unit, was, source, &table).find(Path::new(PROC))?[..] {
-        [] => Ok(()),
-        users => Err(NotUnmounted::StillMounted(listed(users))),
-    }
+    let users = Wanted::of(unit, was, source, &table).find(proc)?;
+    Ok(users.first().map(User::to_string))
 }
 
 /// What a unit mounts.
@@ -124,6 +112,17 @@ enum Claim {
     Busy,
     /// It cannot be opened, as a DRBD device that is secondary, or it belongs to another block device.
     Unknown,
+}
+
+impl Device {
+    /// A device that nobody has tried to open.
+    fn new(path: impl Into<String>, number: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            number: number.into(),
+            claim: Claim::Unknown,
+        }
+    }
 }
 
 impl Source {
@@ -169,12 +168,8 @@ fn device_at(path: &Path) -> Option<Device> {
     let found = fs::metadata(path)
         .ok()
         .filter(|found| found.file_type().is_block_device())?;
-    let number = found.rdev();
-    Some(Device {
-        path: path.to_string_lossy().into_owned(),
-        number: format!("{}:{}", major(number), minor(number)),
-        claim: Claim::Unknown,
-    })
+    let number = format!("{}:{}", major(found.rdev()), minor(found.rdev()));
+    Some(Device::new(path.to_string_lossy(), number))
 }
 
 fn claim(device: &Device) -> io::Result<Claim> {
@@ -223,11 +218,7 @@ fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
                 .trim()
                 .to_owned();
             let path = format!("/dev/{}", entry.file_name().to_string_lossy());
-            found.push(Device {
-                path,
-                number,
-                claim: Claim::Unknown,
-            });
+            found.push(Device::new(path, number));
         }
     }
     Ok(found)
@@ -276,11 +267,7 @@ impl<'a> Wanted<'a> {
         match was {
             Some(was) if source.is_file || of_claim(Claim::Free).any(|it| has(it, was)) => {}
             Some(was) if !source.is_bind && !was.number.starts_with("0:") => {
-                wanted.devices.push(Device {
-                    path: was.source.clone(),
-                    number: was.number.clone(),
-                    claim: Claim::Unknown,
-                });
+                wanted.devices.push(Device::new(&*was.source, &*was.number));
             }
             Some(was) if source.is_bind || was.has_identity() => wanted.part = Some(Ok(was)),
             None if of_claim(Claim::Free).next().is_none()
@@ -322,8 +309,7 @@ fn users_of(proc: &Path, is_wanted: impl Fn(&Mount) -> bool) -> io::Result<Vec<U
     pids.sort_unstable();
     // With hidepid= the processes of others are hidden from those who may not trace them.
     if pids.first() != Some(&1) {
-        let kind = io::ErrorKind::PermissionDenied;
-        return Err(io::Error::new(kind, "/proc hides processes"));
+        return Err(io::Error::other("/proc hides processes"));
     }
     for pid in pids {
         let table = match new_table(proc, pid, &mut known) {
@@ -351,37 +337,21 @@ struct User {
     command: String,
 }
 
-fn busy(device: &Device, users: &[User]) -> String {
-    let path = &device.path;
-    if users.is_empty() {
-        format!(
-            "{path} is busy, and no process shows a mount of it: something of it is in use that was unmounted lazily, or it is used \
-             otherwise"
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pid, place, command) = (self.pid, &self.place, &self.command);
+        write!(
+            f,
+            "process {pid} ({command}) has it at {place}: run \"nsenter --target {pid} --mount umount {place}\""
         )
-    } else {
-        format!("{path} is busy: {}", listed(users))
     }
 }
 
-/// The first of the processes that have it mounted, and how many more there are.
-fn listed(users: &[User]) -> String {
-    let [
-        User {
-            pid,
-            place,
-            command,
-        },
-        more @ ..,
-    ] = users
-    else {
-        return String::new();
-    };
-    let more = match more.len() {
-        0 => String::new(),
-        count => format!("; and {count} more"),
-    };
-    format!(
-        "process {pid} ({command}) has it at {place}: run \"nsenter --target {pid} --mount umount {place}\"{more}"
+fn busy(device: &Device, users: &[User]) -> String {
+    let path = &device.path;
+    users.first().map_or_else(
+        || format!("{path} is busy, and no process shows a mount of it"),
+        |user| format!("{path} is busy: {user}"),
     )
 }
 

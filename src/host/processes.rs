@@ -4,7 +4,7 @@
 //! later.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,16 +42,21 @@ pub struct Process {
     pub command: String,
 }
 
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pid, command, group) = (self.pid, &self.command, &self.group);
+        write!(f, "PID {pid} ({command}) in {group}")
+    }
+}
+
 impl Process {
     /// Whether both are the same process, whatever control group it was seen in.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         (self.pid, self.began) == (other.pid, other.began)
     }
 
     /// Whether it began before a time of `CLOCK_MONOTONIC`, in microseconds. The ticks are of `CLOCK_BOOTTIME`, which is ahead of
     /// that clock by the time in suspend, so that a process which began later never counts as one that began before.
-    #[must_use]
     pub fn began_before(&self, time: u64) -> bool {
         self.began.saturating_add(1).saturating_mul(TICK) <= time
     }
@@ -92,33 +97,28 @@ impl Proc {
 
     /// What `/proc/PID/stat` says; `None` when the process is gone.
     fn stat(&self, pid: i32) -> io::Result<Option<Stat>> {
-        let Some(text) = self.read(pid, "stat")? else {
-            return Ok(None);
-        };
-        let odd = || invalid(format!("/proc/{pid}/stat cannot be understood"));
-        Ok(Some(stat_in(&text).ok_or_else(odd)?))
+        let text = self.read(pid, "stat")?;
+        let odd = || io::Error::other(format!("/proc/{pid}/stat cannot be understood"));
+        text.map(|text| stat_in(&text).ok_or_else(odd)).transpose()
     }
 
     /// The control group of a process, as PID 1 names it; `None` when the process is gone.
     fn group(&self, pid: i32) -> io::Result<Option<String>> {
-        let Some(text) = self.read(pid, "cgroup")? else {
-            return Ok(None);
-        };
-        let odd = || {
-            invalid(format!(
-                "/proc/{pid}/cgroup names no group that is systemd's"
-            ))
-        };
-        Ok(Some(group_in(&text).ok_or_else(odd)?.to_owned()))
+        let text = self.read(pid, "cgroup")?;
+        let group = |text: String| group_in(&text).map(str::to_owned);
+        let odd = || io::Error::other(format!("/proc/{pid}/cgroup names no group of cgroup v2"));
+        text.map(|text| group(text).ok_or_else(odd)).transpose()
     }
 
-    fn process(&self, pid: i32, stat: &Stat, group: String) -> Process {
-        Process {
+    /// A process as it is now; `None` when it is gone, or a zombie.
+    fn process(&self, pid: i32, group: String) -> io::Result<Option<Process>> {
+        let stat = self.stat(pid)?.filter(|stat| !stat.is_dead);
+        Ok(stat.map(|stat| Process {
             pid,
             began: stat.began,
             group,
             command: command_of(&self.0, pid),
-        }
+        }))
     }
 }
 
@@ -129,10 +129,6 @@ pub fn pids_in(proc: &Path) -> io::Result<Vec<i32>> {
         Err(error) => Some(Err(error)),
     };
     fs::read_dir(proc)?.filter_map(pid).collect()
-}
-
-fn invalid(text: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// The parent and the control group of each process, read once for all callers.
@@ -180,7 +176,7 @@ impl Family {
         }
         if stats.is_empty() {
             let text = format!("{} shows no process", proc.0.display());
-            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+            return Err(io::Error::other(text));
         }
         let children = stats.iter().map(|(pid, stat)| (stat.parent, *pid));
         Ok(Self {
@@ -193,7 +189,6 @@ impl Family {
 
     /// Of `known`, what still runs of `before`, the processes in `groups` and all their descendants: those that were in none of `groups`
     /// when this was read. Neither zombies nor PID 1 are among them.
-    #[must_use]
     pub fn suspects(
         &self,
         known: &BTreeSet<i32>,
@@ -202,11 +197,7 @@ impl Family {
     ) -> Vec<i32> {
         let inside = self.members(groups);
         let mut found = BTreeSet::new();
-        let is_same = |(pid, began): &(&i32, &u64)| {
-            self.stats
-                .get(pid)
-                .is_some_and(|stat| stat.began == **began)
-        };
+        let is_same = |(pid, began): &(&i32, &u64)| self.began(**pid) == Some(**began);
         let still = before.iter().filter(is_same).map(|(pid, _)| pid);
         let mut open: Vec<i32> = known.union(&inside).chain(still).copied().collect();
         while let Some(pid) = open.pop() {
@@ -219,39 +210,40 @@ impl Family {
         found.difference(&inside).copied().filter(runs).collect()
     }
 
+    fn began(&self, pid: i32) -> Option<u64> {
+        self.stats.get(&pid).map(|stat| stat.began)
+    }
+
     /// The processes in `groups`, each with its beginning.
-    #[must_use]
     pub fn in_groups(&self, groups: &BTreeSet<String>) -> Members {
-        let began = |pid| Some((pid, self.stats.get(&pid)?.began));
+        let began = |pid| Some((pid, self.began(pid)?));
         self.members(groups).into_iter().filter_map(began).collect()
     }
 
     /// The processes in `groups` whose programs have names that are known.
-    #[must_use]
     pub fn named_in(&self, groups: &BTreeSet<String>, is_known: impl Fn(&str) -> bool) -> Vec<i32> {
-        let mut named: Vec<i32> = self.members(groups).into_iter().collect();
-        named.retain(|pid| {
-            let stat = self.stats.get(pid).filter(|stat| !stat.is_dead);
-            stat.is_some_and(|stat| is_known(&stat.name))
-        });
-        named
+        let is_known = |stat: &Stat| !stat.is_dead && is_known(&stat.name);
+        let members = self.members(groups).into_iter();
+        members
+            .filter(|pid| self.stats.get(pid).is_some_and(is_known))
+            .collect()
     }
 
     /// The programs of those of `pids` that are in `groups` now. What is inside of a container, with process ids of its own, has
     /// other daemons to ask, and is left out.
     pub fn programs(&self, pids: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Running>> {
         let mut found = Vec::new();
-        for (process, stat) in self.still(pids, groups, true)? {
+        for process in self.still(pids, groups, true)? {
             let status = self.proc.read(process.pid, "status")?;
             if status.is_none_or(|status| is_in_container(&status)) {
                 continue;
             }
-            let line = self.proc.read(process.pid, "cmdline").ok().flatten();
+            let line = self.proc.read(process.pid, "cmdline").unwrap_or_default();
             let line = line.unwrap_or_default();
             let words = line.trim_end_matches('\0').split('\0');
             found.push(Running {
+                name: self.stats[&process.pid].name.clone(),
                 process,
-                name: stat.name.clone(),
                 words: words.map(str::to_owned).collect(),
             });
         }
@@ -260,15 +252,13 @@ impl Family {
 
     /// Those of `suspects` that are in none of `groups` now, nor below one.
     pub fn outside(&self, suspects: &[i32], groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
-        let outside = self.still(suspects, groups, false)?;
-        Ok(outside.into_iter().map(|(process, _)| process).collect())
+        self.still(suspects, groups, false)
     }
 
     /// The processes that were in `groups` or below them when this was read, and still are.
     pub fn inside(&self, groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
         let members: Vec<i32> = self.members(groups).into_iter().collect();
-        let inside = self.still(&members, groups, true)?;
-        Ok(inside.into_iter().map(|(process, _)| process).collect())
+        self.still(&members, groups, true)
     }
 
     /// Those of `pids` that are the same processes as before and, by `is_inside`, in one of `groups` now, or in none.
@@ -277,19 +267,17 @@ impl Family {
         pids: &[i32],
         groups: &BTreeSet<String>,
         is_inside: bool,
-    ) -> io::Result<Vec<(Process, &Stat)>> {
+    ) -> io::Result<Vec<Process>> {
         let mut found = Vec::new();
-        for &pid in pids {
-            let Some(stat) = self.stats.get(&pid) else {
-                continue;
-            };
-            let Some(group) = self.proc.group(pid)? else {
-                continue;
-            };
+        for pid in pids {
             // The number may have been given to another process since the family was read.
-            let is_same = |now: Stat| now.began == stat.began && !now.is_dead;
-            if is_in(&group, groups) == is_inside && self.proc.stat(pid)?.is_some_and(is_same) {
-                found.push((self.proc.process(pid, stat, group), stat));
+            if let Some(began) = self.began(*pid)
+                && let Some(group) = self.proc.group(*pid)?
+                && groups.iter().any(|other| is_within(&group, other)) == is_inside
+                && let Some(now) = self.proc.process(*pid, group)?
+                && now.began == began
+            {
+                found.push(now);
             }
         }
         Ok(found)
@@ -298,21 +286,13 @@ impl Family {
     /// The processes of these groups and of those below them. In the sort order other groups may lie between the two, such as
     /// `/a.b` between `/a` and `/a/b`.
     fn members(&self, groups: &BTreeSet<String>) -> BTreeSet<i32> {
-        let of = |group: &String| {
+        let of = groups.iter().flat_map(|group| {
             let behind = self.groups.range((group.clone(), i32::MIN)..);
-            let begin = group.clone();
-            let end = group.clone();
-            behind
-                .take_while(move |(other, _)| other.starts_with(&begin))
-                .filter(move |(other, _)| is_within(other, &end))
-                .map(|(_, pid)| *pid)
-        };
-        groups.iter().flat_map(of).collect()
+            let near = behind.take_while(move |(other, _)| other.starts_with(group.as_str()));
+            near.filter(move |(other, _)| is_within(other, group))
+        });
+        of.map(|(_, pid)| *pid).collect()
     }
-}
-
-fn is_in(group: &str, groups: &BTreeSet<String>) -> bool {
-    groups.iter().any(|other| is_within(group, other))
 }
 
 /// The processes that use something at `place` or below it, and so keep a file system there from being unmounted: as their folder,
@@ -326,55 +306,43 @@ fn users_in(proc: Proc, place: &Path, groups: &BTreeSet<String>) -> io::Result<V
     let is_user = |(pid, stat): &(&i32, &Stat)| {
         !stat.is_dead && !stat.is_kernels && uses(&family.proc.0.join(pid.to_string()), place)
     };
-    let users: Vec<i32> = family
-        .stats
-        .iter()
-        .filter(is_user)
-        .map(|(pid, _)| *pid)
-        .collect();
+    let users = family.stats.iter().filter(is_user);
+    let users: Vec<i32> = users.map(|(pid, _)| *pid).collect();
     family.outside(&users, groups)
 }
 
 /// Whether the process in this folder of `/proc` uses something at `place` or below it. What ends meanwhile uses nothing. The links are
 /// only read and not followed: a file system that hangs is not asked.
 fn uses(process: &Path, place: &Path) -> bool {
-    let leads_there =
-        |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
-    let files = fs::read_dir(process.join("fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let maps = || fs::read_to_string(process.join("maps")).unwrap_or_default();
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten();
+    let files = files.flatten().map(|file| file.path());
+    let links = ["cwd", "root", "exe"].map(|link| process.join(link));
+    let leads_there = |link| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
     let is_there = |line: &str| {
         line.find('/')
             .is_some_and(|begin| Path::new(&line[begin..]).starts_with(place))
     };
-    ["cwd", "root", "exe"]
-        .iter()
-        .any(|link| leads_there(&process.join(link)))
-        || files.into_iter().any(|file| leads_there(&file.path()))
-        || maps().lines().any(is_there)
+    let maps = || fs::read_to_string(process.join("maps")).unwrap_or_default();
+    links.into_iter().chain(files).any(leads_there) || maps().lines().any(is_there)
 }
 
 /// The process with this number. `None`: there is none, or it is a zombie.
 pub fn with_pid(pid: i32) -> io::Result<Option<Process>> {
     let proc = Proc::new();
-    let Some(stat) = proc.stat(pid)?.filter(|stat| !stat.is_dead) else {
-        return Ok(None);
-    };
-    let group = proc.group(pid)?;
-    Ok(group.map(|group| proc.process(pid, &stat, group)))
+    match proc.group(pid)? {
+        Some(group) => proc.process(pid, group),
+        None => Ok(None),
+    }
 }
 
 /// Those of `processes` that still run.
 pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
-    let mut alive = Vec::new();
-    for process in processes {
-        if runs(process)? {
-            alive.push(process.clone());
-        }
-    }
-    Ok(alive)
+    let alive = |process: &Process| Ok(runs(process)?.then(|| process.clone()));
+    processes
+        .iter()
+        .map(alive)
+        .filter_map(io::Result::transpose)
+        .collect()
 }
 
 /// Sends a signal to a process, and to no other that was given its pid. Succeeds if the process is gone.
@@ -424,13 +392,12 @@ fn is_in_container(text: &str) -> bool {
 
 /// The command line of a process, for messages. It is read only of processes that are shown, because the kernel reads it
 /// from the memory of the process.
-pub fn command_of(proc: &Path, pid: impl Display) -> String {
-    let line = fs::read(proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
-    let line = if line.is_empty() {
-        fs::read(proc.join(format!("{pid}/comm"))).unwrap_or_default()
-    } else {
-        line
-    };
+pub fn command_of(proc: &Path, pid: i32) -> String {
+    let read = |file| fs::read(proc.join(format!("{pid}/{file}"))).unwrap_or_default();
+    let mut line = read("cmdline");
+    if line.is_empty() {
+        line = read("comm");
+    }
     let line = String::from_utf8_lossy(&line).replace(['\0', '\n'], " ");
     shortened(line.trim_end(), COMMAND_LIMIT)
 }

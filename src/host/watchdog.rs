@@ -7,13 +7,11 @@ const SLACK: Duration = Duration::from_millis(20);
 
 /// The longest time that this host lives after a keep-alive, by its own clocks. A hundredth of the timeout is added,
 /// because no oscillator is without error, and none has more than that.
-#[must_use]
 pub fn reach(timeout: Duration) -> Duration {
     timeout + timeout / 100 + SLACK
 }
 
 /// The longest timeout of whole seconds whose [`reach`] is at most `span`; zero if there is none.
-#[must_use]
 pub fn longest_timeout(span: Duration) -> Duration {
     let seconds = span.saturating_sub(SLACK).mul_f64(100.0 / 101.0).as_secs();
     Duration::from_secs(seconds)

@@ -13,8 +13,8 @@ use prometheus_client::registry::Registry;
 use super::counters::{Metrics, Shown};
 use crate::election::State;
 use crate::facts::alarm::{AlarmKind, Urgency};
+use crate::guard_client::GuardClient;
 use crate::guard_client::grant::{self, GrantError};
-use crate::guard_client::{GuardClient, Link};
 use crate::types::NodeId;
 
 /// The prefix of all names.
@@ -112,7 +112,7 @@ pub fn render(sources: &Sources) -> String {
         (
             "guard_connected",
             "Whether the guard answers; without it no lease is armed",
-            f64::from(*sources.guard.link().borrow() == Link::Up),
+            f64::from(*sources.guard.link().borrow()),
         ),
         (
             "drained",

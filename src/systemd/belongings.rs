@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::error::BusError;
-use super::properties::Properties;
-use super::refusal::{Refusal, refuse};
+use super::properties::{Properties, is_lease};
+use super::refusal::{Refusal, refuse, refused};
 use super::{Systemd, drop_ins, lists};
 use crate::types::{ServiceName, UnitName};
 
@@ -35,7 +35,7 @@ static PROPERTIES: LazyLock<Vec<&str>> = LazyLock::new(|| {
 });
 
 /// The properties that name what systemd starts with a unit or because of it.
-const PULLS: [&str; 7] = [
+pub const PULLS: [&str; 7] = [
     "Requires",
     "BindsTo",
     "Wants",
@@ -150,14 +150,9 @@ impl UnitLinks {
         // Two units that end each other are never there together, as Debian's postfix.service and postfix@-.service.
         let rivals = all(&["Conflicts", "ConflictedBy"]);
         let target = |how| properties.texts(how).into_iter().map(move |to| (how, to));
-        let mut leases = all(&["BindsTo"]);
-        leases.retain(|name| is_lease(name));
-        let mut pulled_by = if leases.is_empty() {
-            all(&PULLED_BY)
-        } else {
-            Vec::new()
-        };
-        pulled_by.retain(|name| counts(name));
+        let leases = properties.leases();
+        let mut pulled_by = all(&PULLED_BY);
+        pulled_by.retain(|name| leases.is_empty() && counts(name));
         let file = properties.text("FragmentPath").unwrap_or_default();
         let is_there =
             name.ends_with(".device") && properties.text("ActiveState") == Some("active");
@@ -165,25 +160,20 @@ impl UnitLinks {
             let action = properties.text(setting)?;
             (!matches!(action, "" | "none")).then(|| format!("{setting}={action}"))
         };
+        let to = PULLS.into_iter().chain(BOUND).chain([TRIGGER]);
+        let actions = ["FailureAction", "SuccessAction", "JobTimeoutAction"];
         Self {
             is_loaded: properties.is_loaded(),
-            to: PULLS
-                .into_iter()
-                .chain(BOUND)
-                .chain([TRIGGER])
+            to: to
                 .flat_map(target)
                 .filter(|(how, unit)| *how != "ConsistsOf" || !rivals.contains(unit))
                 .collect(),
             leases,
             pulled_by,
             depends: all(&["BoundBy", "RequiredBy"]),
-            has_drop_in: all(&["DropInPaths"])
-                .iter()
-                .any(|path| drop_ins::is_drop_in(path.as_ref())),
+            has_drop_in: drop_ins::is_bound(properties),
             is_of_host: is_there || is_program_of_systemd(name, file),
-            action: ["FailureAction", "SuccessAction", "JobTimeoutAction"]
-                .into_iter()
-                .find_map(action),
+            action: actions.into_iter().find_map(action),
         }
     }
 }
@@ -339,8 +329,8 @@ impl<'a> Walk<'a> {
         // A drop-in cannot take the first away, and nothing turns off the second.
         let ends = ends.or_else(acts).map(|(unit, setting)| {
             format!(
-                "run \"systemctl edit --full {unit}\" and delete {setting} there: {unit} belongs to the service, and {setting} ends what \
-                 runs on the host"
+                "run \"systemctl edit --full {unit}\" and delete {setting}, which ends what runs on the host: {unit} belongs to the \
+                 service"
             )
         });
         Belongings {
@@ -421,7 +411,7 @@ impl Belongings {
         );
         refuse(
             main,
-            "does nothing itself, and its own start and end say nothing of what it stands for",
+            "does nothing itself",
             format!("name the unit that does the work in its place: {remedy}"),
         )
     }
@@ -455,7 +445,10 @@ impl Systemd {
 impl Belongings {
     /// Checks that all that belongs to the service of the main unit `unit` is named in its file. If not, the error names these units,
     /// what has to be done beside naming them, and the line to paste. Each of them is judged once it is named.
-    pub fn check_named(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<(), Refusal> {
+    pub fn check_named(self, unit: &UnitName, around: Surroundings<'_>) -> Result<(), Refusal> {
+        if let Some(trouble) = self.trouble {
+            return refused(trouble);
+        }
         if self.units.is_empty() {
             return Ok(());
         }
@@ -467,8 +460,7 @@ impl Belongings {
             String::new()
         } else {
             format!(
-                "; run \"systemctl disable --now {triggers} && systemctl add-wants {unit} {triggers}\", so that the lease and not the boot \
-                 starts them"
+                "; run \"systemctl disable --now {triggers} && systemctl add-wants {unit} {triggers}\", so that the lease starts them"
             )
         };
         let named = around.bound.iter().filter(|named| *named != unit);
@@ -481,10 +473,10 @@ impl Belongings {
             |name| format!("{name}.toml"),
         );
         // A name with a backslash, as systemd escapes them, needs another one in TOML and in Rust alike.
-        Err(Refusal::Other(format!(
+        refused(format!(
             "name in {file} what {unit} brings along, or it runs on two hosts: {units}{first}; list in beside = […] what may run on \
-             several hosts at once, and the rest as here: bound-units = {bound:?}"
-        )))
+             several hosts, and the rest so: bound-units = {bound:?}"
+        ))
     }
 }
 
@@ -520,10 +512,6 @@ fn counts(name: &str) -> bool {
 fn ends_all(name: &str) -> bool {
     name.strip_suffix(".target")
         .is_some_and(|stem| stem.starts_with("initrd") || lists(ENDS_ALL, stem))
-}
-
-fn is_lease(name: &str) -> bool {
-    name.starts_with("putex-lease@")
 }
 
 #[cfg(test)]

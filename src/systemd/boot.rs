@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::Systemd;
+use super::belongings::PULLS;
 use super::error::BusError;
 use super::interface::{MANAGER, MANAGER_PATH};
 use super::link::Link;
@@ -19,17 +20,6 @@ use crate::types::UnitName;
 
 /// What is read of a unit beside what starts it.
 const FACTS: [&str; 3] = ["Id", "SourcePath", "UnitFileState"];
-/// The properties that name what is started with a unit or because of it.
-const STARTS: [&str; 7] = [
-    "BindsTo",
-    "OnFailure",
-    "OnSuccess",
-    "Requires",
-    "Triggers",
-    "Upholds",
-    "Wants",
-];
-
 const ETC: &str = "/etc/systemd/system";
 
 /// One thing that starts a unit at a boot.
@@ -69,8 +59,8 @@ impl Systemd {
             {
                 continue;
             }
-            let found = link.common(&unit, &STARTS).await?;
-            for (name, started) in STARTS
+            let found = link.common(&unit, &PULLS).await?;
+            for (name, started) in PULLS
                 .into_iter()
                 .flat_map(|name| found.texts(name).into_iter().map(move |one| (name, one)))
             {

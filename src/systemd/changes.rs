@@ -22,13 +22,11 @@ impl Systemd {
     /// there is one it listens, and gives a first hint.
     ///
     /// Many changes may make one hint, and a change may make none: read the state also from time to time.
-    #[must_use]
     pub fn changes(&self, unit: &UnitName) -> ChangeHints {
         self.hints(lock(&self.keeper.board).add(unit.as_str()))
     }
 
     /// Hints that everything should be read again: PID 1 has read its files anew, or came back.
-    #[must_use]
     pub fn reloads(&self) -> ChangeHints {
         self.hints(lock(&self.keeper.board).all.subscribe())
     }
@@ -43,7 +41,6 @@ impl Systemd {
     }
 
     /// How many units are watched. A unit that several watch counts once.
-    #[must_use]
     pub fn watched(&self) -> usize {
         let mut board = lock(&self.keeper.board);
         board.forget_unwatched();

@@ -38,16 +38,13 @@ pub struct CheckUser {
 pub enum CheckUserError {
     /// Each of them is locked, or somebody's by /etc/passwd or /etc/group.
     #[error(
-        "end units with DynamicUser=, or set user in [health]: all users from {} to {} are taken, and the check is to have one \
-         of its own",
+        "end units with DynamicUser=, or set user in [health]: all users from {} to {} are taken",
         DYNAMIC_USERS.start(),
         DYNAMIC_USERS.end()
     )]
     NoneLeft,
     /// The files of the locks cannot be used.
-    #[error(
-        "see to it that root can write to {LOCKS}, or set user in [health]: the check is to have a user of its own: {0}"
-    )]
+    #[error("have root write to {LOCKS}, or set user in [health]: {0}")]
     Locks(#[from] io::Error),
 }
 
@@ -75,7 +72,6 @@ impl Turn {
 
 impl CheckUser {
     /// The user's number, and that of its group.
-    #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
     }

@@ -35,7 +35,6 @@ pub enum RunAs {
 
 impl RunAs {
     /// What the unit of a check executes, where `argv` is the check's command.
-    #[must_use]
     pub fn command(&self, argv: &[String]) -> Vec<String> {
         let before = match self {
             Self::Named(_) => Vec::new(),
@@ -48,7 +47,6 @@ impl RunAs {
 /// The settings for the transient unit of a check that runs as `user`, in the order in which systemd is to take them. `apart`: with a
 /// view of its own on file systems, processes and users, which systemd cannot make everywhere: /tmp may be full, or user namespaces
 /// forbidden.
-#[must_use]
 pub fn check_confinement(user: &RunAs, apart: bool) -> Vec<Setting> {
     let words = |words: &str| -> Vec<String> { words.split(' ').map(str::to_owned).collect() };
     let only = |list| Variant::from(Structure::from((true, words(list))));

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::Systemd;
 use super::error::BusError;
 use super::gate::{DROP_IN, EXEC_PATHS, GUARD_UNIT, PROGRAM, TURNED_OFF};
+use super::properties::Properties;
 use crate::types::{ServiceName, UnitName};
 
 /// The directory in which putexd keeps its drop-ins. What is in it is gone after a reboot, as the leases are.
@@ -33,31 +34,30 @@ pub struct LoadedDropIns {
 impl Systemd {
     /// Which of the two drop-ins of `unit` PID 1 has loaded, by their names, whatever they contain.
     pub async fn loaded_drop_ins(&self, unit: &UnitName) -> Result<LoadedDropIns, BusError> {
-        let paths = self
-            .link()
-            .await?
-            .common(unit.as_str(), &["DropInPaths"])
-            .await?
-            .texts("DropInPaths");
-        let has = |name: &str| paths.iter().any(|path| is_named(path.as_ref(), name));
-        Ok(LoadedDropIns {
-            kept: has(KEPT_DROP_IN),
-            generated: has(DROP_IN),
-        })
+        let link = self.link().await?;
+        let properties = link.common(unit.as_str(), &["DropInPaths"]).await?;
+        Ok(LoadedDropIns::of(&properties))
     }
 }
 
-fn is_named(path: &Path, name: &str) -> bool {
-    path.file_name().is_some_and(|last| last == name)
+impl LoadedDropIns {
+    fn of(properties: &Properties) -> Self {
+        let paths = properties.texts("DropInPaths");
+        let has = |name| paths.iter().any(|path| Path::new(path).ends_with(name));
+        Self {
+            kept: has(KEPT_DROP_IN),
+            generated: has(DROP_IN),
+        }
+    }
 }
 
-/// Whether the file at `path` is one of the two drop-ins, by its name.
-pub(super) fn is_drop_in(path: &Path) -> bool {
-    is_named(path, KEPT_DROP_IN) || is_named(path, DROP_IN)
+/// Whether one of the two drop-ins is loaded for a unit, by their names.
+pub fn is_bound(properties: &Properties) -> bool {
+    let loaded = LoadedDropIns::of(properties);
+    loaded.kept || loaded.generated
 }
 
 /// The path of the kept drop-in of `unit` below `directory`, which is [`KEPT_DIR`] outside of tests.
-#[must_use]
 pub fn kept_path(directory: &Path, unit: &UnitName) -> PathBuf {
     directory.join(format!("{unit}.d")).join(KEPT_DROP_IN)
 }
@@ -76,7 +76,6 @@ pub fn kept_units(directory: &Path) -> io::Result<BTreeSet<UnitName>> {
 }
 
 /// The text of the drop-in that putexd keeps for `unit`, which binds it to the leases of all of `services`.
-#[must_use]
 pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     drop_in(unit, services, None)
 }
@@ -85,7 +84,6 @@ pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
 ///
 /// `names_programs`: the unit says which programs it may run, and so is permitted to run the gate. Where it does not say so,
 /// the line would give it a view of the file system of its own.
-#[must_use]
 pub fn generated(
     unit: &UnitName,
     services: &BTreeSet<ServiceName>,
@@ -100,21 +98,20 @@ pub fn generated(
 /// start, which is the safe reading of a contradiction.
 fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>, generated: Option<bool>) -> String {
     let maker = generated.map_or("putexd", |_| "putex-generator");
-    let mut lines = vec![
-        format!("# Made by {maker}: this unit runs only while this host holds its lease."),
-        "[Unit]".to_owned(),
-    ];
+    let mut text = format!(
+        "# Made by {maker}: this unit runs only while this host holds its lease.\n[Unit]\n"
+    );
     if is_group(unit) {
         // Without After= of the guard: with it the successor of the guard would wait until all of the slice has been
         // stopped.
-        lines.push(format!("BindsTo={GUARD_UNIT}"));
+        text += &format!("BindsTo={GUARD_UNIT}\n");
     }
     for service in services {
+        let (target, grant) = (service.lease_target(), service.grant());
         if !is_group(unit) {
-            lines.push(format!("BindsTo={}", service.lease_target()));
-            lines.push(format!("After={}", service.lease_target()));
+            text += &format!("BindsTo={target}\nAfter={target}\n");
         }
-        lines.push(format!("AssertPathExists={}", service.grant()));
+        text += &format!("AssertPathExists={grant}\n");
     }
     // By default sockets, paths and mounts come before basic.target, and leases come after it: an ordering cycle, which
     // systemd would break by dropping a job. What remains of the defaults is the stop at shutdown.
@@ -124,70 +121,63 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>, generated: Option<
         _ => None,
     };
     if let Some(end) = end {
-        lines.push("DefaultDependencies=no".to_owned());
-        lines.push(format!("Conflicts={end}"));
-        lines.push(format!("Before={end}"));
+        text += &format!("DefaultDependencies=no\nConflicts={end}\nBefore={end}\n");
     }
-    lines.extend(TURNED_OFF.map(|(name, off)| format!("{name}={off}")));
+    for (name, off) in TURNED_OFF {
+        text += &format!("{name}={off}\n");
+    }
     if unit.kind() == "service" {
-        lines.push("[Service]".to_owned());
+        text += "[Service]\n";
         for service in services {
             if generated.is_some() {
                 // Without the prefix "+", with which root would run whatever LD_PRELOAD= names in an environment that the
                 // unit's user may write.
-                lines.push(format!("ExecCondition={PROGRAM} gate {service}"));
+                text += &format!("ExecCondition={PROGRAM} gate {service}\n");
             }
             // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
-            lines.push(format!("EnvironmentFile=-{}", service.grant()));
+            text += &format!("EnvironmentFile=-{}\n", service.grant());
         }
         if generated == Some(true) {
-            lines.push(EXEC_PATHS.to_owned());
+            text += &format!("{EXEC_PATHS}\n");
         }
     }
-    lines.push(String::new());
-    lines.join("\n")
+    text
 }
 
 /// Whether the drop-in of `unit` below `directory` is exactly what [`generated`] returns. If so PID 1 has loaded it,
 /// because systemd runs generators just before it reads the units.
-#[must_use]
 pub fn is_generated(directory: &Path, unit: &UnitName, services: &BTreeSet<ServiceName>) -> bool {
     let made = fs::read_to_string(directory.join(format!("{unit}.d")).join(DROP_IN));
-    made.is_ok_and(|text| {
+    let is_whole = |text| {
         [false, true]
-            .into_iter()
-            .any(|names| text == generated(unit, services, names))
-    })
+            .map(|names| generated(unit, services, names))
+            .contains(&text)
+    };
+    made.is_ok_and(is_whole)
 }
 
 /// Whether a file of `unit` below one of `directories`, in which systemd looks for units, has a line `NoExecPaths=`.
-#[must_use]
 pub fn names_programs(directories: &[PathBuf], unit: &UnitName) -> bool {
-    let name = unit.as_str();
     // The files of a template are those of its instances.
-    let template = name
-        .split_once('@')
-        .map(|(prefix, _)| format!("{prefix}@.{}", unit.kind()));
+    let template = unit.as_str().split_once('@');
+    let template = template.map(|(prefix, _)| format!("{prefix}@.{}", unit.kind()));
+    let names = template.into_iter().chain([unit.to_string()]);
+    let mut places = names.flat_map(|name| {
+        let folders = directories.iter();
+        folders.map(move |folder| (folder.join(&name), folder.join(format!("{name}.d"))))
+    });
     let has_line = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines()
             .any(|line| line.trim_start().starts_with("NoExecPaths"))
     };
-    std::iter::once(name)
-        .chain(template.as_deref())
-        .any(|name| {
-            directories.iter().any(|directory| {
-                let drop_ins = fs::read_dir(directory.join(format!("{name}.d")))
-                    .into_iter()
-                    .flatten();
-                has_line(&directory.join(name))
-                    || drop_ins.flatten().any(|entry| has_line(&entry.path()))
-            })
-        })
+    places.any(|(file, drop_ins)| {
+        let mut drop_ins = fs::read_dir(drop_ins).into_iter().flatten().flatten();
+        has_line(&file) || drop_ins.any(|entry| has_line(&entry.path()))
+    })
 }
 
 /// Whether `unit` is a slice or a scope. Other units lie in a slice without any order between them and the slice.
-#[must_use]
 pub fn is_group(unit: &UnitName) -> bool {
     matches!(unit.kind(), "slice" | "scope")
 }

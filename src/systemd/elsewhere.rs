@@ -18,82 +18,114 @@ use crate::host::processes::{Process, Running};
 use crate::types::UnitName;
 use command::{file_name, programs};
 
-const CONTAINERS: &str = "run the containers below a slice of their own (--cgroup-parent=db.slice, \"cgroup_parent: db.slice\" in a \
-                          compose file) without a restart policy, and add contains = [\"db.slice\"]";
-const MACHINES: &str = "have the machine run in a slice or scope of its own, and add contains = [\"machine-db.scope\"]";
-const UNITS: &str = "list the unit that it starts in bound-units";
-const ITSELF: &str =
-    "start the command itself; if it needs a unit of its own, list that in bound-units";
-const OF_HOST: &str = "leave it to each host";
-
 /// Subcommands of container engines, and of those for machines, that begin processes.
 const ENGINE: &str =
     "deploy exec play restart restore resume run runp scale start unpause up watch";
 const MACHINE: &str = "create exec launch login reboot reset restart restore resume shell start";
 /// Words before such a subcommand: `docker compose up`, `podman pod start`.
 const NOUNS: &str = "c compose container containers kube pod stack t task tasks";
+const STARTING_VERBS: &str = "start restart reload-or-restart";
+
+const MACHINES: &str =
+    "run the machine in a scope of its own, and add contains = [\"machine-db.scope\"]";
+const UNITS: &str = "list the unit that it starts in bound-units";
+const ITSELF: &str = "start the command itself, or list a unit for it in bound-units";
+
+/// Programs, whether they begin work elsewhere with these arguments, and what to do about it. What is begun in the units of the
+/// service, the second argument, is not elsewhere.
+type Programs = (&'static str, fn(&[&str], &[UnitName]) -> bool, &'static str);
 
 /// The programs that stay beside the work that they have begun, so that they are found among a unit's processes. The kernel keeps no
 /// more than 15 characters of a process's name. Daemons are there when what they run is below other slices than their own group.
-const STAYING: &str = "docker docker-compose nerdctl podman-compose ctr crictl podman systemd-nspawn lxc-start lxc-execute \
-                       lxc-autostart dockerd containerd crio kubelet lxd incusd lxc-containers libvirtd virtqemud virtlxcd virtxend sshd";
-
-const STARTING_VERBS: &str = "start restart reload-or-restart";
-
-/// What to do about a program of this name that begins work elsewhere with `arguments`; `None`: it is not known for that. `own` are the
-/// units of the service: what is started in them is not elsewhere.
-fn remedy(name: &str, arguments: &[&str], own: &[UnitName]) -> Option<&'static str> {
-    let has = |wanted| has(arguments, wanted);
-    let verb = |verbs| subcommand(verbs, arguments).is_some();
-    Some(match name {
-        "docker" | "docker-compose" | "nerdctl" | "podman-compose" | "ctr" | "crictl"
-            if verb(ENGINE) =>
-        {
-            CONTAINERS
-        }
+const STAYING: [Programs; 7] = [
+    (
+        "docker docker-compose nerdctl podman-compose ctr crictl",
+        |arguments, _| has_verb(arguments, ENGINE),
+        "run the containers with --cgroup-parent=db.slice (\"cgroup_parent: db.slice\" in a compose file) and no restart policy, and \
+         add contains = [\"db.slice\"]",
+    ),
+    (
+        "podman",
         // How a container was made that is only started cannot be seen.
-        "podman" if verb(ENGINE) && !has("--cgroups=split") || has("system") && has("service") => {
-            "use \"podman run --cgroups=split\", as a Quadlet file of the type .container does, or run the containers below a slice of \
-             their own (--cgroup-parent=db.slice), and add contains = [\"db.slice\"]"
-        }
-        "systemd-nspawn" if !has("--keep-unit --help --version") => {
-            "add --keep-unit, which keeps it in the unit's control group"
-        }
-        "lxc-start" | "lxc-execute" | "lxc-autostart" => MACHINES,
-        "virsh" | "machinectl" | "lxc" | "incus" | "pct" | "qm" if verb(MACHINE) => MACHINES,
-        "systemd-run" if !has("--help --version") => ITSELF,
-        "at" | "batch" if !has("-l -r -d -c -V") => ITSELF,
-        "tmux" if verb("new new-session new-window neww run run-shell") => ITSELF,
-        "systemctl" if systemctl_begins(arguments, own) => UNITS,
-        "service" | "invoke-rc.d"
-            if matches!(arguments, [unit, verb, ..]
-                if lists(STARTING_VERBS, verb) && !is_own(own, unit)) =>
-        {
-            UNITS
-        }
-        // systemctl is what it runs then, unless it is itself the command of a unit.
-        "pg_ctlcluster" if has("start restart") && !has("--skip-systemctl-redirect") => {
-            "add --skip-systemctl-redirect, which keeps the server in the unit's control group"
-        }
-        "mount" | "mount.nfs" | "mount.cifs" | "systemd-mount"
-            if !arguments.is_empty()
-                && !has("-l -h -V --help --version --umount -u --list --show-labels")
-                && !arguments.iter().any(|word| word.contains("remount")) =>
-        {
-            "write it down as a mount unit, and list that in bound-units"
-        }
-        "dockerd" => {
-            "have the containers below one slice (\"cgroup-parent\": \"docker.slice\" in /etc/docker/daemon.json) and add contains = \
-             [\"docker.slice\"], or leave it to each host and name the unit of a container"
-        }
-        "containerd" | "crio" | "kubelet" | "lxd" | "incusd" | "lxc-containers" | "libvirtd"
-        | "virtqemud" | "virtlxcd" | "virtxend" => {
-            "leave it to each host, and name the unit of a container or a machine"
-        }
-        "sshd" if !has("-t -T -G -V") => OF_HOST,
-        _ => return None,
-    })
-}
+        |arguments, _| {
+            has_verb(arguments, ENGINE) && !has(arguments, "--cgroups=split")
+                || has(arguments, "system") && has(arguments, "service")
+        },
+        "use \"podman run --cgroups=split\", or --cgroup-parent=db.slice and contains = [\"db.slice\"]",
+    ),
+    (
+        "systemd-nspawn",
+        |arguments, _| !has(arguments, "--keep-unit --help --version"),
+        "add --keep-unit",
+    ),
+    ("lxc-start lxc-execute lxc-autostart", |_, _| true, MACHINES),
+    (
+        "dockerd",
+        |_, _| true,
+        "set \"cgroup-parent\": \"docker.slice\" in /etc/docker/daemon.json and add contains = [\"docker.slice\"], or name the unit \
+         of a container in its place",
+    ),
+    (
+        "containerd crio kubelet lxd incusd lxc-containers libvirtd virtqemud virtlxcd virtxend",
+        |_, _| true,
+        "name the unit of a container or a machine in its place",
+    ),
+    (
+        "sshd",
+        |arguments, _| !has(arguments, "-t -T -G -V"),
+        "leave it to each host",
+    ),
+];
+
+/// The programs that end at once.
+const PASSING: [Programs; 8] = [
+    (
+        "virsh machinectl lxc incus pct qm",
+        |arguments, _| has_verb(arguments, MACHINE),
+        MACHINES,
+    ),
+    (
+        "systemd-run",
+        |arguments, _| !has(arguments, "--help --version"),
+        ITSELF,
+    ),
+    (
+        "at batch",
+        |arguments, _| !has(arguments, "-l -r -d -c -V"),
+        ITSELF,
+    ),
+    (
+        "tmux",
+        |arguments, _| has_verb(arguments, "new new-session new-window neww run run-shell"),
+        ITSELF,
+    ),
+    ("systemctl", systemctl_begins, UNITS),
+    (
+        "service invoke-rc.d",
+        |arguments, own| matches!(arguments, [unit, verb, ..] if lists(STARTING_VERBS, verb) && !is_own(own, unit)),
+        UNITS,
+    ),
+    // systemctl is what it runs then, unless it is itself the command of a unit.
+    (
+        "pg_ctlcluster",
+        |arguments, _| {
+            has(arguments, "start restart") && !has(arguments, "--skip-systemctl-redirect")
+        },
+        "add --skip-systemctl-redirect",
+    ),
+    (
+        "mount mount.nfs mount.cifs systemd-mount",
+        |arguments, _| {
+            !arguments.is_empty()
+                && !has(
+                    arguments,
+                    "-l -h -V --help --version --umount -u --list --show-labels",
+                )
+                && !arguments.iter().any(|word| word.contains("remount"))
+        },
+        "list a mount unit for it in bound-units",
+    ),
+];
 
 /// The commands of a unit.
 const COMMANDS: [&str; 7] = [
@@ -117,75 +149,68 @@ pub struct OutsideWork {
 
 impl OutsideWork {
     /// A process that has left the units' control groups.
-    #[must_use]
     pub fn left(process: Process) -> Self {
         let client = None;
         Self { process, client }
     }
 
     /// Whether both are of the same process.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.process.is(&other.process)
     }
 
     /// The process and where its work is, such as `PID 36 (/usr/bin/worker) in /user.slice/session-1.scope`.
-    #[must_use]
     pub fn in_words(&self) -> String {
-        let Process {
-            pid,
-            command,
-            group,
-            ..
-        } = &self.process;
-        match self.client {
-            None => format!("PID {pid} ({command}) in {group}"),
-            Some(_) => format!(
-                "PID {pid} ({command}), which begins work outside of the unit's control group"
-            ),
+        let process = &self.process;
+        if self.client.is_none() {
+            return process.to_string();
         }
+        format!(
+            "PID {} ({}), which begins work outside of the unit",
+            process.pid, process.command
+        )
     }
 
     /// What to do about it, as the beginning of a sentence.
-    #[must_use]
     pub fn remedy(&self) -> &'static str {
-        self.client.unwrap_or_else(|| {
-            // "contains" does not take the slice of a user's sessions, which are not the unit's alone.
-            if self.process.group.starts_with("/user.slice/") {
-                "PAM has given it a session: start it with User= in place of su, or have the PAM file of the program that opens the \
-                 session include common-session-noninteractive, without pam_systemd"
-            } else {
-                "have it stay in the unit, or list its slice in contains"
-            }
+        // "contains" does not take the slice of a user's sessions, which are not the unit's alone.
+        let is_session = self.process.group.starts_with("/user.slice/");
+        self.client.unwrap_or(if is_session {
+            "start it with User= in place of su, or take pam_systemd out of the PAM file that opens its session"
+        } else {
+            "have it stay in the unit, or list its slice in contains"
         })
     }
 }
 
 /// Whether the kernel calls a process by the name of a program that stays beside its work elsewhere.
 pub fn stays(name: &str) -> bool {
-    lists(STAYING, name)
+    STAYING.iter().any(|(names, ..)| lists(names, name))
 }
 
 /// What `running` has done elsewhere, if it is known for that. The kernel tells the name of its program, and where that is only
 /// the arguments, because putexd may not follow `/proc/PID/exe` of all users: with the right to do so it could do whatever they
 /// may.
 pub fn found(running: Running, own: &[UnitName]) -> Option<OutsideWork> {
-    let words: Vec<&str> = running.words.iter().map(String::as_str).collect();
+    let Running {
+        process,
+        name,
+        words,
+    } = running;
     // A script's own name comes after that of its interpreter.
     let at = words
         .iter()
-        .position(|word| stays(&running.name) && file_name(word) == running.name)?;
-    Some(OutsideWork {
-        client: Some(remedy_of(&words[at..], own)?),
-        process: running.process,
-    })
+        .position(|word| stays(&name) && file_name(word) == name)?;
+    let client = Some(remedy(&words[at..], own)?);
+    Some(OutsideWork { process, client })
 }
 
-/// What the commands of a unit are known to have done elsewhere, and the remedy; `None` if nothing is known. `own` are the units
-/// of the service.
-pub fn check(properties: &Properties, own: &[UnitName]) -> Option<(String, &'static str)> {
+/// The commands of a unit.
+pub fn commands(properties: &Properties) -> Vec<Vec<String>> {
     let commands = COMMANDS.into_iter();
-    of_commands(commands.flat_map(|name| properties.commands(name)), own)
+    commands
+        .flat_map(|name| properties.commands(name))
+        .collect()
 }
 
 /// The commands of a service that were run since they were loaded.
@@ -198,49 +223,41 @@ pub fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What commands that were run are known to have done elsewhere, other than in the units `own`. A unit with such commands is not
-/// started; its file may have been changed while it ran.
-#[must_use]
-pub fn begun(ran: &[Vec<String>], own: &[UnitName]) -> Option<String> {
-    of_commands(ran.iter().cloned(), own).map(|(words, _)| words)
-}
-
-fn of_commands(
-    mut commands: impl Iterator<Item = Vec<String>>,
-    own: &[UnitName],
-) -> Option<(String, &'static str)> {
-    commands.find_map(|command| {
-        let (name, remedy) = find(&command, own)?;
-        let words = format!(
-            "has {name} begin work outside of its control group, where no stop of it reaches"
-        );
-        Some((words, remedy))
-    })
+/// What these commands are known to have done elsewhere, other than in the units `own`, and the remedy; `None` if nothing is known. A
+/// unit with such commands is not started; its file may have been changed while it ran.
+pub fn begun(commands: &[Vec<String>], own: &[UnitName]) -> Option<(String, &'static str)> {
+    let (name, remedy) = commands.iter().find_map(|command| find(command, own))?;
+    let words = format!("has {name} begin work outside of its control group");
+    Some((words, remedy))
 }
 
 /// The known program that a command line runs in the end, as far as that is certain, and the remedy.
 fn find(words: &[String], own: &[UnitName]) -> Option<(String, &'static str)> {
     programs(words).into_iter().find_map(|command| {
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let remedy = remedy_of(&command, own)?;
-        Some((file_name(command[0]).to_owned(), remedy))
+        let remedy = remedy(&command, own)?;
+        Some((file_name(&command[0]).to_owned(), remedy))
     })
 }
 
-/// As [`remedy`], for a program by its path and its arguments. A name alone is looked up in PATH.
-fn remedy_of(command: &[&str], own: &[UnitName]) -> Option<&'static str> {
+/// What to do about a command that begins work elsewhere; `None`: it is not known for that. A name without a folder is looked up in
+/// PATH.
+fn remedy(command: &[String], own: &[UnitName]) -> Option<&'static str> {
     let (program, arguments) = command.split_first()?;
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (folder, mut name) = program.rsplit_once('/').unwrap_or(("/usr/bin", program));
     // A script of System V's calls systemctl for the unit of its name.
-    if let Some(name) = program.strip_prefix("/etc/init.d/") {
-        return remedy("service", &[&[name], arguments].concat(), own);
-    }
-    let (folder, name) = program.rsplit_once('/').unwrap_or(("/usr/bin", program));
-    let is_of_distribution = ["/usr", "/bin", "/sbin", "/snap"]
+    if folder == "/etc/init.d" {
+        arguments.insert(0, name);
+        name = "service";
+    } else if !["/usr", "/bin", "/sbin", "/snap"]
         .iter()
-        .any(|root| Path::new(folder).starts_with(root));
-    is_of_distribution
-        .then(|| remedy(name, arguments, own))
-        .flatten()
+        .any(|root| Path::new(folder).starts_with(root))
+    {
+        return None;
+    }
+    let mut all = STAYING.iter().chain(&PASSING);
+    let (_, begins, remedy) = all.find(|(names, ..)| lists(names, name))?;
+    begins(&arguments, own).then_some(*remedy)
 }
 
 /// Whether a command names a unit of the service. The ending of a .service may be left out.
@@ -252,6 +269,10 @@ fn is_own(own: &[UnitName], name: &str) -> bool {
 
 fn has(arguments: &[&str], wanted: &str) -> bool {
     arguments.iter().any(|word| lists(wanted, word))
+}
+
+fn has_verb(arguments: &[&str], verbs: &str) -> bool {
+    subcommand(verbs, arguments).is_some()
 }
 
 /// Which of `verbs` the arguments begin with behind options and [`NOUNS`], and what follows it. Which options take a value is not
@@ -373,7 +394,10 @@ mod tests {
         for (line, name) in lines {
             assert_eq!(named(line).as_deref(), Some(name), "{line}");
         }
-        for name in STAYING.split_whitespace() {
+        for name in STAYING
+            .iter()
+            .flat_map(|(names, ..)| names.split_whitespace())
+        {
             assert!(
                 name.len() <= 15 && lines.iter().any(|(_, known)| *known == name),
                 "{name} has a line here"

@@ -40,7 +40,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    pub(super) fn no_answer_within(limit: Duration) -> Self {
+    pub fn no_answer_within(limit: Duration) -> Self {
         Self::Failed(format!(
             "the kernel did not answer within {}",
             rounded(limit)
@@ -60,21 +60,19 @@ impl From<io::Error> for KernelError {
 
 impl BusError {
     /// Whether the state is unknown because there was no answer.
-    #[must_use]
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable(_))
     }
 
-    pub(super) fn no_answer_within(limit: Duration) -> Self {
+    pub fn no_answer_within(limit: Duration) -> Self {
         Self::Unreachable(format!("no answer within {}", rounded(limit)))
     }
 
-    pub(super) fn is_named(&self, wanted: &str) -> bool {
+    pub fn is_named(&self, wanted: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name == wanted)
     }
 
     /// Whether systemd does not have the unit.
-    #[must_use]
     pub fn is_no_such_unit(&self) -> bool {
         self.is_named("org.freedesktop.systemd1.NoSuchUnit")
     }

@@ -192,10 +192,11 @@ fn calls_the_gate((program, arguments, flags, ..): &CommandEx, service: &Service
 }
 
 /// What the operator should do about the drop-in that is in the way, as far as the names of the files tell.
-pub(super) fn remedy(drop_ins: &[String]) -> String {
+pub fn remedy(drop_ins: &[String]) -> String {
     let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
     let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
-        return "run \"systemctl daemon-reload\", and see what putex-generator says in \"journalctl -k\"".to_owned();
+        return "run \"systemctl daemon-reload\", and see \"journalctl -kg putex-generator\""
+            .to_owned();
     };
     if !Path::new(&drop_ins[at]).starts_with(GENERATED_DIR) {
         let path = &drop_ins[at];
@@ -380,9 +381,9 @@ mod tests {
             ": give {later} a name that sorts before {DROP_IN}, "
         )));
         assert!(none(vec![OURS]).ends_with(": run \"systemctl daemon-reload\""));
-        assert!(none(Vec::new()).contains("what putex-generator says"));
+        assert!(none(Vec::new()).contains("journalctl -kg putex-generator"));
         let kept = "/run/systemd/system/a.service.d/zzzz-putex-kept.conf";
-        assert!(none(vec![kept]).contains("what putex-generator says"));
+        assert!(none(vec![kept]).contains("journalctl -kg putex-generator"));
         assert!(
             none(vec![kept, OURS]).ends_with(": run \"systemctl daemon-reload\""),
             "it is in the way of nothing"

@@ -25,6 +25,6 @@ pub fn type_name(unit: &str) -> String {
 }
 
 /// The interface of the properties that only units of one type have.
-pub(crate) fn of_type(unit: &str) -> String {
+pub fn of_type(unit: &str) -> String {
     format!("{DESTINATION}.{}", type_name(unit))
 }

@@ -81,7 +81,7 @@ impl Systemd {
                 if let Some(job) = state.job {
                     break (job_ends, job);
                 }
-                if state.invocation.is_some() && state.invocation != before {
+                if state.is_new(before) {
                     return Ok(JobEnd::Ended(String::new()));
                 }
             }

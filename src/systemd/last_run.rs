@@ -9,7 +9,7 @@ impl Properties {
     /// Whether systemd shows that nothing is left of a unit that can be active without a process, but for a mount, of which the kernel
     /// has to say that. `is_begun`: its start was begun, and systemd may have forgotten how that went. `lease_since`: when the lease's
     /// target, which is started before the unit, became active last, in microseconds of `CLOCK_MONOTONIC`; 0: not known.
-    pub(crate) fn has_left_nothing(&self, is_begun: bool, lease_since: u64) -> bool {
+    pub fn has_left_nothing(&self, is_begun: bool, lease_since: u64) -> bool {
         let state = self.state();
         let was_active = lease_since != 0 && self.active_since() >= lease_since;
         match self.kind() {

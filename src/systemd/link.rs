@@ -149,8 +149,7 @@ impl Link {
 
     /// The line of each unit in PID 1's list, in the order of `units`. PID 1 loads those that are not loaded; a unit that does not
     /// exist says so by its LoadState.
-    pub async fn rows(&self, units: &[&str]) -> Result<Vec<UnitRow>, BusError> {
-        let units: Vec<String> = units.iter().map(|&unit| unit.to_owned()).collect();
+    pub async fn rows(&self, units: Vec<String>) -> Result<Vec<UnitRow>, BusError> {
         self.manager("ListUnitsByNames", (units,)).await
     }
 
@@ -163,10 +162,8 @@ impl Link {
 
     /// The line of one unit.
     pub async fn row(&self, unit: &str) -> Result<UnitRow, BusError> {
-        let rows = self.rows(&[unit]).await?;
-        rows.into_iter()
-            .next()
-            .ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
+        let row = self.rows(vec![unit.to_owned()]).await?.pop();
+        row.ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
     }
 
     /// One property of an object.

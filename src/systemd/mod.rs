@@ -50,7 +50,7 @@ pub use confinement::{RunAs, check_confinement};
 pub use devices::Devices;
 pub use elsewhere::{OutsideWork, begun};
 pub use error::{BusError, KernelError};
-pub(crate) use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type};
+pub use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type, type_name};
 pub use job::JobEnd;
 pub use link::Setting;
 use link::{Keeper, Link};
@@ -93,7 +93,6 @@ impl Systemd {
     /// # Panics
     ///
     /// When it is called outside of a tokio runtime.
-    #[must_use]
     pub fn connect(call_limit: Duration) -> Self {
         Self {
             keeper: Keeper::new(call_limit),
@@ -107,7 +106,6 @@ impl Systemd {
     }
 
     /// Has `devices` say what is in use: without them no mount is shown to be unmounted.
-    #[must_use]
     pub fn asking(self, devices: Arc<dyn Devices>) -> Self {
         Self {
             devices: Some(devices),

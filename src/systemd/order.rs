@@ -34,10 +34,7 @@ impl Systemd {
     pub async fn check_order(&self, properties: &Properties) -> Result<(), Refusal> {
         let unit = properties.id();
         let is_of_fstab = properties.text("SourcePath") == Some("/etc/fstab");
-        let drop_ins = properties.texts("DropInPaths");
-        let is_bound = drop_ins
-            .iter()
-            .any(|path| drop_ins::is_drop_in(path.as_ref()));
+        let is_bound = drop_ins::is_bound(properties);
         let mut before = properties.texts("Before");
         before.retain(|other| {
             let is_default = BY_DEFAULT.contains(&other.as_str()) && !is_bound && !is_of_fstab;
@@ -55,12 +52,12 @@ impl Systemd {
             format!("run \"{}\"", remedy::mounted_by_putexd_alone(place))
         } else {
             format!(
-                "run \"systemctl edit --full {unit}\" and take {first} out of Before= and WantedBy=, or \"systemctl edit --full {first}\" \
-                 and take {unit} out of After=, because no drop-in can; leave {unit} out of the service if this host needs it for {first}"
+                "run \"systemctl edit --full {unit}\" and take {first} out of Before= and WantedBy=, or {unit} out of After= of {first}; \
+                 leave {unit} out of the service if this host needs it for {first}"
             )
         };
         let trouble = format!(
-            "is ordered before {first} and so before putexd, which has to stop it first, so that each reboot of its holder would hang"
+            "is ordered before {first} and so before putexd, so that a reboot of its holder would hang"
         );
         refuse(properties, trouble, remedy)
     }

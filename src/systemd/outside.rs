@@ -140,7 +140,7 @@ impl Systemd {
         let family = self.family(Duration::ZERO).await?;
         let group = path.to_owned();
         self.control_groups(move |hierarchy| {
-            hierarchy.check_is_a_units(&group)?;
+            hierarchy.units_group(&group)?;
             let inside = family.inside(&BTreeSet::from([group]))?;
             inside
                 .iter()

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::value::{self, StrDeserializer};
+use serde::{Deserialize, Serialize};
 use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, Signature, Type, Variant};
 
 use super::error::BusError;
@@ -22,11 +23,13 @@ impl fmt::Display for Invocation {
 }
 
 /// systemd's ActiveState.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ActiveState {
     /// Started.
     Active,
-    /// Started, and reading its configuration again.
+    /// Started, and reading its configuration again, or its mounts and credentials, from systemd 254 on.
+    #[serde(alias = "refreshing")]
     Reloading,
     /// Stopped.
     #[default]
@@ -38,35 +41,22 @@ pub enum ActiveState {
     /// Being stopped.
     Deactivating,
     /// A state of a newer systemd. Counts as running.
+    #[serde(untagged)]
     Other(String),
 }
 
-/// The states by systemd's names.
-const STATES: [(&str, ActiveState); 7] = [
-    ("active", ActiveState::Active),
-    ("reloading", ActiveState::Reloading),
-    // A reload of the unit's mounts and credentials, from systemd 254 on.
-    ("refreshing", ActiveState::Reloading),
-    ("inactive", ActiveState::Inactive),
-    ("failed", ActiveState::Failed),
-    ("activating", ActiveState::Activating),
-    ("deactivating", ActiveState::Deactivating),
-];
-
 impl ActiveState {
-    pub(super) fn new(text: &str) -> Self {
-        let known = STATES.into_iter().find(|(name, _)| *name == text);
-        known.map_or_else(|| Self::Other(text.to_owned()), |(_, state)| state)
+    pub fn new(text: &str) -> Self {
+        let known = Self::deserialize(StrDeserializer::<value::Error>::new(text));
+        known.unwrap_or_else(|_| Self::Other(text.to_owned()))
     }
 
     /// Whether the unit is started.
-    #[must_use]
     pub fn is_started(&self) -> bool {
         matches!(self, Self::Active | Self::Reloading)
     }
 
     /// Whether systemd counts the unit as stopped, which is no proof that nothing of it runs.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         matches!(self, Self::Inactive | Self::Failed)
     }
@@ -74,11 +64,7 @@ impl ActiveState {
 
 impl fmt::Display for ActiveState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Other(text) = self {
-            return f.write_str(text);
-        }
-        let known = STATES.iter().find(|(_, state)| state == self);
-        f.write_str(known.map_or("unknown", |(name, _)| name))
+        self.serialize(f)
     }
 }
 
@@ -123,20 +109,22 @@ pub struct UnitState {
 
 impl UnitState {
     /// Whether anything of the unit may run as far as its state says, an automatic restart included.
-    #[must_use]
     pub fn may_run(&self) -> bool {
         !self.active_state.is_stopped() || self.job.is_some()
     }
 
+    /// Whether the run is another one than `before`, and not none.
+    pub fn is_new(&self, before: Option<Invocation>) -> bool {
+        self.invocation.is_some() && self.invocation != before
+    }
+
     /// Whether systemd is starting the unit, or waits in order to start it again.
-    #[must_use]
     pub fn is_trying(&self) -> bool {
         self.active_state == ActiveState::Activating
     }
 
     /// How the last run has ended, while systemd waits in order to start the unit again. The state and the rest are read one after
     /// another: with a process, the rest is from before the end of the run.
-    #[must_use]
     pub fn ended(&self) -> Option<String> {
         let has_process = self.main_pid.is_some() || self.control_pid.is_some();
         let is_between = self.is_trying() && self.sub_state.starts_with("auto-restart");
@@ -144,7 +132,6 @@ impl UnitState {
     }
 
     /// RestartSec=, where the last run has ended in good order and systemd waits in order to start the unit again.
-    #[must_use]
     pub fn rests_for(&self) -> Option<Duration> {
         let has_succeeded = self.result.as_deref() == Some("success");
         self.restart_pause
@@ -152,14 +139,12 @@ impl UnitState {
     }
 
     /// Whether the unit is stopped, and its last run ended as it should.
-    #[must_use]
     pub fn is_orderly(&self) -> bool {
         self.active_state == ActiveState::Inactive
             && matches!(self.result.as_deref(), None | Some("success" | ""))
     }
 
     /// Whether its last run was ended by SIGKILL, or by its own fault, so that its programs had no time to end what they had begun.
-    #[must_use]
     pub fn was_killed(&self) -> bool {
         matches!(
             self.result.as_deref(),
@@ -168,7 +153,6 @@ impl UnitState {
     }
 
     /// Whether it has failed, and the way in which its process has ended says why.
-    #[must_use]
     pub fn has_failed_by_exit(&self) -> bool {
         let result = self.result.as_deref();
         self.active_state == ActiveState::Failed
@@ -177,16 +161,15 @@ impl UnitState {
     }
 
     /// ActiveState, SubState and Result in one phrase, such as `failed (failed, exit-code)`.
-    #[must_use]
     pub fn in_words(&self) -> String {
+        let (state, detail) = (&self.active_state, &self.sub_state);
         match self.result.as_deref() {
-            None | Some("success" | "") => format!("{} ({})", self.active_state, self.sub_state),
-            Some(result) => format!("{} ({}, {result})", self.active_state, self.sub_state),
+            None | Some("success" | "") => format!("{state} ({detail})"),
+            Some(result) => format!("{state} ({detail}, {result})"),
         }
     }
 
     /// As [`in_words`](Self::in_words), with [`exit`](Self::exit), which says all that there is to say of a unit whose process has failed.
-    #[must_use]
     pub fn in_full(&self) -> String {
         if self.exit.is_empty() {
             self.in_words()
@@ -198,6 +181,10 @@ impl UnitState {
     }
 }
 
+/// The beginning of the names of lease targets.
+pub const LEASE_PREFIX: &str = "putex-lease@";
+/// The property that says when a unit became active last, by `CLOCK_MONOTONIC`.
+pub const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 /// The property that says when the last start of a unit began.
 pub const START_AT: &str = "InactiveExitTimestampMonotonic";
 
@@ -271,14 +258,14 @@ impl Properties {
     }
 
     /// These properties and `others`.
-    pub(crate) fn with(mut self, others: Self) -> Self {
+    pub fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
     /// For tests.
     #[cfg(test)]
-    pub(super) fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
+    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
         let own = |(name, value): (&str, _)| {
             let value = OwnedVariant::try_from(value).expect("no descriptors");
             (name.to_owned(), value)
@@ -287,32 +274,32 @@ impl Properties {
     }
 
     /// A property, if it was read and is of this type.
-    pub(crate) fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
+    pub fn get<T: TryFrom<Variant<'static>>>(&self, name: &str) -> Option<T> {
         T::try_from(self.0.get(name)?.try_clone().ok()?.into()).ok()
     }
 
     /// The items of a list; none if it was not read.
-    pub(super) fn list<T>(&self, name: &str) -> Vec<T>
+    pub fn list<T>(&self, name: &str) -> Vec<T>
     where
         Vec<T>: TryFrom<Variant<'static>>,
     {
         self.get(name).unwrap_or_default()
     }
 
-    pub(super) fn texts(&self, name: &str) -> Vec<String> {
+    pub fn texts(&self, name: &str) -> Vec<String> {
         self.list(name)
     }
 
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         <&str>::try_from(&**self.0.get(name)?).ok()
     }
 
     /// The unit's own name.
-    pub(super) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         self.text("Id").unwrap_or_default()
     }
 
-    pub(super) fn is_loaded(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.text("LoadState") == Some("loaded")
     }
 
@@ -323,11 +310,11 @@ impl Properties {
     }
 
     /// Whether a list of names has `wanted`.
-    pub(super) fn lists(&self, name: &str, wanted: &str) -> bool {
+    pub fn lists(&self, name: &str, wanted: &str) -> bool {
         self.texts(name).iter().any(|item| item == wanted)
     }
 
-    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+    pub fn flag(&self, name: &str) -> Option<bool> {
         self.get(name)
     }
 
@@ -346,13 +333,13 @@ impl Properties {
     }
 
     /// How the commands of a property such as ExecStart have ended in the last run.
-    pub(super) fn exits(&self, name: &str) -> Vec<Exit> {
+    pub fn exits(&self, name: &str) -> Vec<Exit> {
         let exit = |(.., code, status): Command| Exit { code, status };
         self.list(name).into_iter().map(exit).collect()
     }
 
     /// What a mount unit with this mount point is to mount.
-    pub(crate) fn mounted_at(&self, place: String) -> MountUnit {
+    pub fn mounted_at(&self, place: String) -> MountUnit {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
         MountUnit {
             place,
@@ -362,28 +349,28 @@ impl Properties {
     }
 
     /// Whether systemd counts the unit as frozen. It may go on to do so after the unit's death.
-    pub(super) fn is_frozen(&self) -> bool {
+    pub fn is_frozen(&self) -> bool {
         self.text("FreezerState")
             .is_some_and(|state| !matches!(state, "" | "running"))
     }
 
     /// `PIDFile=`.
-    pub(super) fn pid_file(&self) -> Option<&str> {
+    pub fn pid_file(&self) -> Option<&str> {
         self.text("PIDFile").filter(|file| !file.is_empty())
     }
 
     /// When the last start of the unit began, in microseconds of `CLOCK_MONOTONIC`; 0: never, or not read.
-    pub(super) fn started_at(&self) -> u64 {
+    pub fn started_at(&self) -> u64 {
         self.get(START_AT).unwrap_or(0)
     }
 
     /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
-    pub(crate) fn active_since(&self) -> u64 {
-        self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
+    pub fn active_since(&self) -> u64 {
+        self.get(ACTIVE_SINCE).unwrap_or(0)
     }
 
     /// As [`UnitState::is_effect`]. An unknown type counts as an effect.
-    pub(super) fn is_effect(&self) -> bool {
+    pub fn is_effect(&self) -> bool {
         match self.kind() {
             "service" => self.flag("RemainAfterExit") == Some(true),
             "socket" | "timer" | "path" | "target" | "slice" | "scope" => false,
@@ -391,7 +378,14 @@ impl Properties {
         }
     }
 
-    pub(super) fn kind(&self) -> &str {
+    /// The lease targets that the unit is bound to.
+    pub fn leases(&self) -> Vec<String> {
+        let mut bound_to = self.texts("BindsTo");
+        bound_to.retain(|name| is_lease(name));
+        bound_to
+    }
+
+    pub fn kind(&self) -> &str {
         self.id().rsplit_once('.').map_or("", |(_, kind)| kind)
     }
 
@@ -417,7 +411,7 @@ impl Properties {
     }
 
     /// The conditions and assertions that kept the unit from being run at its last start.
-    pub(super) fn unmet(&self) -> Vec<String> {
+    pub fn unmet(&self) -> Vec<String> {
         let conditions = self.not_holding("Conditions", "Condition");
         [conditions, self.not_holding("Asserts", "Assert")].concat()
     }
@@ -426,16 +420,14 @@ impl Properties {
     fn not_holding(&self, property: &str, prefix: &str) -> Vec<String> {
         let unmet = |(name, trigger, negated, parameter, outcome): Condition| {
             let prefix = if name.starts_with(prefix) { "" } else { prefix };
-            let (trigger, negated) = (
-                if trigger { "|" } else { "" },
-                if negated { "!" } else { "" },
-            );
+            let trigger = if trigger { "|" } else { "" };
+            let negated = if negated { "!" } else { "" };
             (outcome < 0).then(|| format!("{prefix}{name}={trigger}{negated}{parameter}"))
         };
         self.list(property).into_iter().filter_map(unmet).collect()
     }
 
-    pub(super) fn invocation(&self) -> Option<Invocation> {
+    pub fn invocation(&self) -> Option<Invocation> {
         let bytes = self.list::<u8>("InvocationID");
         let bits = u128::from_be_bytes(bytes.try_into().ok()?);
         (bits != 0).then_some(Invocation(bits))
@@ -458,10 +450,13 @@ impl Properties {
 
     fn stop_time(&self) -> Option<Duration> {
         let micros = self.get("TimeoutStopUSec");
-        match micros.or_else(|| self.get("TimeoutUSec"))? {
-            u64::MAX => Some(Duration::MAX),
-            micros => Some(Duration::from_micros(micros)),
-        }
+        let micros = micros.or_else(|| self.get("TimeoutUSec"))?;
+        let time = Duration::from_micros(micros);
+        Some(if micros == u64::MAX {
+            Duration::MAX
+        } else {
+            time
+        })
     }
 
     fn main_exit(&self) -> Exit {
@@ -476,6 +471,11 @@ impl Properties {
         let (id, _) = self.get::<(u32, ObjectPath<'static>)>("Job")?;
         (id != 0).then_some(id)
     }
+}
+
+/// Whether a unit is the target of a lease.
+pub fn is_lease(name: &str) -> bool {
+    name.starts_with(LEASE_PREFIX)
 }
 
 fn words_of((program, arguments, ..): Command) -> Vec<String> {

@@ -26,7 +26,12 @@ pub fn refuse<T>(
     remedy: impl AsRef<str>,
 ) -> Result<T, Refusal> {
     let (unit, trouble, remedy) = (properties.id(), trouble.as_ref(), remedy.as_ref());
-    Err(Refusal::Other(format!("{unit} {trouble}: {remedy}")))
+    refused(format!("{unit} {trouble}: {remedy}"))
+}
+
+/// Refuses a unit for what this sentence says.
+pub fn refused<T>(sentence: String) -> Result<T, Refusal> {
+    Err(Refusal::Other(sentence))
 }
 
 /// The remedy that gives the unit a setting. `section` is empty for the section of the unit's type.

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 /// The command, in quotation marks, that gives `unit` the lines `setting` in a drop-in. A unit's file belongs to its package,
 /// whose next upgrade would bring back what was changed there. Lines that begin with an empty assignment (`A=\nA=b`) replace a
 /// list.
-#[must_use]
 pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
     let folder = quoted(&format!("/etc/systemd/system/{unit}.d"));
     let mut lines = quoted(&format!("[{section}]"));
@@ -20,7 +19,7 @@ pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
 }
 
 /// `word` as a shell takes it literally, also between the quotation marks of a sentence.
-pub(super) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain =
         |character: char| character.is_ascii_alphanumeric() || "/_.:=@%+,-".contains(character);
     if word.chars().all(is_plain) {
@@ -32,7 +31,7 @@ pub(super) fn quoted(word: &str) -> String {
 
 /// The command that has fstab's mount at `place` neither started at boot (`noauto`) nor when it is used, nor ordered before a target
 /// (`nofail`, whatever other options there are: systemd-fstab-generator(8)).
-pub(super) fn mounted_by_putexd_alone(place: &str) -> String {
+pub fn mounted_by_putexd_alone(place: &str) -> String {
     let line = line_of(place);
     format!(
         "sed -i -E 's|^({line}\\S+)|\\1,noauto,nofail|; s|^({line}\\S*)x-systemd.automount,|\\1|' /etc/fstab && systemctl daemon-reload"

@@ -14,6 +14,7 @@ use super::interface::{MANAGER, MANAGER_PATH, SIGKILL};
 use super::job::{JobEnd, JobOrder};
 use super::link::{Setting, ask, bounded};
 use super::properties::{Invocation, UnitState};
+use super::start::why;
 use crate::bus;
 use crate::types::{ServiceName, UnitName};
 
@@ -94,10 +95,8 @@ impl Systemd {
         let bus = self.bus().await?;
         let order = JobOrder::Transient(check.unit.as_str(), &settings, &bus);
         let mut outcome = self.carry_out(&order, None, deadline).await;
-        if outcome
-            .as_ref()
-            .is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists"))
-        {
+        let exists = "org.freedesktop.systemd1.UnitExists";
+        if outcome.as_ref().is_err_and(|error| error.is_named(exists)) {
             // There is an older run: of a daemon that is gone, or one whose reference is not yet given back.
             self.end(&check.unit).await?;
             outcome = self.carry_out(&order, None, deadline).await;
@@ -170,7 +169,7 @@ impl Systemd {
     ) -> Result<(RunResult, UnitState), BusError> {
         loop {
             let state = self.state(unit).await?;
-            let is_new = state.invocation.is_some() && state.invocation != before;
+            let is_new = state.is_new(before);
             // While a service that remains after exit is `running`, it has not come to its end: its start did not wait
             // for its process.
             let remains = state.active_state.is_started()
@@ -180,11 +179,7 @@ impl Systemd {
             let result = match &end {
                 JobEnd::Ended(_) if remains => RunResult::Passed,
                 JobEnd::Ended(job) if !state.may_run() => {
-                    let unmet = if is_new {
-                        Vec::new()
-                    } else {
-                        self.unmet(unit).await?
-                    };
+                    let unmet = self.unmet(unit, is_new).await?;
                     verdict(&state, is_new, job, &unmet)
                 }
                 JobEnd::Ended(_) if Instant::now() < deadline => {
@@ -202,11 +197,9 @@ impl Systemd {
 }
 
 fn settings(check: &Check, apart: bool) -> Result<Vec<Setting>, BusError> {
-    let name = check
-        .argv
-        .first()
-        .and_then(|path| Path::new(path).file_name());
-    let name = name.unwrap_or_default().to_string_lossy().into_owned();
+    let program = check.argv.first().map_or("", String::as_str);
+    let name = Path::new(program).file_name().unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
     let mut settings: Vec<Setting> = vec![
         ("Description", check.description.clone().into()),
         ("Type", "oneshot".into()),
@@ -250,24 +243,20 @@ fn micros(span: Duration) -> Variant<'static> {
 }
 
 fn verdict(state: &UnitState, is_new: bool, job: &str, unmet: &[String]) -> RunResult {
-    // Of conditions marked with "|" one is enough, so that a run may well have begun with others unmet.
-    if !is_new && !unmet.is_empty() {
-        return RunResult::Failed(format!("{} does not hold", unmet.join(", ")));
-    }
-    match (is_new, state.result.as_deref()) {
-        (true, Some("success")) => RunResult::Passed,
-        (true, Some("timeout")) => RunResult::TimedOut,
-        (true, Some("exec-condition")) => RunResult::Failed(state.exit.clone()),
-        (true, result) => {
-            let words = [result.unwrap_or(job), &state.exit].map(str::to_owned);
-            RunResult::Failed(words.join(", ").trim_end_matches(", ").to_owned())
-        }
-        // The unit is unloaded already, as nothing held it. Only the end of the job is known, and the job of a oneshot
-        // ends with its process.
-        (false, _) if job == "done" && state.load_state == "not-found" => RunResult::Passed,
-        (false, _) if job == "timeout" => RunResult::TimedOut,
-        (false, _) if job.is_empty() => RunResult::Failed("its end was not seen".to_owned()),
-        (false, _) => RunResult::Failed(format!("its job ended as {job:?}, and it did not run")),
+    // The unit is unloaded already, if nothing held it. Only the end of the job is known then, and the job of a oneshot ends with its
+    // process.
+    let has_passed = if is_new {
+        state.result.as_deref() == Some("success")
+    } else {
+        unmet.is_empty() && job == "done" && state.load_state == "not-found"
+    };
+    let end = state.result.as_deref().filter(|_| is_new).unwrap_or(job);
+    if has_passed {
+        RunResult::Passed
+    } else if end == "timeout" {
+        RunResult::TimedOut
+    } else {
+        RunResult::Failed(why(state, false, job, unmet))
     }
 }
 

@@ -10,10 +10,10 @@ use super::error::BusError;
 use super::gate::{self, UNITS_TARGET};
 use super::job::{JobEnd, JobOrder};
 use super::properties::{Properties, UnitState};
-use super::refusal::Refusal;
+use super::refusal::{Refusal, refused};
 use super::supervisable::check_loaded;
 use crate::host::cgroup::Hierarchy;
-use crate::host::processes::{self, Process};
+use crate::host::processes;
 use crate::types::span::rounded;
 use crate::types::{ServiceName, UnitName};
 
@@ -55,36 +55,29 @@ impl Systemd {
             // systemd may forget how a start goes of what it does not keep loaded. The kernel says what is left of a mount.
             let is_remembered = properties.kind() == "service" && before.is_effect;
             if is_remembered && !properties.lists("ReloadPropagatedFrom", UNITS_TARGET) {
-                return Err(Refusal::Other(format!(
-                    "run \"systemctl daemon-reload\": {UNITS_TARGET} does not keep {unit} loaded, without which nobody would know how \
-                     its start went"
-                )));
+                return refused(format!(
+                    "run \"systemctl daemon-reload\": {UNITS_TARGET} does not keep {unit} loaded"
+                ));
             }
         }
         if !before.active_state.is_stopped() {
-            return Err(Refusal::Other(format!(
-                "it was {} before",
-                before.in_words()
-            )));
+            return refused(format!("it was {} before", before.in_words()));
         }
         // It does so until it forgets the unit, and it forgets none that another unit names.
         if properties.is_frozen() {
-            return Err(Refusal::Other(format!(
-                "reboot this host: systemd counts {unit} as frozen, although nothing of it runs, and starts no frozen unit"
-            )));
+            return refused(format!(
+                "reboot this host: systemd counts {unit} as frozen, although nothing of it runs"
+            ));
         }
-        insist(patient_until, || self.rival(&properties))
-            .await?
-            .map_or(Ok(()), Err)?;
+        let rival = insist(patient_until, || self.rival(&properties)).await?;
+        rival.map_or(Ok(()), refused)?;
         // The counters of systemd's start limit are not meant for starts that follow the death of another host.
         insist(patient_until, || self.reset_failed(unit)).await?;
         let order = JobOrder::Start(unit.as_str());
         let end = self.carry_out(&order, before.invocation, deadline).await?;
         let late = |state: &UnitState| {
             let (limit, state) = (rounded(limit), state.in_words());
-            Err(Refusal::Other(format!(
-                "not started within {limit}: it is {state}"
-            )))
+            refused(format!("not started within {limit}: it is {state}"))
         };
         let JobEnd::Ended(job) = end else {
             return late(&self.state(unit).await?);
@@ -92,26 +85,21 @@ impl Systemd {
         loop {
             let properties = insist(deadline, || self.read(unit.as_str())).await?;
             let state = properties.state();
-            let is_new = state.invocation.is_some() && state.invocation != before.invocation;
+            let is_new = state.is_new(before.invocation);
             if is_new && state.active_state.is_started() {
                 let stranger = self.stranger(&properties).await;
-                return stranger.map_or(Ok(state), |(_, words)| Err(Refusal::Other(words)));
+                return stranger.map_or(Ok(state), |(_, words)| refused(words));
             }
             if is_new && state.restarts >= RESTARTS_LIMIT {
-                return Err(Refusal::Other(format!(
-                    "systemd has restarted it {} times in vain: {}",
-                    state.restarts,
-                    state.in_full()
-                )));
+                let (times, state) = (state.restarts, state.in_full());
+                return refused(format!(
+                    "systemd has restarted it {times} times in vain: {state}"
+                ));
             }
             // Otherwise the unit is between two automatic restarts, or has a job later than ours: it gets the time that is left.
             if !is_new || !matches!(job.as_str(), "done" | "") || !state.may_run() {
-                let unmet = if is_new {
-                    Vec::new()
-                } else {
-                    insist(deadline, || self.unmet(unit)).await?
-                };
-                return Err(Refusal::Other(why(&state, is_new, &job, &unmet)));
+                let unmet = insist(deadline, || self.unmet(unit, is_new)).await?;
+                return refused(why(&state, is_new && job == "done", &job, &unmet));
             }
             if Instant::now() >= deadline {
                 return late(&state);
@@ -171,11 +159,9 @@ impl Systemd {
         // A process that cannot be looked at counts as the unit's, too.
         let looked = self.blocking(move || processes::with_pid(pid)).await;
         let process = looked.ok()??;
-        let Process { command, group, .. } = &process;
         process.began_before(properties.started_at()).then(|| {
             let words = format!(
-                "remove {file}, and have the unit's program write its PIDFile= in /run: its PID {pid} ({command}) in {group} began before \
-                 {} was started, and systemd takes it for the main process, which it ends with the unit",
+                "remove {file}, and have the program write its PIDFile= in /run: {process} began before {} was started",
                 properties.id()
             );
             (pid, words)
@@ -196,8 +182,8 @@ where
     }
 }
 
-/// Why a unit is not started. systemd calls a start done that a condition prevents.
-fn why(state: &UnitState, is_new: bool, job: &str, unmet: &[String]) -> String {
+/// Why a unit is not started, or its run has failed. systemd calls a start done that a condition prevents. `is_brief`: it was started.
+pub fn why(state: &UnitState, is_brief: bool, job: &str, unmet: &[String]) -> String {
     let (words, refused) = (state.in_full(), Some("exec-condition"));
     if !unmet.is_empty() || state.result.as_deref() == refused {
         let unmet = if unmet.is_empty() {
@@ -206,7 +192,7 @@ fn why(state: &UnitState, is_new: bool, job: &str, unmet: &[String]) -> String {
             unmet.join(", ")
         };
         format!("not started by systemd, because {unmet} does not hold")
-    } else if is_new && job == "done" {
+    } else if is_brief {
         format!("it ended as soon as it was started: {words}")
     } else if state.has_failed_by_exit() {
         words
@@ -233,14 +219,14 @@ mod tests {
             exit: "exit status 3".to_owned(),
             ..UnitState::default()
         };
-        assert_eq!(why(&state, true, "failed", &[]), "exit status 3");
+        assert_eq!(why(&state, false, "failed", &[]), "exit status 3");
         assert_eq!(
             why(&state, true, "done", &[]),
             "it ended as soon as it was started: exit status 3"
         );
         state.result = Some("timeout".to_owned());
         assert_eq!(
-            why(&state, true, "failed", &[]),
+            why(&state, false, "failed", &[]),
             "its job ended as \"failed\", and it is failed (failed, timeout), exit status 3"
         );
     }

@@ -6,9 +6,8 @@ use super::elsewhere;
 use super::error::BusError;
 use super::gate;
 use super::interface::SIGKILL;
-use super::properties::{ActiveState, Properties};
-use super::refusal::{Refusal, changed, refuse};
-use super::units::leases;
+use super::properties::{ActiveState, LEASE_PREFIX, Properties};
+use super::refusal::{Refusal, changed, refuse, refused};
 use crate::types::{ServiceName, UnitName};
 
 impl Systemd {
@@ -33,13 +32,10 @@ impl Systemd {
             found
         };
         check_settings(&properties, around)?;
-        if let Some(trouble) = belongings.trouble.clone() {
-            return Err(Refusal::Other(trouble));
-        }
         belongings.check_named(unit, around)?;
         self.check_order(&properties).await?;
         if around.service.is_some() && !properties.state().may_run() {
-            self.rival(&properties).await?.map_or(Ok(()), Err)?;
+            self.rival(&properties).await?.map_or(Ok(()), refused)?;
         }
         if let Some(service) = around.service
             && !around.may_end
@@ -47,17 +43,17 @@ impl Systemd {
             // A failure does not end a unit that runs: its bond ends it in time, and the look at what is contained ends the rest.
             for name in around.contains {
                 let contained = self.read_settings(name.as_str()).await?;
-                let bond = gate::check(&contained, service);
-                bond.map_err(|refusal| Refusal::Other(refusal.to_string()))?;
+                let bound = gate::check(&contained, service);
+                bound.or_else(|refusal| refused(refusal.to_string()))?;
             }
         }
         Ok(())
     }
 
-    /// The refusal of a bound unit whose start would end a unit of another service that runs on this host (`Conflicts=`, on whichever
+    /// Why a bound unit is not started whose start would end a unit of another service that runs on this host (`Conflicts=`, on whichever
     /// side it is written). Two such services can have a host each, and do not take turns in ending each other.
-    pub async fn rival(&self, properties: &Properties) -> Result<Option<Refusal>, BusError> {
-        let own = leases(properties);
+    pub async fn rival(&self, properties: &Properties) -> Result<Option<String>, BusError> {
+        let own = properties.leases();
         let mut rivals = properties.texts("Conflicts");
         rivals.extend(properties.texts("ConflictedBy"));
         rivals.retain(|name| !matches!(name.as_str(), "shutdown.target" | "umount.target"));
@@ -65,22 +61,22 @@ impl Systemd {
             return Ok(None);
         }
         let link = self.link().await?;
-        let rows = link
-            .rows(&rivals.iter().map(String::as_str).collect::<Vec<_>>())
-            .await?;
+        let rows = link.rows(rivals.clone()).await?;
         for (unit, (_, _, _, state, _, _, _, job, job_type, _)) in rivals.iter().zip(rows) {
             let state = ActiveState::new(&state);
             let is_ending = state == ActiveState::Deactivating || job != 0 && job_type == "stop";
             if is_ending || state.is_stopped() && job == 0 {
                 continue;
             }
-            let of_others = leases(&link.common(unit, &["BindsTo"]).await?);
-            if let Some(service) = of_others.into_iter().find(|service| !own.contains(service)) {
-                return Ok(Some(Refusal::Other(format!(
-                    "{} and {unit} of the service {service}, which runs on this host, end each other (Conflicts=): run \"putexctl \
-                     step-down {service}\", or remove Conflicts= if both may run on one host",
+            let theirs = link.common(unit, &["BindsTo"]).await?.leases();
+            if let Some(lease) = theirs.iter().find(|lease| !own.contains(lease)) {
+                let service = lease.trim_start_matches(LEASE_PREFIX);
+                let service = service.trim_end_matches(".target");
+                return Ok(Some(format!(
+                    "{} and {unit} of the service {service}, which runs on this host, end each other: run \"putexctl step-down \
+                     {service}\", or remove Conflicts=",
                     properties.id()
-                ))));
+                )));
             }
         }
         Ok(None)
@@ -93,15 +89,15 @@ impl Systemd {
 fn check_own_file(properties: &Properties, unit: &UnitName) -> Result<(), Refusal> {
     let id = properties.id();
     if !id.is_empty() && id != unit.as_str() {
-        return Err(Refusal::Other(format!(
-            "{unit} is another name of {id}, under which another host may run it unseen: name {id} in the service's file instead"
-        )));
+        return refused(format!(
+            "{unit} is another name of {id}: name {id} in the service's file instead"
+        ));
     }
     if properties.flag("Transient") == Some(true) {
-        return Err(Refusal::Other(format!(
-            "{unit} was made by systemd-run or the like, and hides the file of its name: run \"systemctl stop {unit}; systemctl \
-             reset-failed {unit}; systemctl daemon-reload\""
-        )));
+        return refused(format!(
+            "{unit} is of systemd-run and hides the file of its name: run \"systemctl stop {unit}; systemctl reset-failed {unit}; \
+             systemctl daemon-reload\""
+        ));
     }
     Ok(())
 }
@@ -115,15 +111,14 @@ pub fn check_loaded(
     let remedy = match load_state {
         "loaded" => return Ok(()),
         "not-found" => {
-            "install the unit, or correct its name; the unit of a user's manager has to become one of the system, in \
-                        /etc/systemd/system with User="
+            "install the unit for the system (a user's own with User=), or correct its name"
                 .to_owned()
         }
         "masked" => format!("run \"systemctl unmask {unit}\""),
         _ => {
             let error = properties.get::<(String, String)>("LoadError");
             let error = error.map(|(_, error)| error).unwrap_or_default();
-            format!("{error}; see \"systemctl status {unit}\" and \"systemd-analyze verify {unit}\"")
+            format!("{error}; see \"systemd-analyze verify {unit}\"")
         }
     };
     let text = format!("{unit} is {load_state}: {remedy}");
@@ -162,7 +157,7 @@ const REFUSED: [(&str, &str, &str, &str, &str); 8] = [
 ];
 const LEAVES: &str = "which leaves processes behind";
 const UNDRIVEN: &str = "so that putexd cannot drive it";
-const ENDS_HOST: &str = "so that its end stops everything else on the host";
+const ENDS_HOST: &str = "so that its end stops all else on the host";
 
 fn check_values(properties: &Properties) -> Result<(), Refusal> {
     for (name, value, why, section, instead) in REFUSED {
@@ -199,7 +194,7 @@ fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(
         return refuse(
             properties,
             "has Accept=yes, and its instances cannot be named beforehand",
-            "putexd cannot run it: a program that takes connections itself can have a socket with Accept=no",
+            "use Accept=no and a program that takes connections itself",
         );
     }
     Ok(())
@@ -210,11 +205,12 @@ fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<
     let pam = properties.text("PAMName").filter(|name| !name.is_empty());
     let (words, remedy) = if let Some(name) = pam {
         let words = format!(
-            "has PAMName={name}, and PAM may move its processes to the session of a user, which outlives it"
+            "has PAMName={name}, which may move its processes to a session that outlives it"
         );
         (words, changed(properties, "Service", "PAMName="))
     } else if around.contains.is_empty()
-        && let Some((words, remedy)) = elsewhere::check(properties, around.bound)
+        && let Some((words, remedy)) =
+            elsewhere::begun(&elsewhere::commands(properties), around.bound)
     {
         (words, remedy.to_owned())
     } else {
@@ -233,19 +229,16 @@ fn check_kind(properties: &Properties, may_end: bool) -> Result<(), Refusal> {
             properties,
             "is a oneshot that has ended as soon as it is started",
             format!(
-                "name what starts it, such as its timer, as unit, and itself in bound-units; if it leaves an effect that its ExecStop= \
-                 takes back, {remains}"
+                "name what starts it, such as its timer, as unit, and itself in bound-units; if its ExecStop= takes an effect back, \
+                 {remains}"
             ),
         );
     }
     let (trouble, remedy) = match properties.kind() {
-        "target" | "slice" => (
-            "only groups other units, and its stop says nothing of them",
-            "name the units themselves",
-        ),
+        "target" | "slice" => ("only groups other units", "name the units themselves"),
         "automount" => (
             "leaves its file system mounted when it is stopped",
-            "take x-systemd.automount out of its line in /etc/fstab, and run \"systemctl daemon-reload\"",
+            "take x-systemd.automount out of /etc/fstab, and run \"systemctl daemon-reload\"",
         ),
         "scope" | "device" => (
             "is not started by systemd",
@@ -279,7 +272,7 @@ fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Refusal
     }
     refuse(
         properties,
-        "may be active without a process, so that a failed stop may leave its effect behind",
+        "may be active without a process, so that a failed stop proves nothing",
         remedy,
     )
 }
@@ -372,7 +365,7 @@ mod tests {
             (
                 "a.socket",
                 with("Accept", Variant::from(true)),
-                "putexd cannot run it",
+                "use Accept=no",
             ),
             ("a.automount", Vec::new(), "x-systemd.automount"),
             (

@@ -14,7 +14,7 @@ use super::elsewhere;
 use super::error::{BusError, KernelError};
 use super::interface::{MANAGER, MANAGER_PATH};
 use super::job::queue;
-use super::properties::{ActiveState, Properties, START_AT, UnitState};
+use super::properties::{ACTIVE_SINCE, ActiveState, Properties, START_AT, UnitState};
 use crate::host::cgroup::Hierarchy;
 use crate::host::group_name::{escape, slice_path};
 use crate::host::mountinfo::mount_at;
@@ -22,17 +22,12 @@ use crate::host::mounts;
 use crate::types::UnitName;
 use crate::types::mount::Mount;
 
-/// The beginning of the names of lease targets.
-const LEASE_PREFIX: &str = "putex-lease@";
-
 /// How long a process is waited for that was sent SIGKILL, and the interval at which it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The property that identifies the current or last run of a unit.
 const INVOCATION: &str = "InvocationID";
-/// The properties that say when a unit became active last, by `CLOCK_REALTIME` and by `CLOCK_MONOTONIC`.
-const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 
 /// The properties that tell how the last run of a unit went. They are read of a unit that can be active without a
 /// process, or whose start another putexd has begun.
@@ -91,14 +86,12 @@ pub enum NotDead {
     },
     /// The unit can be active without a process, and is `failed`. Only an orderly stop shows that its effect is gone, or
     /// a start that failed in such a way that it has none.
-    #[error(
-        "it is {0}, and its start or its stop may have left something behind that has no process"
-    )]
+    #[error("it is {0}, and may have left something behind that has no process")]
     FailedIsNoProof(String),
     /// The unit's start was begun and interrupted, or begun under a lease that another putexd held, and systemd calls the
     /// unit inactive.
     #[error(
-        "it is {0}, and its last start was begun and not seen to succeed: it may have left something behind that has no process"
+        "it is {0}, its last start was not seen to succeed, and may have left something behind that has no process"
     )]
     Forgotten(String),
     /// systemd counts the unit as stopped, but processes are left in its control group.
@@ -165,7 +158,6 @@ impl NotDead {
     }
 
     /// Whether the unit stays unproven until an operator acts.
-    #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         matches!(self, Self::Mounted(_)) || self.remedy("").is_some()
     }
@@ -188,7 +180,6 @@ impl NotDead {
     }
 
     /// This reason as a sentence on `unit`, which begins with what to do about it, if anything.
-    #[must_use]
     pub fn of(&self, unit: &UnitName) -> String {
         if let Some(remedy) = self.remedy(unit.as_str()) {
             return format!("{remedy}: {unit} is not proven dead: {self}");
@@ -198,21 +189,6 @@ impl NotDead {
         }
         format!("{unit} is not proven dead yet: {self}")
     }
-}
-
-/// The service that a lease target is of.
-fn service_of(unit: &str) -> Option<&str> {
-    unit.strip_prefix(LEASE_PREFIX)?.strip_suffix(".target")
-}
-
-/// The services to whose leases a unit with these properties is bound.
-pub fn leases(properties: &Properties) -> Vec<String> {
-    properties
-        .texts("BindsTo")
-        .iter()
-        .filter_map(|name| service_of(name))
-        .map(str::to_owned)
-        .collect()
 }
 
 impl Systemd {
@@ -316,8 +292,7 @@ impl Systemd {
         check_stopped(&again)?;
         // systemd unloads units that are stopped, and forgets their last invocation then, so a missing one shows no new
         // run.
-        let is_new = again.invocation.is_some() && again.invocation != state.invocation;
-        if is_new || again.active_state != state.active_state {
+        if again.is_new(state.invocation) || again.active_state != state.active_state {
             return Err(NotDead::Changed(again.in_words()));
         }
         self.end_doubt(unit);
@@ -326,14 +301,11 @@ impl Systemd {
 
     /// When the lease target became active last that a unit is bound to, as [`Properties::active_since`] has it.
     async fn lease_since(&self, properties: &Properties) -> Result<u64, BusError> {
-        let bound_to = properties.texts("BindsTo");
-        match bound_to.iter().find(|name| service_of(name).is_some()) {
-            Some(lease) => {
-                let link = self.link().await?;
-                Ok(link.common(lease, &[ACTIVE_SINCE]).await?.active_since())
-            }
-            None => Ok(0),
-        }
+        let Some(lease) = properties.leases().into_iter().next() else {
+            return Ok(0);
+        };
+        let link = self.link().await?;
+        Ok(link.common(&lease, &[ACTIVE_SINCE]).await?.active_since())
     }
 
     /// Sends SIGKILL to every process of the unit, through PID 1 and through its control groups.
@@ -429,14 +401,13 @@ impl Systemd {
         Ok(properties.with(link.common(unit, more).await?))
     }
 
-    /// The conditions and assertions that kept a unit from being run at its last start.
-    pub async fn unmet(&self, unit: &UnitName) -> Result<Vec<String>, BusError> {
-        Ok(self
-            .link()
-            .await?
-            .common(unit.as_str(), &START)
-            .await?
-            .unmet())
+    /// The conditions and assertions that kept a unit from being run at its last start; none after one that made a run (`is_new`).
+    pub async fn unmet(&self, unit: &UnitName, is_new: bool) -> Result<Vec<String>, BusError> {
+        if is_new {
+            return Ok(Vec::new());
+        }
+        let link = self.link().await?;
+        Ok(link.common(unit.as_str(), &START).await?.unmet())
     }
 
     /// As [`read`](Self::read), with the properties that tell how the unit is set up.
@@ -563,14 +534,10 @@ impl Mounts {
 
 /// Where processes of the unit may be: the group that it has, and the one that it would be started in.
 fn groups(properties: &Properties, root: &str) -> Vec<String> {
-    let current = properties
-        .text("ControlGroup")
-        .filter(|group| !group.is_empty())
-        .map(str::to_owned);
-    let mut groups: Vec<String> = current
-        .into_iter()
-        .chain(predicted(properties, root))
-        .collect();
+    let current = properties.text("ControlGroup").map(str::to_owned);
+    let mut groups: Vec<String> = current.into_iter().collect();
+    groups.retain(|group| !group.is_empty());
+    groups.extend(predicted(properties, root));
     groups.dedup();
     groups
 }

@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use putexd::guard_client::frame::{self, Lease, REQUEST_LIMIT_BYTES};
-use putexd::guard_client::{GuardClient, GuardError, Link};
+use putexd::guard_client::{GuardClient, GuardError};
 use putexd::host::{cgroup::Hierarchy, clock};
 use putexd::types::{
     Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName,
@@ -192,12 +192,12 @@ fn in_memory() -> tempfile::TempDir {
 /// A client with an established connection.
 async fn client_of(socket: &Path) -> GuardClient {
     let client = GuardClient::new(socket, LIMIT);
-    up(&client, Link::Up).await;
+    up(&client, true).await;
     client
 }
 
-async fn up(client: &GuardClient, link: Link) {
-    timeout(LIMIT, client.link().wait_for(|now| *now == link))
+async fn up(client: &GuardClient, is_up: bool) {
+    timeout(LIMIT, client.link().wait_for(|now| *now == is_up))
         .await
         .expect("in time")
         .expect("is alive");
@@ -319,10 +319,10 @@ async fn deadlines_outlive_the_guard_and_grants_do_not() {
     let client = guard.client().await;
     client.arm(lease(1, ms(3000))).await.expect("arms");
     guard.kill();
-    up(&client, Link::Down).await;
+    up(&client, false).await;
     assert_eq!(client.list().await, Err(GuardError::Gone));
     guard.restart();
-    up(&client, Link::Up).await;
+    up(&client, true).await;
     assert!(!guard.grant().exists());
     let listed = client.list().await.expect("lists");
     assert!(listed[0].lease.closing && !listed[0].lapsed);
@@ -347,8 +347,8 @@ async fn a_table_of_another_boot_is_forgotten() {
     let (_, rest) = record.split_once("\",").expect("and more");
     fs::write(&path, format!("{lines}\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
     guard.restart();
-    up(&client, Link::Down).await;
-    up(&client, Link::Up).await;
+    up(&client, false).await;
+    up(&client, true).await;
     assert_eq!(client.list().await.expect("lists"), []);
 }
 
@@ -365,7 +365,7 @@ async fn a_new_connection_ends_the_old_one() {
     ));
     // The client has lost its connection to this one, and comes back. Until then the guard answers this connection.
     let _ = new.write_all(b"{\"id\":7,\"command\":\"list\"}\n");
-    up(&client, Link::Up).await;
+    up(&client, true).await;
 }
 
 #[tokio::test]
@@ -415,14 +415,14 @@ async fn many_services_share_the_connection() {
 async fn a_guard_that_hangs_is_gone() {
     let guard = Guard::start();
     let client = GuardClient::new(&guard.socket(), ms(200));
-    up(&client, Link::Up).await;
+    up(&client, true).await;
     let pid = rustix::process::Pid::from_child(&guard.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stops");
     assert_eq!(
         client.arm(lease(1, ms(60_000))).await,
         Err(GuardError::Gone)
     );
-    up(&client, Link::Down).await;
+    up(&client, false).await;
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
     // It has the client's short limit for its answer, and may need it more than once.
     let answers = async {
@@ -881,10 +881,10 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
 
     guard.child.kill().expect("is killed");
     guard.child.wait().expect("ends");
-    up(&client, Link::Down).await;
+    up(&client, false).await;
     let journal = tempfile::tempfile().expect("a file");
     guard.child = Guard::spawn(guard.root.path(), Stdio::from(journal));
-    up(&client, Link::Up).await;
+    up(&client, true).await;
     let known = |mut leases: Vec<Lease>| {
         leases.sort_by(|one, other| one.service.cmp(&other.service));
         leases
@@ -1264,8 +1264,8 @@ async fn without_systemd_and_without_proof_the_guard_ends_once() {
         .expect("arms");
     assert_eq!(guard.ended().0, Some(71), "BindsTo= ends every lease");
     guard.restart();
-    up(&client, Link::Down).await;
-    up(&client, Link::Up).await;
+    up(&client, false).await;
+    up(&client, true).await;
     lapse(&client).await;
     assert!(!guard.root.path().join("proc/sysrq-trigger").exists());
 }
@@ -1427,8 +1427,8 @@ async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
     assert!(!sent.contains('V'), "{sent}");
     // The guard's successor serves the device again, and closes it once there are no leases any more.
     guard.child = Guard::spawn_with_watchdog(guard.root.path(), "1s");
-    up(&client, Link::Down).await;
-    up(&client, Link::Up).await;
+    up(&client, false).await;
+    up(&client, true).await;
     assert!(guard.keep_alives().len() > sent.len());
     client.disarm(&db(), Instance(1)).await.expect("disarms");
     guard.signal(rustix::process::Signal::TERM);
@@ -1481,7 +1481,7 @@ async fn a_guard_whose_program_was_replaced_ends_in_order_as_soon_as_it_has_no_l
     fs::remove_file(&program).expect("removes");
     fs::hard_link(env!("CARGO_BIN_EXE_putex-guard"), &program).expect("links");
     guard.child = spawn(guard.root.path());
-    up(&client, Link::Up).await;
+    up(&client, true).await;
     sleep(ms(6000)).await;
     assert!(
         guard.child.try_wait().expect("can be asked").is_none(),

@@ -17,8 +17,8 @@ use putexd::daemon::store_access::hints::Hints;
 use putexd::daemon::store_access::history::histories;
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::facts::ServiceState;
+use putexd::guard_client::GuardClient;
 use putexd::guard_client::frame::ListedLease;
-use putexd::guard_client::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
 use putexd::store::layered::Layered;
 use putexd::store::sealed::Sealer;
@@ -378,7 +378,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
 async fn kept(guard: &GuardClient) -> Option<ListedLease> {
     let mut link = guard.link();
     loop {
-        let _ = link.wait_for(|link| *link == GuardLink::Up).await;
+        let _ = link.wait_for(|is_up| *is_up).await;
         match guard.list().await {
             Ok(leases) => return leases.into_iter().next(),
             Err(_) => sleep(Duration::from_millis(100)).await,

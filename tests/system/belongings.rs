@@ -419,7 +419,7 @@ const FOUND: &[Case] = &[
             "[Unit]\nStopWhenUnneeded=yes\nSuccessAction=reboot-force\n",
         )],
         &[],
-        "a.target belongs to the service, and SuccessAction=reboot-force ends",
+        "delete SuccessAction=reboot-force, which ends what runs on the host: a.target belongs to the service",
     ),
 ];
 

@@ -74,10 +74,7 @@ impl Devices for OwnDevices {
         unit: MountUnit,
         was: Option<Mount>,
     ) -> BoxFuture<'_, Result<(), NotDead>> {
-        Box::pin(async move {
-            let checked = check_unmounted(&unit, was.as_ref());
-            checked.map_err(|error| NotDead::Mounted(error.to_string()))
-        })
+        Box::pin(async move { check_unmounted(&unit, was.as_ref()).map_err(NotDead::Mounted) })
     }
 }
 
@@ -1400,14 +1397,11 @@ fn checks_pass_fail_and_end() {
         }
         let failing = check("t-check.service", &["/bin/sh", "-c", "exit 7"], 5);
         let result = systemd.run_check(&failing).await;
-        assert_eq!(
-            result,
-            Ok(RunResult::Failed("exit-code, exit status 7".to_owned()))
-        );
+        assert_eq!(result, Ok(RunResult::Failed("exit status 7".to_owned())));
         assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
         let missing = check("t-check.service", &["/nowhere"], 5);
         let result = systemd.run_check(&missing).await;
-        let reason = "exit-code, exit status 203: the program is not there, or the user that it runs as may not execute it";
+        let reason = "exit status 203: the program is missing, or its user may not execute it";
         assert_eq!(result, Ok(RunResult::Failed(reason.to_owned())));
         let user = Check {
             user: RunAs::Named("nobody".to_owned()),
@@ -1655,10 +1649,7 @@ fn units_run_to_their_end() {
         )
         .await;
         let result = systemd.run_unit_to_completion(&unit, LIMIT).await;
-        assert_eq!(
-            result,
-            Ok(RunResult::Failed("exit-code, exit status 4".to_owned()))
-        );
+        assert_eq!(result, Ok(RunResult::Failed("exit status 4".to_owned())));
         let settings = "Type=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep 1";
         let unit = service(&systemd, "t-exec-remain.service", settings).await;
         assert_eq!(
@@ -1705,7 +1696,8 @@ fn units_run_to_their_end() {
         assert_eq!(
             result,
             Ok(RunResult::Failed(
-                "ConditionPathExists=/nowhere does not hold".to_owned()
+                "not started by systemd, because ConditionPathExists=/nowhere does not hold"
+                    .to_owned()
             ))
         );
         let missing = self::unit("t-missing.service");

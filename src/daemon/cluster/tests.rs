@@ -14,7 +14,6 @@ use crate::daemon::service::unknown;
 use crate::daemon::store_access::hints::Hints;
 use crate::election::{KeptPlace, Memory};
 use crate::facts::{At, Heard, LockState, Presence, State, Word};
-use crate::guard_client::Link as GuardLink;
 use crate::store::layered::{Layer, Layered};
 use crate::store::memory::MemoryStore;
 use crate::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
@@ -131,7 +130,7 @@ pub struct Member {
     pub statuses: Vec<watch::Sender<ServiceState>>,
     /// Says that the store answers again.
     returns: watch::Sender<Option<Instant>>,
-    _guard: watch::Sender<GuardLink>,
+    _guard: watch::Sender<bool>,
     _tasks: ([OwnedTask; 2], OwnedTask),
 }
 
@@ -148,7 +147,7 @@ impl Member {
     fn drained(store: &MemoryStore, name: &str, services: usize, drain: Drain) -> Self {
         let counted = Counted::default();
         let hints = Hints::default();
-        let (guard, link) = watch::channel(GuardLink::Up);
+        let (guard, link) = watch::channel(true);
         let watches = OwnedTask::spawn(hints.clone().run(Arc::new(store.clone()), link));
         let clock = PausedClock {
             began: Instant::now(),

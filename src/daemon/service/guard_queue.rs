@@ -13,7 +13,7 @@ use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::daemon::units::UnitControl;
 use crate::election::{Event, GuardRequest};
 use crate::guard_client::frame::{CGROUP_LIMIT, Command, Lease, ListedLease, MEMBER_LIMIT};
-use crate::guard_client::{GuardClient, GuardError, Link};
+use crate::guard_client::{GuardClient, GuardError};
 use crate::types::{Extension, Instance, NodeId, ServiceName};
 
 /// Time before the guard is asked again whether it is there.
@@ -49,7 +49,7 @@ impl GuardQueue {
             let event = tokio::select! {
                 biased;
                 Ok(()) = link.changed() => {
-                    if *link.borrow_and_update() == Link::Up {
+                    if *link.borrow_and_update() {
                         // If the guard is gone again, it is asked when it comes back.
                         let _ = Box::pin(self.listed()).await;
                     }
@@ -328,7 +328,7 @@ mod tests {
         tokio::spawn(connection);
         guard
             .link()
-            .wait_for(|link| *link == Link::Up)
+            .wait_for(|is_up| *is_up)
             .await
             .expect("it is there");
         let groups = groups.iter().map(|&group| group.to_owned()).collect();

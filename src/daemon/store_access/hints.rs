@@ -14,7 +14,6 @@ use futures_util::future::{join, select_all};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use crate::guard_client::Link as GuardLink;
 use crate::store::{Link as StoreLink, Store};
 use crate::types::Key;
 
@@ -81,7 +80,7 @@ impl Hints {
     }
 
     /// Watches `store`, and the connections to it and to the guard. It does not return.
-    pub async fn run(self, store: Arc<dyn Store>, guard: watch::Receiver<GuardLink>) {
+    pub async fn run(self, store: Arc<dyn Store>, guard: watch::Receiver<bool>) {
         join(self.watch(&*store), self.follow(store.link(), guard)).await;
     }
 
@@ -107,7 +106,7 @@ impl Hints {
     async fn follow(
         &self,
         mut store: watch::Receiver<StoreLink>,
-        mut guard: watch::Receiver<GuardLink>,
+        mut guard: watch::Receiver<bool>,
     ) {
         loop {
             self.ring_all(false);

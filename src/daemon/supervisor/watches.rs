@@ -12,7 +12,7 @@ use crate::daemon::host::Host;
 use crate::daemon::local::alarms::Alarms;
 use crate::election::rounded;
 use crate::facts::alarm::{AlarmKind, Problem};
-use crate::guard_client::{GuardClient, Link};
+use crate::guard_client::GuardClient;
 use crate::host::{clock, descriptors};
 use crate::store::{Link as StoreLink, Store};
 use crate::systemd::Systemd;
@@ -33,7 +33,7 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 /// Begins all of them.
 pub fn begin(host: &Host, systemd: Systemd) {
     let (link, alarms) = (host.guard.link(), &host.alarms);
-    let guard = move || ready((*link.borrow() == Link::Down).then_some(Problem::GuardGone));
+    let guard = move || ready((!*link.borrow()).then_some(Problem::GuardGone));
     tokio::spawn(watch(alarms.clone(), GUARD_PATIENCE, 1, guard));
     // Every unit of the host depends on it, also those that need nothing of it now.
     let pid1 = move || {

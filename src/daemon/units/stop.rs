@@ -212,7 +212,7 @@ impl UnitControl {
             if dead.map_err(not_dead)?.was_killed() {
                 killed.get_or_insert(name.clone());
             }
-            if let Some(words) = begun(&ran, &units).filter(|_| !is_answered_for) {
+            if let Some((words, _)) = begun(&ran, &units).filter(|_| !is_answered_for) {
                 return Err(not_dead(NotDead::Begun(words)));
             }
         }

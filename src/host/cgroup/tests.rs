@@ -121,7 +121,7 @@ fn paths_that_are_no_unit_are_refused() {
     ] {
         assert!(hierarchy.is_empty(path).is_err(), "{path:?}");
         assert!(
-            hierarchy.kill(path).is_err() && hierarchy.check_is_a_units(path).is_err(),
+            hierarchy.kill(path).is_err() && hierarchy.units_group(path).is_err(),
             "{path:?}"
         );
     }

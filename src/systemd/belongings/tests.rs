@@ -414,7 +414,7 @@ fn what_is_told_ends_with_the_line_to_paste() {
     let unnamed = unnamed.to_string();
     insta::assert_snapshot!(
         unnamed,
-        @r#"name in db.toml what database.service brings along, or it runs on two hosts: srv-data.mount (Requires= of database.service), systemd-fsck@dev-disk-by\x2duuid.service (Requires= of srv-data.mount), web.socket (TriggeredBy= of database.service); run "systemctl disable --now web.socket && systemctl add-wants database.service web.socket", so that the lease and not the boot starts them; list in beside = […] what may run on several hosts at once, and the rest as here: bound-units = ["srv-data.mount", "systemd-fsck@dev-disk-by\\x2duuid.service", "web.socket"]"#
+        @r#"name in db.toml what database.service brings along, or it runs on two hosts: srv-data.mount (Requires= of database.service), systemd-fsck@dev-disk-by\x2duuid.service (Requires= of srv-data.mount), web.socket (TriggeredBy= of database.service); run "systemctl disable --now web.socket && systemctl add-wants database.service web.socket", so that the lease starts them; list in beside = […] what may run on several hosts, and the rest so: bound-units = ["srv-data.mount", "systemd-fsck@dev-disk-by\\x2duuid.service", "web.socket"]"#
     );
     let (_, line) = unnamed.rsplit_once(": ").expect("a line");
     let parsed: std::collections::BTreeMap<String, Vec<String>> =

@@ -7,7 +7,6 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use super::*;
 use crate::daemon::fake::{Fake, settings, stopped_lease};
 use crate::daemon::local::machine::ThisMachine;
-use crate::guard_client::Link;
 use crate::guard_client::frame::{Command, GuardState, ListedLease, Of, Outcome, Reply, Request};
 
 /// A guard that lists `listed`. `None`: it does not answer when it is asked for a lease.
@@ -41,7 +40,7 @@ async fn are_dead(units: &UnitControl, listed: Option<Vec<ListedLease>>) -> bool
     tokio::spawn(connection);
     guard
         .link()
-        .wait_for(|link| *link == Link::Up)
+        .wait_for(|is_up| *is_up)
         .await
         .expect("it is there");
     are_dead_by_guard(&guard, &settings().name, units).await
