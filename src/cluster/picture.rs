@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::facts::{
-    Activity, At, Bar, Candidate, ClusterState, Heard, KnownHost, NotTaking, Presence,
+    Activity, At, Bar, Candidate, ClusterState, Heard, KnownHost, LockState, NotTaking, Presence,
     ServiceState, ServiceSummary, State, StoreState, Wait, Word,
 };
 
@@ -33,12 +33,8 @@ pub fn with_services(
     cluster.store = store;
     let hosts = cluster.hosts.iter();
     let names: BTreeSet<&String> = hosts.flat_map(|host| host.services.keys()).collect();
-    let service = |name| Service {
-        name,
-        here: said(cluster.host(&cluster.node), name),
-        cluster: &cluster,
-    };
-    let services = names.into_iter().map(|name| service(name).summary());
+    let services = names.into_iter();
+    let services = services.map(|name| Service::new(&cluster, name).summary());
     cluster.services = services.collect();
     cluster
 }
@@ -51,92 +47,93 @@ fn said<'a>(host: Option<&'a KnownHost>, service: &str) -> Option<&'a ServiceSta
 /// What is known of one service.
 struct Service<'a> {
     name: &'a str,
-    /// What this host says of it. `None`: it does not have it.
-    here: Option<&'a ServiceState>,
     cluster: &'a ClusterState,
+    /// What this host says of it. `None`: it does not have it, or its file has another key than that of the lock that is held.
+    here: Option<&'a ServiceState>,
 }
 
 /// What is known of a holder, beside what this host sees of the lock.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Holder<'a> {
     name: &'a str,
     is_here: bool,
+    host: Option<&'a KnownHost>,
     /// What it says of the service, if that is of this tenure and not an old report.
     report: Option<&'a ServiceState>,
-    /// When it was last heard of. `None`: not since this putexd was started.
-    heard: Option<At>,
-    /// Whether the report was made after this host has seen the tenure.
-    is_of_tenure: bool,
-    /// Whether it does not report any more.
-    is_gone: bool,
     /// Whether it has reported before the store was away, and this host has not seen it renew its lease since.
     is_stale: bool,
 }
 
 impl<'a> Service<'a> {
-    fn summary(&self) -> ServiceSummary {
-        // Where this host's file has another key, the lock that it sees is not the one of the service.
-        let lock = self
+    fn new(cluster: &'a ClusterState, name: &'a str) -> Self {
+        let mut service = Self {
+            name,
+            cluster,
+            here: said(cluster.host(&cluster.node), name),
+        };
+        let is_held_by_another_key = |key: &str| {
+            service.alive().any(|(host, state)| {
+                host.node() != cluster.node && state.is_held() && state.key != key
+            })
+        };
+        service.here = service
             .here
-            .filter(|here| here.holder().is_some() || !self.is_held_under_another_key(&here.key));
-        let holder = self.holder(lock).map(|name| self.known_holder(name, lock));
-        let activity = match &holder {
-            Some(holder) => self.activity(lock, holder),
-            None => self.activity_without_holder(lock),
+            .filter(|here| here.holder().is_some() || !is_held_by_another_key(&here.key));
+        service
+    }
+
+    fn summary(&self) -> ServiceSummary {
+        let holder = self.holder().map(|name| self.known_holder(name));
+        let holder = holder.as_ref();
+        let activity = match holder {
+            Some(holder) => self.activity(holder),
+            None => self.activity_without_holder(),
         };
-        let last_run = lock
-            .and_then(|here| here.lock.as_ref()?.last_run.as_ref())
-            .zip(holder.as_ref())
-            .filter(|(last, holder)| activity == Activity::Lapsed && last.host == holder.name);
-        let since = match last_run {
-            Some((last, _)) => Some(last.until),
-            None => since(lock, holder.as_ref()),
-        };
+        let last_run = self.lock().and_then(|lock| lock.last_run.as_ref());
+        let last_run = last_run.filter(|last| {
+            activity == Activity::Lapsed && holder.is_some_and(|holder| holder.name == last.host)
+        });
+        let since = last_run.map(|last| last.until);
         let is_to_come = |wait: &&Wait<At>| matches!(wait, Wait::Entitlement { until, .. } if *until > self.cluster.at);
-        let report = holder.as_ref().and_then(|holder| holder.report);
+        let report = holder.and_then(|holder| holder.report);
+        let other = holder.filter(|holder| !holder.is_here);
+        let stale = holder.filter(|holder| holder.is_stale);
         ServiceSummary {
             service: self.name.to_owned(),
             unit: self.unit(),
             activity,
-            since,
-            lease_until: holder
-                .as_ref()
-                .and_then(|holder| lease_until(lock?, holder.is_here)),
-            token: lock
-                .and_then(|here| here.lock.as_ref()?.token)
+            since: since.or_else(|| self.since(holder)),
+            lease_until: holder.and_then(|holder| lease_until(self.here?, holder.is_here)),
+            token: self
+                .lock()
+                .and_then(|lock| lock.token)
                 .or(report.and_then(|report| report.token)),
-            wait: report
-                .filter(|_| holder.as_ref().is_some_and(|holder| !holder.is_here))
-                .and_then(|report| report.wait.as_ref())
+            wait: other
+                .and_then(|other| other.report?.wait.as_ref())
                 .filter(is_to_come)
                 .cloned(),
-            stopped: lock.and_then(|here| here.stopped.clone()),
-            paused: lock.and_then(|here| here.paused.clone()),
-            said: holder
-                .as_ref()
-                .filter(|holder| holder.is_stale)
-                .and_then(|holder| self.cluster.host(holder.name)?.reported),
-            hosts: self.candidates(holder.as_ref().map(|holder| holder.name)),
+            stopped: self.here.and_then(|here| here.stopped.clone()),
+            paused: self.here.and_then(|here| here.paused.clone()),
+            said: stale.and_then(|holder| holder.host?.reported),
+            hosts: self.candidates(holder.map(|holder| holder.name)),
             holder: holder.map(|holder| holder.name.to_owned()),
         }
+    }
+
+    /// The lock, as this host sees it.
+    fn lock(&self) -> Option<&'a LockState> {
+        self.here?.lock.as_ref()
     }
 
     /// The hosts that are not silent, with what they say of the service.
     fn alive(&self) -> impl Iterator<Item = (&'a KnownHost, &'a ServiceState)> {
         let hosts = self.cluster.hosts.iter();
         hosts
-            .filter(|host| host.presence != Presence::Silent)
+            .filter(|host| !host.is_silent())
             .filter_map(|host| Some((host, said(Some(host), self.name)?)))
     }
 
-    fn is_held_under_another_key(&self, key: &str) -> bool {
-        self.alive().any(|(host, state)| {
-            host.node() != self.cluster.node && state.is_held() && state.key != key
-        })
-    }
-
-    fn holder(&self, lock: Option<&'a ServiceState>) -> Option<&'a str> {
-        match lock {
+    fn holder(&self) -> Option<&'a str> {
+        match self.here {
             Some(here) if here.holder().is_some() => here.holder(),
             Some(here) if here.is_held() => Some(&self.cluster.node),
             // This host reads the lock itself, and nobody holds it.
@@ -149,35 +146,26 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn known_holder(&self, name: &'a str, lock: Option<&ServiceState>) -> Holder<'a> {
+    fn known_holder(&self, name: &'a str) -> Holder<'a> {
         let host = self.cluster.host(name);
-        let is_here = name == self.cluster.node;
-        let is_gone = host.is_some_and(|host| host.presence == Presence::Silent);
-        let seen = lock.and_then(|here| here.lock.as_ref());
+        let heard_of = host.filter(|host| !host.is_silent());
         // A report of an earlier tenure says nothing of this one.
-        let token = seen.and_then(|lock| lock.token);
-        let report = host
-            .filter(|_| !is_gone)
-            .and_then(|host| said(Some(host), self.name))
+        let token = self.lock().and_then(|lock| lock.token);
+        let report = said(heard_of, self.name)
             .filter(|report| report.token.is_none_or(|own| Some(own) >= token));
-        let heard = host.and_then(|host| host.heard);
-        let since = seen.and_then(|lock| lock.since);
-        let reported = host.and_then(|host| host.reported);
+        let is_here = name == self.cluster.node;
+        let is_seen = is_here || self.here.is_none_or(|here| renewed(here).is_some());
         // What was reported before the store was away says nothing of what has become of the unit meanwhile.
+        let reported = host.and_then(|host| host.reported);
         let is_of_before = self.cluster.store.returned.is_some_and(|returned| {
             reported.is_none_or(|reported| reported < returned.plus(FOUND))
         });
-        let is_seen = is_here || lock.is_none_or(|here| renewed(here).is_some());
         Holder {
             name,
             is_here,
+            host,
             report,
-            heard,
-            is_of_tenure: since
-                .zip(heard)
-                .is_some_and(|(since, heard)| heard > since.plus(REPORTED)),
-            is_gone,
-            is_stale: is_of_before && !is_seen && !is_gone,
+            is_stale: is_of_before && !is_seen && host.is_none_or(|host| !host.is_silent()),
         }
     }
 
@@ -187,10 +175,10 @@ impl<'a> Service<'a> {
         since.map(|since| since.since(self.cluster.at))
     }
 
-    fn activity_without_holder(&self, lock: Option<&ServiceState>) -> Activity {
+    fn activity_without_holder(&self) -> Activity {
         let is_only_observed =
             self.alive().next().is_some() && self.alive().all(|(_, state)| state.is_observed());
-        match lock {
+        match self.here {
             _ if is_only_observed => Activity::Observed,
             Some(here) if here.stopped.is_some() => Activity::Stopped,
             Some(here) if here.is_broken() => Activity::Broken,
@@ -200,38 +188,43 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn activity(&self, lock: Option<&ServiceState>, holder: &Holder<'_>) -> Activity {
-        let own = lock.filter(|_| holder.is_here).and_then(|here| here.state);
+    fn activity(&self, holder: &Holder<'_>) -> Activity {
+        let (is_here, here) = (holder.is_here, self.here);
+        let own = here.filter(|_| is_here).and_then(|here| here.state);
         let state = own.or(holder.report.and_then(|report| report.state));
+        let heard = holder.host.and_then(|host| host.heard);
         // Without the store nothing is heard of the holder, and its last report is as old as the last that was seen of it.
-        let is_blind = lock.is_some_and(|here| here.state == Some(State::NoStore));
-        let seen = lock.and_then(renewed);
-        let interval = lock
-            .and_then(|here| here.timings.as_ref())
-            .map(|timings| Duration::from_millis(timings.renew_interval_ms));
-        let is_silent = match seen.or(holder.heard.filter(|_| is_blind)) {
-            Some(at) => interval
-                .is_some_and(|interval| at.since(self.cluster.at) > interval * 2 + ON_ITS_WAY),
+        let is_blind = here.is_some_and(|here| here.state == Some(State::NoStore));
+        let seen = here.and_then(renewed);
+        let is_silent = match seen.or(heard.filter(|_| is_blind)) {
+            Some(at) => here
+                .and_then(|here| here.timings.as_ref())
+                .is_some_and(|timings| {
+                    let interval = Duration::from_millis(timings.renew_interval_ms);
+                    at.since(self.cluster.at) > interval * 2 + ON_ITS_WAY
+                }),
             // Nobody has seen it renew anything, and its last report is old, or this host would not hear of a later one.
-            None => holder.is_gone || self.storeless().is_some_and(|silent| silent >= CONNECTS),
+            None => {
+                holder.host.is_some_and(KnownHost::is_silent)
+                    || self.storeless().is_some_and(|silent| silent >= CONNECTS)
+            }
         };
+        // A report counts if it was made after the tenure was seen here.
+        let since = self.lock().and_then(|lock| lock.since);
+        let is_of_tenure =
+            (since.zip(heard)).is_some_and(|(since, heard)| heard > since.plus(REPORTED));
         match state {
-            _ if !holder.is_here && is_silent => Activity::Silent,
+            _ if !is_here && is_silent => Activity::Silent,
             _ if holder.is_stale => Activity::Held,
             // Its own unit is stopped, and another host may run its own.
-            Some(State::Standby | State::Retired)
-                if holder.is_here && self.storeless().is_some() =>
-            {
+            Some(State::Standby | State::Retired) if is_here && self.storeless().is_some() => {
                 Activity::Unknown
             }
             // Another machine is seen to renew it under this host's name.
-            Some(State::Standby) if holder.is_here && seen.is_some() => Activity::Held,
-            // Its own word comes first; a report counts if it was made after the tenure was seen here.
-            Some(State::Standby | State::Retired) if holder.is_here || holder.is_of_tenure => {
-                Activity::Lapsed
-            }
-            Some(State::NoStore) if holder.is_here => Activity::Unknown,
-            Some(State::Active) if lock.is_some_and(|here| here.paused.is_some()) => {
+            Some(State::Standby) if is_here && seen.is_some() => Activity::Held,
+            Some(State::Standby | State::Retired) if is_here || is_of_tenure => Activity::Lapsed,
+            Some(State::NoStore) if is_here => Activity::Unknown,
+            Some(State::Active) if here.is_some_and(|here| here.paused.is_some()) => {
                 Activity::Paused
             }
             Some(State::Confirming | State::Fencing | State::Starting) => Activity::Starting,
@@ -241,12 +234,32 @@ impl<'a> Service<'a> {
         }
     }
 
+    /// Since when it is so.
+    fn since(&self, holder: Option<&Holder<'_>>) -> Option<At> {
+        let seen = self.lock().and_then(|lock| lock.since);
+        let since = match (holder, self.here) {
+            (None, here) => {
+                let stopped = here.and_then(|here| here.stopped.as_ref());
+                stopped.map(|word| At::seconds(word.at))
+            }
+            (Some(holder), Some(here)) if holder.is_here => here.since,
+            (Some(holder), _) => holder
+                .report
+                .filter(|report| report.state != Some(State::Standby))
+                .and_then(|report| report.since),
+        };
+        since.or(seen)
+    }
+
+    /// The unit, by this host's file or else by that of another.
     fn unit(&self) -> String {
-        let others = self.cluster.hosts.iter();
-        let others = others.filter_map(|host| said(Some(host), self.name));
-        let mut units = self.here.into_iter().chain(others).map(|state| &state.unit);
-        let unit = units.find(|unit| !unit.is_empty());
-        unit.cloned().unwrap_or_default()
+        let own = self.cluster.host(&self.cluster.node).into_iter();
+        let mut hosts = own.chain(&self.cluster.hosts);
+        let unit = hosts.find_map(|host| {
+            let unit = &said(Some(host), self.name)?.unit;
+            (!unit.is_empty()).then(|| unit.clone())
+        });
+        unit.unwrap_or_default()
     }
 
     /// Each host's part in it. A host that neither says anything of the service nor holds it is named as well, because an operator who
@@ -305,23 +318,6 @@ fn lease_until(here: &ServiceState, is_here: bool) -> Option<At> {
     }
 }
 
-/// Since when it is so.
-fn since(here: Option<&ServiceState>, holder: Option<&Holder<'_>>) -> Option<At> {
-    let seen = here.and_then(|here| here.lock.as_ref()?.since);
-    let Some(holder) = holder else {
-        let stopped = here.and_then(|here| here.stopped.as_ref());
-        return stopped.map(|word| At::seconds(word.at)).or(seen);
-    };
-    let of_report = holder
-        .report
-        .filter(|report| report.state != Some(State::Standby))
-        .and_then(|report| report.since);
-    match here {
-        Some(here) if holder.is_here => here.since.or(seen),
-        Some(_) | None => of_report.or(seen),
-    }
-}
-
 /// All hosts that report, and whether each would take `service`.
 #[must_use]
 pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
@@ -336,13 +332,8 @@ pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
         let is_self = host.node() == cluster.node;
         let state = said(Some(host), service);
         let alive = if is_self { None } else { not_alive(host) };
-        let differs = |(node, other): &(&str, &ServiceState)| {
-            *node != host.node()
-                && state.is_some_and(|own| {
-                    own.settings != other.settings
-                        && !own.settings.is_empty()
-                        && !other.settings.is_empty()
-                })
+        let differs = |(_, other): &(&str, &ServiceState)| {
+            state.is_some_and(|own| differ(&own.settings, &other.settings))
         };
         Candidate {
             host: host.node().to_owned(),
@@ -359,6 +350,11 @@ pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
         }
     };
     cluster.hosts.iter().map(judge).collect()
+}
+
+/// Whether two hosts say different things, where both say something.
+fn differ(one: &str, other: &str) -> bool {
+    one != other && !one.is_empty() && !other.is_empty()
 }
 
 /// Why a host takes nothing, as far as its reports tell whether it is alive.
@@ -385,11 +381,7 @@ fn not_taking(
     let Some(state) = state else {
         return Some(NotTaking::NoService);
     };
-    if let Some((_, other)) = reference
-        && other.key != state.key
-        && !other.key.is_empty()
-        && !state.key.is_empty()
-    {
+    if reference.is_some_and(|(_, other)| differ(&other.key, &state.key)) {
         return Some(NotTaking::OtherKey(state.key.clone()));
     }
     let away = (state.state == Some(State::NoStore)).then_some(Bar::StoreAway);

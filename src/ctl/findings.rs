@@ -123,7 +123,7 @@ pub fn of(cluster: &ClusterState) -> Vec<Finding> {
 pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Finding> {
     let is_gone = |host: &str| {
         let host = cluster.host(host);
-        host.is_some_and(|host| host.presence == Presence::Silent)
+        host.is_some_and(KnownHost::is_silent)
     };
     let states = service.hosts.iter().filter(|one| !is_gone(&one.host));
     let states: Vec<(&str, &ServiceState)> = states
@@ -298,10 +298,7 @@ fn of_hosts(cluster: &ClusterState) -> Vec<Finding> {
         .iter()
         .filter_map(|host| of_host(cluster, host))
         .collect();
-    let heard = cluster
-        .hosts
-        .iter()
-        .filter(|host| host.presence != Presence::Silent);
+    let heard = cluster.hosts.iter().filter(|host| !host.is_silent());
     // That the store is away is told by itself.
     let store = &cluster.store;
     let is_away = store.silent_since.or(store.unwritten_since).is_some();
@@ -319,7 +316,7 @@ fn of_host(cluster: &ClusterState, host: &KnownHost) -> Option<Finding> {
         let drained = asked(word, "drained");
         format!("{drained}; {} there ends it", words::end_of_drain(word))
     });
-    if host.presence != Presence::Silent {
+    if !host.is_silent() {
         return drained.map(|drained| Finding::note(format!("host {node} {drained}")));
     }
     let services = cluster.services.iter();

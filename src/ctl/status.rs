@@ -172,7 +172,7 @@ fn hosts(screen: &mut Screen, cluster: &ClusterState) {
     let row = |host: &KnownHost| {
         let state = &host.state;
         let is_here = state.node == cluster.node;
-        let (word, style) = if host.presence == Presence::Silent {
+        let (word, style) = if host.is_silent() {
             ("silent", Style::Bad)
         } else if state.drained.is_some() {
             ("drained", Style::Notable)

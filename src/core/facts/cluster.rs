@@ -81,6 +81,12 @@ impl KnownHost {
         &self.state.node
     }
 
+    /// Whether it does not report any more.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.presence == Presence::Silent
+    }
+
     /// Whether it says that it holds the lock of `service`.
     #[must_use]
     pub fn holds(&self, service: &str) -> bool {
