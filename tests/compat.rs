@@ -453,7 +453,6 @@ fn histories() {
             at_ms: 1_767_225_700_123,
             known: Known::Exactly,
         }),
-        began: "h2 is silent".to_owned(),
         ended: "stopped by root@h1".to_owned(),
         stopped: true,
         notes: vec![Note {

@@ -50,9 +50,6 @@ pub struct Run {
     pub start: Start,
     /// When it ended. `None`: nobody has written that.
     pub end: Option<End>,
-    /// Why this host took over.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub began: String,
     /// Why it ended.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended: String,
@@ -135,7 +132,6 @@ impl Run {
             host: host.to_owned(),
             start,
             end: None,
-            began: String::new(),
             ended: String::new(),
             stopped: false,
             notes: Vec::new(),
@@ -191,9 +187,6 @@ impl Run {
         if matches!(self.start, Start::Unseen) || matches!(other.start, Start::Failed) {
             self.start = other.start;
         }
-        if self.began.is_empty() {
-            self.began = other.began;
-        }
         if other.end.map(|end| end.known) >= self.end.map(|end| end.known) && other.end.is_some() {
             (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
         }
@@ -207,7 +200,7 @@ impl Run {
     /// Has texts of other hosts as short as this host's own. `false`: it is not believed.
     fn is_sound(&mut self, now_ms: u64) -> bool {
         let texts = self.notes.iter_mut().map(|note| &mut note.text);
-        for text in texts.chain([&mut self.began, &mut self.ended]) {
+        for text in texts.chain([&mut self.ended]) {
             *text = shortened(text, TEXT_LIMIT);
         }
         self.notes.truncate(NOTES);
@@ -314,21 +307,12 @@ mod tests {
         }
         // A host that was restarted has not seen its own unit's start.
         let mut history = History::default();
-        history.add(Run {
-            began: "h2 is silent".to_owned(),
-            ..run(1, "h1", 1000, None)
-        });
+        history.add(run(1, "h1", 1000, None));
         history.add(Run {
             start: Start::Unseen,
             ..own.clone()
         });
-        assert_eq!(
-            history.runs,
-            [Run {
-                began: "h2 is silent".to_owned(),
-                ..own.clone()
-            }]
-        );
+        assert_eq!(history.runs, [own.clone()]);
         // systemd had counted it as started.
         history.add(Run {
             start: Start::Failed,
@@ -346,10 +330,7 @@ mod tests {
     fn what_a_history_takes() {
         let mut history = History::default();
         for token in 1..200 {
-            let (began, ended) = (
-                "h2 has not renewed the lock for 9.0s",
-                "root@h1: \"kernel update\"; handed over to h2",
-            );
+            let ended = "root@h1: \"kernel update\"; handed over to h2";
             let times = (1_767_225_600_123, Some((1_767_225_600_456, Known::Exactly)));
             let run = run(
                 1_767_225_600 + token,
@@ -358,7 +339,6 @@ mod tests {
                 times.1,
             );
             history.add(Run {
-                began: began.to_owned(),
                 ended: ended.to_owned(),
                 ..run
             });
@@ -404,7 +384,6 @@ mod tests {
                 text: text.clone(),
             };
             let long = Run {
-                began: text.clone(),
                 ended: text,
                 notes: vec![note; 99],
                 ..run(token, "h1", 1, None)
@@ -421,7 +400,7 @@ mod tests {
         let value = history.encode();
         assert!(value.size() <= Value::LIMIT_BYTES);
         let read = History::decode(Some(&value), 0);
-        assert!(!read.runs.is_empty() && read.runs.iter().all(|run| !run.began.contains('\u{1b}')));
+        assert!(!read.runs.is_empty() && read.runs.iter().all(|run| !run.ended.contains('\u{1b}')));
         let ahead = run(7, "h1", AHEAD_MS + 2, None);
         let bad = History {
             runs: vec![ahead, run(8, "no host", 1, None), run(9, "h1", 1, None)],

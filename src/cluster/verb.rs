@@ -6,12 +6,14 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::{Span, SpanRelativeTo, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::facts::Word;
 use crate::types::{LONGEST_PAUSE, NodeId, ServiceName, shortened};
 
 /// What an operator asks for, as putexctl parses it and putexd is sent it. Times are in seconds since 1970, reasons are one line and
 /// may be empty.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
 #[serde(rename_all = "kebab-case", tag = "verb", deny_unknown_fields)]
 pub enum Verb {
@@ -24,18 +26,16 @@ pub enum Verb {
         #[arg(value_name = "NODE", value_parser = NodeId::new)]
         to: Option<NodeId>,
         /// The reason, which everybody is shown
-        #[serde(default)]
-        #[arg(long, default_value = "", hide_default_value = true)]
-        reason: String,
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// Stop a service on all hosts, and keep it stopped until "putexctl start"
     Stop {
         /// The service
         service: ServiceName,
         /// The reason, which everybody is shown
-        #[serde(default)]
-        #[arg(long, default_value = "", hide_default_value = true)]
-        reason: String,
+        #[arg(long)]
+        reason: Option<String>,
         /// Let it be started again after this time, such as 2h, 30min or 1d
         #[arg(long = "for", value_name = "TIME", value_parser = end)]
         until: Option<u64>,
@@ -48,9 +48,8 @@ pub enum Verb {
     /// Have this host hand everything over and take nothing, until "putexctl undrain"
     Drain {
         /// The reason, which everybody is shown
-        #[serde(default)]
-        #[arg(long, default_value = "", hide_default_value = true)]
-        reason: String,
+        #[arg(long)]
+        reason: Option<String>,
         /// End it after this time, such as 2h, 30min or 1d
         #[arg(long = "for", value_name = "TIME", value_parser = end)]
         until: Option<u64>,
@@ -66,9 +65,8 @@ pub enum Verb {
         /// The service
         service: ServiceName,
         /// The reason, which everybody is shown
-        #[serde(default)]
-        #[arg(long, default_value = "", hide_default_value = true)]
-        reason: String,
+        #[arg(long)]
+        reason: Option<String>,
         /// For how long, such as 30min or 1h
         #[arg(long = "for", value_name = "TIME", value_parser = length_of_pause)]
         seconds: u64,
@@ -171,7 +169,7 @@ const REASON_LIMIT: usize = 256;
 impl Verb {
     /// The reason that is given, and until when this is to be so, at `now` in seconds since 1970.
     fn terms(&self, now: u64) -> (&str, Option<u64>) {
-        match self {
+        let (reason, until) = match self {
             Self::Stop { reason, until, .. } | Self::Drain { reason, until, .. } => {
                 (reason, *until)
             }
@@ -183,8 +181,9 @@ impl Verb {
             | Self::Resume { .. }
             | Self::Adopt { .. }
             | Self::Undrain {}
-            | Self::ConfirmDead { .. } => ("", None),
-        }
+            | Self::ConfirmDead { .. } => (&None, None),
+        };
+        (reason.as_deref().unwrap_or_default(), until)
     }
 
     /// The word of the operator `by`, who asks for it at `now`. Its reason is not too long.
@@ -268,17 +267,17 @@ mod tests {
         let service: ServiceName = "db".parse().expect("a name");
         let stop = |until| Verb::Stop {
             service: service.clone(),
-            reason: String::new(),
+            reason: None,
             until,
         };
         let drain = |until| Verb::Drain {
-            reason: String::new(),
+            reason: None,
             until,
             force: true,
         };
         let pause = |seconds| Verb::Pause {
             service: service.clone(),
-            reason: String::new(),
+            reason: None,
             seconds,
         };
         for until in [None, Some(now + 1), Some(now + LONGEST.as_secs())] {

@@ -186,7 +186,7 @@ mod tests {
         assert_described("Manager.DescribeHistory", &[run]);
         assert_described("Manager.Do, the answer", &Begun::default());
         let service = ServiceName::new("db").expect("a name");
-        let (node, reason) = (NodeId::new("h2").expect("a name"), String::new());
+        let (node, reason) = (NodeId::new("h2").expect("a name"), Some("why".to_owned()));
         for verb in [
             Verb::StepDown {
                 service: service.clone(),

@@ -229,10 +229,8 @@ pub fn run(from_s: i64, host: &str, token: u64, end: Option<(i64, Known)>, ended
         at_ms: at_ms(at_s),
         known,
     });
-    let began = "took the lock".to_owned();
     Run {
         end,
-        began,
         ended: ended.to_owned(),
         ..Run::new(token, host, Start::At(at_ms(from_s)))
     }

@@ -104,13 +104,13 @@ fn screen(pasts: &[Past], now_ms: u64, width: Option<usize>) -> Screen {
     screen
 }
 
-/// The tenures, a line for each, with why it began and the fencing token where there is room for them.
+/// The tenures, a line for each, with the fencing token where there is room for it.
 pub fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
-    let header = ["WHEN", "HOST", "FOR", "GAP", "ENDED", "BEGAN", "TOKEN"];
-    screen.table(2, header, runs.iter().map(|shown| row(shown, now_ms)));
+    let header = ["WHEN", "HOST", "FOR", "GAP", "ENDED", "TOKEN"];
+    screen.table(1, header, runs.iter().map(|shown| row(shown, now_ms)));
 }
 
-fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
+fn row(shown: &PastRun, now_ms: u64) -> [Cell; 6] {
     let PastRun { run, gap, .. } = shown;
     let gap = gap.map_or_else(String::new, |gap| gap.to_string());
     [
@@ -119,7 +119,6 @@ fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
         lasted(shown, now_ms),
         Cell::styled(gap, Style::Notable),
         ended(run).into(),
-        (&run.began).into(),
         run.token.to_string().into(),
     ]
 }
@@ -154,7 +153,6 @@ mod tests {
         let runs = vec![
             first,
             Run {
-                began: String::new(),
                 start: Start::Failed,
                 ..one(
                     -7510,

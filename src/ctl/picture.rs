@@ -74,7 +74,7 @@ pub fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
                 continue;
             }
             let (host, begun) = (&run.host, date(start / 1000));
-            let text = format!("{host} from {begun}: {}; {}", run.began, run.ended);
+            let text = format!("{host} from {begun}: {}", run.ended);
             let mut shape = bar(
                 (x(start), y),
                 x(end).saturating_sub(x(start)),

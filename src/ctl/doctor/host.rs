@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Diagnosis, NAMED};
 use crate::audit;
 use crate::config::{ServiceSettings, Settings};
 use crate::facts::ClusterState;
-use crate::systemd::drop_ins::{self, KEPT_DIR};
 use crate::systemd::{Systemd, UnitState};
 use crate::types::{DAEMON_UNIT, NET_SOCKET, UnitName, first_named};
 
@@ -27,9 +26,8 @@ pub async fn look(settings: &Settings, daemon: Option<&ClusterState>, report: &m
         Err(reason) => report.wrong(format!("run putexctl where systemd can be asked: {reason}")),
         Ok(systemd) => parts(&systemd, report).await,
     }
-    match daemon {
-        Some(daemon) => unread(&settings.services, daemon, report),
-        None => left_bound(settings, Path::new(KEPT_DIR), report),
+    if let Some(daemon) = daemon {
+        unread(&settings.services, daemon, report);
     }
     let source = fs::read_to_string(CLOCK_SOURCE).unwrap_or_default();
     clock(source.trim(), report);
@@ -114,23 +112,6 @@ pub fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Di
             "run \"systemctl reload putexd\": it has not taken up the files of {} as they are",
             first_named(&unread, NAMED)
         ));
-    }
-}
-
-/// Units that a putexd which does not run any more has left bound to a lease, although no service names them.
-fn left_bound(settings: &Settings, directory: &Path, report: &mut Diagnosis) {
-    let services = settings.services.iter();
-    let named: BTreeSet<&UnitName> = services
-        .flat_map(|service| service.units().chain(&service.contains))
-        .collect();
-    for unit in drop_ins::kept_units(directory).unwrap_or_default() {
-        if !named.contains(&unit) {
-            report.warn(format!(
-                "start putexd once, or remove {} and run \"systemctl daemon-reload\": {unit} cannot be started without a lease, and \
-                 no file that is good names it",
-                drop_ins::kept_path(directory, &unit).display()
-            ));
-        }
     }
 }
 

@@ -67,14 +67,6 @@ impl RunTracker {
             self.ran(self.own.host.clone(), self.end.dead.unwrap_or(now));
         }
         let (host, at, known) = match wait {
-            // What it waits for after its claim is what it took the lock for.
-            Some(Wait::Entitlement {
-                former: Some((holder, _)),
-                ..
-            }) => {
-                self.own.began = format!("takeover ({holder} silent)");
-                return;
-            }
             Some(Wait::Holder {
                 holder,
                 heard,
@@ -136,10 +128,7 @@ impl RunTracker {
             self.own.stopped = stopped;
         }
         match (from, to) {
-            (_, State::Confirming) => {
-                self.own = self.own_run();
-                "took the lock".clone_into(&mut self.own.began);
-            }
+            (_, State::Confirming) => self.own = self.own_run(),
             (State::Starting, State::Active) => {
                 if let Some(former) = self.former.take() {
                     self.add(former);
@@ -307,24 +296,6 @@ mod tests {
             (run.start, run.end.map(|end| end.known)),
             (Start::Unseen, Some(Known::AtMost))
         );
-    }
-
-    #[test]
-    fn a_takeover_names_whose_silence_it_follows() {
-        use State::{Active, Confirming, Standby, Starting};
-        let began = |former: Option<&str>| {
-            let mut bench = bench();
-            bench.change(9, (Standby, Confirming, "starts in 4.0s"), 70);
-            let wait = Wait::Entitlement {
-                until: at(74),
-                former: former.map(|name| (name.to_owned(), Heard::Renewed(at(60)))),
-            };
-            bench.sees(&wait, 9, 70);
-            bench.change(9, (Starting, Active, ""), 75);
-            bench.entries.taken().remove(0).began
-        };
-        assert_eq!(began(Some("h2")), "takeover (h2 silent)");
-        assert_eq!(began(None), "took the lock");
     }
 
     /// h2 has run it, and its fencing by this host has failed once: this host's own claim is no run.
