@@ -54,34 +54,19 @@ pub fn init(program: &str) -> Result<(), TryInitError> {
     }
 }
 
-/// The MESSAGE_ID of the entry that a service has entered `state`: the key of the explanation in the catalog.
-#[must_use]
-pub const fn message_id(state: State) -> &'static str {
+/// The level and the MESSAGE_ID of the entry that a service has entered `state`, by the same rule as those of an alarm. The catalog
+/// explains the id.
+pub const fn entry(state: State) -> (Level, &'static str) {
     match state {
-        State::NoStore => "0b419e0b897f411093b83a4a1cc49268",
-        State::Standby => "416ecee12d854ed3898ca6fdb1d107bb",
-        State::Confirming => "85b862624bec4320aca9ba407eccd3af",
-        State::Fencing => "6ecb8cf8d5b14aefa0e2fa9168ad1e43",
-        State::Starting => "572f07d3dbbb4c5d8748e1b11528180a",
-        State::Active => "8393ed64d4eb429fb2b6001fe2bde5cf",
-        State::Releasing => "be8bad596007420c801dfa778bf686ef",
-        State::Lapsing => "8b4034494734414dba01b5ec3d9fb529",
-        State::Retired => "8a6bd094bf304c76aae9d889c3fbc83f",
-    }
-}
-
-/// The level of that entry, by the same rule as that of an alarm.
-const fn level(state: State) -> Level {
-    match state {
-        State::Lapsing => Level::ERROR,
-        State::NoStore => Level::WARN,
-        State::Standby
-        | State::Confirming
-        | State::Fencing
-        | State::Starting
-        | State::Active
-        | State::Releasing
-        | State::Retired => Level::INFO,
+        State::NoStore => (Level::WARN, "0b419e0b897f411093b83a4a1cc49268"),
+        State::Standby => (Level::INFO, "416ecee12d854ed3898ca6fdb1d107bb"),
+        State::Confirming => (Level::INFO, "85b862624bec4320aca9ba407eccd3af"),
+        State::Fencing => (Level::INFO, "6ecb8cf8d5b14aefa0e2fa9168ad1e43"),
+        State::Starting => (Level::INFO, "572f07d3dbbb4c5d8748e1b11528180a"),
+        State::Active => (Level::INFO, "8393ed64d4eb429fb2b6001fe2bde5cf"),
+        State::Releasing => (Level::INFO, "be8bad596007420c801dfa778bf686ef"),
+        State::Lapsing => (Level::ERROR, "8b4034494734414dba01b5ec3d9fb529"),
+        State::Retired => (Level::INFO, "8a6bd094bf304c76aae9d889c3fbc83f"),
     }
 }
 
@@ -99,7 +84,6 @@ macro_rules! messages {
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Its MESSAGE_ID.
-            #[must_use]
             pub const fn message_id(self) -> &'static str {
                 match self {
                     $(Self::$variant => $id,)*
@@ -146,29 +130,22 @@ messages! {
 }
 
 /// Writes the entry of a transition of `service`. A holder, revision or token that is not known is left out of it.
-pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transition) {
-    let Transition {
-        from,
-        to,
-        reason,
-        holder,
-        revision,
-        token,
-    } = transition;
+pub fn transition(service: &ServiceName, unit: &UnitName, entered: &Transition) {
+    let (from, to, reason) = (entered.from, entered.to, &*entered.reason);
+    let (level, id) = entry(to);
     let fields = Fields {
         service: Some(service),
         lock: LockFields {
             unit: Some(unit),
-            holder,
-            revision: *revision,
-            token: *token,
+            holder: &entered.holder,
+            revision: entered.revision,
+            token: entered.token,
         },
-        message_id: Some(message_id(*to)),
-        states: Some((*from, *to)),
+        states: Some((from, to)),
         ..Fields::default()
     };
     let message = format!("{to} (was {from}): {reason}");
-    write(level(*to), &message, reason, &fields);
+    write(level, id, &message, reason, &fields);
 }
 
 /// The lock that an entry is about, as far as it is known.
@@ -186,17 +163,12 @@ pub struct LockFields<'a> {
 
 /// Writes the entry of an alarm.
 pub fn alarm(alarm: &Alarm, lock: LockFields<'_>) {
-    let level = match alarm.kind().urgency() {
+    let (kind, message) = (alarm.kind(), alarm.problem.to_string());
+    let level = match kind.urgency() {
         Urgency::Warn => Level::WARN,
         Urgency::Error => Level::ERROR,
     };
-    write_alarm(
-        level,
-        alarm,
-        alarm.kind().message_id(),
-        &alarm.problem.to_string(),
-        lock,
-    );
+    write_alarm(level, kind.message_id(), &message, alarm, lock);
 }
 
 /// Writes the entry that an alarm is over.
@@ -208,23 +180,21 @@ pub fn over(alarm: &Alarm, unit: Option<&UnitName>) {
     let message = format!("the alarm {} is over", alarm.kind().name());
     write_alarm(
         Level::INFO,
-        alarm,
         Notice::Over.message_id(),
         &message,
+        alarm,
         lock,
     );
 }
 
-fn write_alarm(level: Level, alarm: &Alarm, id: &str, message: &str, lock: LockFields<'_>) {
-    let kind = alarm.kind().name();
+fn write_alarm(level: Level, id: &str, message: &str, alarm: &Alarm, lock: LockFields<'_>) {
     let fields = Fields {
-        message_id: Some(id),
-        alarm: Some(&kind),
+        alarm: Some(alarm.kind().name()),
         service: alarm.about.as_ref(),
         lock,
         ..Fields::default()
     };
-    write(level, message, message, &fields);
+    write(level, id, message, message, &fields);
 }
 
 /// Writes the entry of a notice.
@@ -235,25 +205,27 @@ pub fn notice(notice: Notice, reason: &str) {
         Notice::Reloaded => (Level::INFO, "the configuration is reloaded"),
         Notice::Over => (Level::INFO, "an alarm is over"),
     };
-    let fields = Fields {
-        message_id: Some(notice.message_id()),
-        ..Fields::default()
-    };
-    write(level, &format!("{what}: {reason}"), reason, &fields);
+    let message = format!("{what}: {reason}");
+    write(
+        level,
+        notice.message_id(),
+        &message,
+        reason,
+        &Fields::default(),
+    );
 }
 
 /// The fields of an entry. Those that are not known are left out of it.
 #[derive(Default)]
 struct Fields<'a> {
-    message_id: Option<&'a str>,
     service: Option<&'a ServiceName>,
     lock: LockFields<'a>,
     states: Option<(State, State)>,
-    alarm: Option<&'a str>,
+    alarm: Option<String>,
 }
 
 /// Writes an entry whose message begins with the service, if there is one.
-fn write(level: Level, message: &str, reason: &str, fields: &Fields<'_>) {
+fn write(level: Level, id: &str, message: &str, reason: &str, fields: &Fields<'_>) {
     // journalctl hides a message that has control characters.
     let message = printable_lines(message);
     let service = fields.service.map(ServiceName::as_str);
@@ -267,7 +239,7 @@ fn write(level: Level, message: &str, reason: &str, fields: &Fields<'_>) {
             tracing::event!(
                 target: "putexd",
                 $level,
-                MESSAGE_ID = fields.message_id,
+                MESSAGE_ID = id,
                 PUTEX_SERVICE = service,
                 PUTEX_FROM = fields.states.map(|(from, _)| from.as_str()),
                 PUTEX_TO = fields.states.map(|(_, to)| to.as_str()),
@@ -275,7 +247,7 @@ fn write(level: Level, message: &str, reason: &str, fields: &Fields<'_>) {
                 PUTEX_HOLDER = holder.as_deref(),
                 PUTEX_REVISION = Some(lock.revision.0).filter(|revision| *revision != 0),
                 PUTEX_TOKEN = Some(lock.token.0).filter(|token| *token != 0),
-                PUTEX_ALARM = fields.alarm,
+                PUTEX_ALARM = fields.alarm.as_deref(),
                 OBJECT_SYSTEMD_UNIT = lock.unit.map(UnitName::as_str),
                 "{subject}{message}"
             )
@@ -312,7 +284,6 @@ fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
 
 /// Whether stderr is the journal. systemd gives device and inode of the stream to the journal in JOURNAL_STREAM. stderr may have
 /// been redirected since.
-#[must_use]
 pub fn stderr_is_the_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else {
         return false;

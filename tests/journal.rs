@@ -6,7 +6,7 @@ use std::path::Path;
 
 use putexd::election::State;
 use putexd::facts::alarm::AlarmKind;
-use putexd::journal::{GuardAlarm, Notice, message_id};
+use putexd::journal::{GuardAlarm, Notice, entry};
 
 /// The fields that an entry may have, and that an explanation in the catalog may refer to.
 const FIELDS: [&str; 4] = [
@@ -23,7 +23,7 @@ fn catalog() -> String {
 }
 
 fn table() -> Vec<&'static str> {
-    let states = State::ALL.into_iter().map(message_id);
+    let states = State::ALL.into_iter().map(|state| entry(state).1);
     let alarms = AlarmKind::ALL.iter().copied().map(AlarmKind::message_id);
     let of_guard = GuardAlarm::ALL.iter().copied().map(GuardAlarm::message_id);
     let notices = Notice::ALL.iter().copied().map(Notice::message_id);

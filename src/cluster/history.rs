@@ -125,7 +125,6 @@ impl fmt::Display for Length {
 
 impl Run {
     /// A tenure of which nothing is known yet but this.
-    #[must_use]
     pub fn new(token: u64, host: &str, start: Start) -> Self {
         Self {
             token,
@@ -139,7 +138,6 @@ impl Run {
     }
 
     /// How long it lasted, or has lasted until now. `None`: that is not known, or the unit was not started.
-    #[must_use]
     pub fn length(&self, now_ms: u64) -> Option<Length> {
         let (until, known) = self
             .end
@@ -154,7 +152,6 @@ impl Run {
     }
 
     /// For how long nobody ran the unit before, where this tenure was before. `None`: that is not known, or an operator had it stopped.
-    #[must_use]
     pub fn gap_after(&self, before: &Self) -> Option<Length> {
         let (Start::At(at), Some(end)) = (self.start, before.end.filter(|_| !before.stopped))
         else {
@@ -172,7 +169,6 @@ impl Run {
     }
 
     /// The time by which it has its place on a screen.
-    #[must_use]
     pub fn at_ms(&self) -> u64 {
         match (self.start, self.end) {
             (Start::At(at), _) => at,
@@ -210,7 +206,6 @@ impl Run {
 
 impl History {
     /// Reads what is under the key of a history, at `now_ms` since 1970. What is none counts as empty.
-    #[must_use]
     pub fn decode(value: Option<&Value>, now_ms: u64) -> Self {
         let value = value
             .filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
@@ -224,7 +219,6 @@ impl History {
     }
 
     /// The value to write, with as many tenures as have room in it.
-    #[must_use]
     pub fn encode(mut self) -> Value {
         loop {
             // A structure of numbers and texts always becomes JSON.

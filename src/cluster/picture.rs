@@ -20,7 +20,6 @@ const FOUND: Duration = Duration::from_secs(3);
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
 
 /// Puts together what is known of the services, from what is known of the hosts; `own`: the services of this host, by name.
-#[must_use]
 pub fn with_services(
     mut cluster: ClusterState,
     own: BTreeMap<String, ServiceState>,
@@ -319,7 +318,6 @@ fn lease_until(here: &ServiceState, is_here: bool) -> Option<At> {
 }
 
 /// All hosts that report, and whether each would take `service`.
-#[must_use]
 pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
     // The host whose settings the others should have.
     let reference = cluster

@@ -187,7 +187,6 @@ impl Verb {
     }
 
     /// The word of the operator `by`, who asks for it at `now`. Its reason is not too long.
-    #[must_use]
     pub fn word(&self, by: &str, now: u64) -> Word {
         let (reason, until) = self.terms(now);
         Word::new(by, &shortened(reason, REASON_LIMIT), now, until)
@@ -215,7 +214,6 @@ impl Verb {
     }
 
     /// The service that it concerns. `None`: it concerns a host.
-    #[must_use]
     pub fn service(&self) -> Option<&ServiceName> {
         match self {
             Self::StepDown { service, .. }

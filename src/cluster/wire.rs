@@ -56,7 +56,6 @@ pub struct Report {
 }
 
 /// The value of `content`.
-#[must_use]
 pub fn encode<T: Serialize>(content: &T) -> Value {
     let formatted = Formatted {
         format: Format,
@@ -69,7 +68,6 @@ pub fn encode<T: Serialize>(content: &T) -> Value {
 }
 
 /// What a value says; `None` if it cannot be understood.
-#[must_use]
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
     if value.is_too_large() || value.is_malformed() || value.is_unsealed() {
         return None;
@@ -80,7 +78,6 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
 }
 
 /// What is said of `services`, divided into pages, as far as there is room.
-#[must_use]
 pub fn pages<'a>(services: impl IntoIterator<Item = &'a ServiceState>) -> Vec<Vec<Json>> {
     let (mut pages, mut page, mut used) = (Vec::new(), Vec::new(), 0);
     for service in services {
@@ -99,7 +96,6 @@ pub fn pages<'a>(services: impl IntoIterator<Item = &'a ServiceState>) -> Vec<Ve
 }
 
 /// The services on the pages that another host has written: those with good names.
-#[must_use]
 pub fn services(pages: impl IntoIterator<Item = Json>) -> BTreeMap<String, ServiceState> {
     let good = pages
         .into_iter()
@@ -114,7 +110,6 @@ pub fn services(pages: impl IntoIterator<Item = Json>) -> BTreeMap<String, Servi
 }
 
 /// The hosts in a list, without what cannot be a host's name.
-#[must_use]
 pub fn listed(list: &Value) -> BTreeMap<NodeId, u64> {
     let list: HostList = decode(list).unwrap_or_default();
     let good = list
@@ -125,7 +120,6 @@ pub fn listed(list: &Value) -> BTreeMap<NodeId, u64> {
 }
 
 /// A page of the report of `node`. `None`: the value is no report of that host.
-#[must_use]
 pub fn report(value: &Value, node: &NodeId) -> Option<Report> {
     let mut report: Report = decode(value)?;
     report.host.alarms.truncate(ALARMS_LIMIT);

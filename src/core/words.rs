@@ -10,7 +10,6 @@ use crate::facts::{
 use crate::types::span::{date, rounded};
 
 /// Who asked for what, and why, as in `stopped everywhere by root@h1: kernel update`.
-#[must_use]
 pub fn asked(Word { by, reason, .. }: &Word, what: &str) -> String {
     let mut text = what.to_owned();
     if !by.is_empty() {
@@ -23,7 +22,6 @@ pub fn asked(Word { by, reason, .. }: &Word, what: &str) -> String {
 }
 
 /// What a holder was asked for, by whom and why.
-#[must_use]
 pub fn order(Order { what, word }: &Order) -> String {
     match what {
         Asked::StepDown(None) => asked(word, "step-down"),
@@ -34,7 +32,6 @@ pub fn order(Order { what, word }: &Order) -> String {
 }
 
 /// What ends a drain by this word on its host.
-#[must_use]
 pub fn end_of_drain(word: &Word) -> &'static str {
     if word.reason == REMOVED {
         "installing the package and starting putexd"
@@ -44,7 +41,6 @@ pub fn end_of_drain(word: &Word) -> &'static str {
 }
 
 /// Why a service takes part no longer.
-#[must_use]
 pub fn retirement(because: Retirement) -> &'static str {
     match because {
         Retirement::Stopped => "putexd is stopped",
@@ -55,7 +51,6 @@ pub fn retirement(because: Retirement) -> &'static str {
 }
 
 /// Why a host does not take a lock.
-#[must_use]
 pub fn bar(bar: &Bar) -> String {
     match bar {
         Bar::Stopped(word) | Bar::StopLost(word) => asked(word, "stopped everywhere"),
@@ -95,7 +90,6 @@ pub fn bar(bar: &Bar) -> String {
 }
 
 /// Why a host does not take a lock, and the time until it tries again, where that is all that keeps it from it.
-#[must_use]
 pub fn bar_and_pause(why: &Bar, left: Option<Duration>) -> String {
     let (Bar::BackOff { because, failures }, Some(left)) = (why, left) else {
         return bar(why);
@@ -110,7 +104,6 @@ pub fn bar_and_pause(why: &Bar, left: Option<Duration>) -> String {
 }
 
 /// Something that comes after `span`.
-#[must_use]
 pub fn ahead(span: Duration) -> String {
     if span.is_zero() {
         "at once".to_owned()
@@ -120,7 +113,6 @@ pub fn ahead(span: Duration) -> String {
 }
 
 /// When a host may start the unit, and whose unit may still live.
-#[must_use]
 pub fn entitlement(until: At, former: Option<&(String, Heard<At>)>, now: At) -> String {
     let begins = format!("starts {}", ahead(until.until(now)));
     match former {
@@ -143,7 +135,6 @@ fn heard(heard: Heard<At>, now: At) -> String {
 }
 
 /// What a service waits for at `now`. It fits behind "it".
-#[must_use]
 pub fn wait(wait: &Wait<At>, now: At) -> String {
     let in_time = |at: &At| ahead(at.until(now));
     let taken = |at: &Option<At>| {
@@ -203,7 +194,6 @@ pub fn wait(wait: &Wait<At>, now: At) -> String {
 }
 
 /// Why a host would not take the lock of a service. It fits behind the host's name.
-#[must_use]
 pub fn not_taking(why: &NotTaking, now: At) -> String {
     match why {
         NotTaking::Drained(word) => format!("is {}", asked(word, "drained")),
@@ -218,7 +208,6 @@ pub fn not_taking(why: &NotTaking, now: At) -> String {
 }
 
 /// Why a host does not know all that there is. What to do comes first.
-#[must_use]
 pub fn missing(missing: &Missing) -> String {
     match missing {
         Missing::StoreAway(error) => format!("see that the store can be reached: {error}"),
@@ -237,7 +226,6 @@ pub fn missing(missing: &Missing) -> String {
 }
 
 /// What is wrong with the store now. What to do about it comes first.
-#[must_use]
 pub fn store_trouble(store: &StoreState, now: At) -> Option<String> {
     let (name, error) = (&store.store, store.error.as_ref());
     let what = match (store.silent_since, store.unwritten_since) {

@@ -123,7 +123,6 @@ enum Commands {
 }
 
 /// The program `putexctl`.
-#[must_use]
 pub fn main() -> ExitCode {
     if completion::answered() {
         return ExitCode::SUCCESS;

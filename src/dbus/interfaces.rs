@@ -90,19 +90,13 @@ impl Manager {
             }
         };
         let by = format!("{user}@{}", self.daemon.node);
-        let (begun, needless) = match self
-            .daemon
-            .ask(|answer| Ask::Do { verb, by, answer })
-            .await?
-        {
+        let shown = |text: String| printable(&text).into_owned();
+        let done = self.daemon.ask(|answer| Ask::Do { verb, by, answer });
+        let (begun, needless) = match done.await? {
             Ok(begun) => (begun, false),
             Err(Unmet::Needless(begun)) => (begun, true),
-            Err(Unmet::Refused(why)) => {
-                return Err(fdo::Error::Failed(printable(&why).into_owned()));
-            }
-            Err(Unmet::Open(known)) => {
-                return Err(fdo::Error::NoReply(printable(&known).into_owned()));
-            }
+            Err(Unmet::Refused(why)) => return Err(fdo::Error::Failed(shown(why))),
+            Err(Unmet::Open(known)) => return Err(fdo::Error::NoReply(shown(known))),
         };
         Ok(document(&Begun { begun, needless }))
     }

@@ -113,7 +113,6 @@ pub struct ShownService {
 
 impl ShownService {
     /// What is shown of a service in this state.
-    #[must_use]
     pub fn of(state: &ServiceState) -> Self {
         let word = match state.state {
             Some(state) => state.as_str(),
@@ -144,7 +143,6 @@ pub struct Daemon {
 
 impl Daemon {
     /// The daemon of the host `node`, which takes questions by `asks`.
-    #[must_use]
     pub fn new(node: NodeId, asks: mpsc::Sender<Ask>, shown: watch::Receiver<Shown>) -> Self {
         Self {
             node,

@@ -62,7 +62,6 @@ impl http::Answers for Answers {
 
 impl Answers {
     /// Answers from these sources.
-    #[must_use]
     pub fn new(sources: Sources) -> Self {
         Self {
             sources: Arc::new(sources),

@@ -64,7 +64,6 @@ pub struct OfService {
 
 impl Metrics {
     /// A handle to show a service by.
-    #[must_use]
     pub fn service(&self, name: &ServiceName) -> OfService {
         OfService {
             metrics: self.clone(),

@@ -30,7 +30,6 @@ pub struct Alarm {
 
 impl Alarm {
     /// An alarm that is raised now, in seconds since 1970.
-    #[must_use]
     pub fn new(about: Option<ServiceName>, problem: Problem, now: u64) -> Self {
         let until = problem.kind().is_of_a_moment().then_some(now + SHOWN_S);
         Self {
@@ -42,13 +41,11 @@ impl Alarm {
     }
 
     /// What is wrong, without the particulars.
-    #[must_use]
     pub const fn kind(&self) -> AlarmKind {
         self.problem.kind()
     }
 
     /// Whether it is still shown. One of a moment is not where the clock was set since.
-    #[must_use]
     pub fn is_shown(&self, now: u64) -> bool {
         self.until.is_none() || self.since.abs_diff(now) < SHOWN_S
     }
@@ -95,7 +92,6 @@ macro_rules! problems {
 
         impl Problem {
             /// What is wrong, without the particulars.
-            #[must_use]
             pub const fn kind(&self) -> AlarmKind {
                 match self {
                     $(Self::$variant { .. } => AlarmKind::$variant,)*
@@ -321,31 +317,26 @@ problems! {
 
 impl AlarmKind {
     /// The name for programs.
-    #[must_use]
     pub fn name(self) -> String {
         name(&self)
     }
 
     /// How urgent it is.
-    #[must_use]
     pub const fn urgency(self) -> Urgency {
         self.row().0
     }
 
     /// The MESSAGE_ID of its entry: the key of the explanation in the catalog.
-    #[must_use]
     pub const fn message_id(self) -> &'static str {
         self.row().1
     }
 
     /// What to do about it.
-    #[must_use]
     pub const fn remedy(self) -> &'static str {
         self.row().2
     }
 
     /// Whether the cause is over as soon as it is noticed, so that the alarm is shown for [`SHOWN_S`].
-    #[must_use]
     pub const fn is_of_a_moment(self) -> bool {
         matches!(
             self,

@@ -102,7 +102,6 @@ pub enum Retirement {
 
 impl Bar {
     /// Whether a unit that runs is stopped because of it. Everything else only keeps a new start from being begun.
-    #[must_use]
     pub fn ends_running(&self) -> bool {
         match self {
             Self::Stopped(_)

@@ -27,19 +27,16 @@ pub struct ClusterState {
 
 impl ClusterState {
     /// The service of this name.
-    #[must_use]
     pub fn service(&self, name: &str) -> Option<&ServiceSummary> {
         self.services.iter().find(|service| service.service == name)
     }
 
     /// The host of this name.
-    #[must_use]
     pub fn host(&self, name: &str) -> Option<&KnownHost> {
         self.hosts.iter().find(|host| host.state.node == name)
     }
 
     /// What the host that says it says of the service itself.
-    #[must_use]
     pub fn here<'a>(&self, service: &'a ServiceSummary) -> Option<&'a ServiceState> {
         let here = service.hosts.iter().find(|host| host.host == self.node);
         here.and_then(|host| host.state.as_ref())
@@ -76,19 +73,16 @@ pub struct KnownHost {
 
 impl KnownHost {
     /// The name of the host.
-    #[must_use]
     pub fn node(&self) -> &str {
         &self.state.node
     }
 
     /// Whether it does not report any more.
-    #[must_use]
     pub fn is_silent(&self) -> bool {
         self.presence == Presence::Silent
     }
 
     /// Whether it says that it holds the lock of `service`.
-    #[must_use]
     pub fn holds(&self, service: &str) -> bool {
         self.services
             .get(service)
@@ -174,7 +168,6 @@ pub enum Activity {
 
 impl Activity {
     /// Whether the unit runs.
-    #[must_use]
     pub const fn runs(self) -> bool {
         matches!(self, Self::Running | Self::Paused)
     }
@@ -199,13 +192,11 @@ pub struct Candidate {
 
 impl Candidate {
     /// Whether it would take the lock if that were free, or holds it.
-    #[must_use]
     pub fn is_eligible(&self) -> bool {
         self.not_taking.is_none()
     }
 
     /// The state of its election.
-    #[must_use]
     pub fn state(&self) -> Option<State> {
         self.state.as_ref()?.state
     }

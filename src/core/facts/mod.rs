@@ -46,50 +46,42 @@ pub struct At(pub u64);
 
 impl At {
     /// The time on a clock that shows `wall` since 1970.
-    #[must_use]
     pub fn new(wall: Duration) -> Self {
         Self(milliseconds(wall))
     }
 
     /// A point of `CLOCK_BOOTTIME`, where the wall clock is `ahead` of that one. As long as `ahead` is the same, so is the point.
-    #[must_use]
     pub fn of(time: Time, ahead: Duration) -> Self {
         Self::new(time.boot.saturating_add(ahead))
     }
 
     /// `seconds` since 1970.
-    #[must_use]
     pub fn seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
     /// How long ago it was at `now`; zero if it is to come.
-    #[must_use]
     pub fn since(self, now: Self) -> Duration {
         Duration::from_millis(now.0.saturating_sub(self.0))
     }
 
     /// How long it is until then at `now`; zero if it is over.
-    #[must_use]
     pub fn until(self, now: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(now.0))
     }
 
     /// `span` later.
-    #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(milliseconds(span)))
     }
 
     /// `span` earlier.
-    #[must_use]
     pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(milliseconds(span)))
     }
 }
 
 /// The name by which serde writes a fact, without what it says more.
-#[must_use]
 pub fn name(fact: &impl Serialize) -> String {
     match serde_json::to_value(fact) {
         Ok(Value::String(name)) => name,
@@ -103,7 +95,6 @@ pub fn name(fact: &impl Serialize) -> String {
 }
 
 /// A fact as JSON in which each text is as `shown` has it: others have written some of them.
-#[must_use]
 pub fn json(fact: &impl Serialize, shown: fn(&str) -> String) -> String {
     let (mut json, text) = (Vec::new(), String::new());
     let mut serializer = Serializer::with_formatter(&mut json, ShownTexts { shown, text });

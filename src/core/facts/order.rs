@@ -30,7 +30,6 @@ pub const REMOVED: &str = "the package putexd is removed";
 
 impl Word {
     /// A word as a record can have it: texts that are too long are shortened, and what cannot be printed is left out.
-    #[must_use]
     pub fn new(by: &str, reason: &str, at: u64, until: Option<u64>) -> Self {
         Self {
             by: short(by),
@@ -41,7 +40,6 @@ impl Word {
     }
 
     /// Whether the word is not over yet, by a clock that shows `wall` since 1970.
-    #[must_use]
     pub fn holds(&self, wall: Duration) -> bool {
         self.until
             .is_none_or(|until| wall < Duration::from_secs(until))
@@ -76,7 +74,6 @@ const ORDER_LIFE: Duration = Duration::from_secs(600);
 
 impl Order {
     /// Whether the order is to be heeded, by a clock that shows `wall` since 1970.
-    #[must_use]
     pub fn holds(&self, wall: Duration) -> bool {
         self.word.at.abs_diff(wall.as_secs()) <= ORDER_LIFE.as_secs()
     }

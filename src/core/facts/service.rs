@@ -132,31 +132,26 @@ pub struct TimingsState {
 
 impl ServiceState {
     /// Whether the host has the lock, or ends its tenure.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         self.state.is_some_and(State::is_held)
     }
 
     /// Whether its file is broken, so that it does not run.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.state.is_none() && matches!(self.bar, Some(Bar::Broken { .. }))
     }
 
     /// Whether it is only observed.
-    #[must_use]
     pub fn is_observed(&self) -> bool {
         self.state.is_none() && matches!(self.bar, Some(Bar::Observed { .. }))
     }
 
     /// The lock's holder as the host has seen it. `None`: nobody, or not known.
-    #[must_use]
     pub fn holder(&self) -> Option<&str> {
         self.lock.as_ref()?.holder.as_deref()
     }
 
     /// When something was last heard of another holder.
-    #[must_use]
     pub fn heard(&self) -> Option<Heard<At>> {
         match &self.wait {
             Some(
@@ -171,7 +166,6 @@ impl ServiceState {
 
     /// Why this host in particular would not take the lock. A stop keeps no host from it more than others, and the lock's record has it;
     /// and a short wait after a release is over before anybody could act upon it.
-    #[must_use]
     pub fn told_bar(&self) -> Option<&Bar> {
         self.bar
             .as_ref()
@@ -180,7 +174,6 @@ impl ServiceState {
     }
 
     /// What other hosts are told: what they cannot see for themselves, and nothing that changes with each renewal.
-    #[must_use]
     pub fn for_others(&self) -> Self {
         let is_held = self.is_held();
         let is_told = |wait: &Wait<At>| is_held && matches!(wait, Wait::Entitlement { .. });

@@ -43,7 +43,6 @@ impl State {
     ];
 
     /// Whether a host in this state has the lock, or ends its tenure.
-    #[must_use]
     pub const fn is_held(self) -> bool {
         match self {
             Self::Confirming
@@ -57,7 +56,6 @@ impl State {
     }
 
     /// The name of the state in the journal, in STATUS= and in `putexctl status`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoStore => "no-store",

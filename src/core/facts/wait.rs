@@ -85,7 +85,6 @@ pub enum Wait<P = Time> {
 
 impl<P: Copy> Wait<P> {
     /// The same with other points in time.
-    #[must_use]
     pub fn map<Q>(&self, time: impl Fn(P) -> Q) -> Wait<Q> {
         match self.clone() {
             Self::Entitlement { until, former } => Wait::Entitlement {
@@ -131,7 +130,6 @@ impl<P: Copy> Wait<P> {
 
 impl Wait {
     /// The same by the wall clock, which is `ahead` of `CLOCK_BOOTTIME`.
-    #[must_use]
     pub fn at(&self, ahead: Duration) -> Wait<At> {
         self.map(|time| At::of(time, ahead))
     }
@@ -139,7 +137,6 @@ impl Wait {
 
 impl<P: Copy> Heard<P> {
     /// When that was.
-    #[must_use]
     pub fn at(self) -> P {
         match self {
             Self::Renewed(at) | Self::Found(at) => at,
@@ -147,7 +144,6 @@ impl<P: Copy> Heard<P> {
     }
 
     /// The same with another point in time.
-    #[must_use]
     pub fn map<Q>(self, time: impl Fn(P) -> Q) -> Heard<Q> {
         match self {
             Self::Renewed(at) => Heard::Renewed(time(at)),
