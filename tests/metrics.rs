@@ -13,16 +13,18 @@ use std::time::{Duration, Instant};
 
 use putexd::election::{State, WriteResult};
 use putexd::facts::alarm::AlarmKind;
+use putexd::facts::{LockState, ServiceState, TimingsState, Word};
 use putexd::frames::Role;
 use putexd::guard_client::frame::Lease;
 use putexd::guard_client::{GuardClient, grant};
 use putexd::host::clock;
 use putexd::http::{CheckError, Http, Target};
-use putexd::metrics::{Answers, HostFacts, Metrics, OfService, Shown, Sources};
+use putexd::metrics::{Answers, HostFacts, Metrics, Sources};
 use putexd::types::{
     FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::watch;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -115,9 +117,15 @@ impl Bench {
         .expect("writes");
     }
 
-    fn service(&self, name: &str) -> OfService {
-        self.metrics
-            .service(&ServiceName::new(name).expect("a service's name"))
+    /// What the service says is shown while this is there.
+    fn service(&self, name: &str, said: ServiceState) -> watch::Sender<ServiceState> {
+        let (status, shown) = watch::channel(ServiceState {
+            service: name.to_owned(),
+            ..said
+        });
+        let name = ServiceName::new(name).expect("a service's name");
+        self.metrics.show(&name, shown);
+        status
     }
 }
 
@@ -144,14 +152,20 @@ fn lease(service: &str, deadline: Time) -> Lease {
     }
 }
 
-fn active() -> Shown {
-    Shown {
-        state: State::Active,
-        holds: true,
-        serves: true,
-        lease: 9.0,
-        stopped: false,
-        paused: true,
+fn active() -> ServiceState {
+    ServiceState {
+        state: Some(State::Active),
+        serves: Some(true),
+        paused: Some(Word::default()),
+        lock: Some(LockState {
+            holder: Some("h1".to_owned()),
+            ..LockState::default()
+        }),
+        timings: Some(TimingsState {
+            lease_ms: 9000,
+            ..TimingsState::default()
+        }),
+        ..ServiceState::default()
     }
 }
 
@@ -243,23 +257,18 @@ fn the_metrics_say_what_the_services_do() {
     let _entered = runtime.enter();
     let bench = serve();
     bench.grant("db", clock::now().plus(Duration::from_secs(3600)));
-    let db = bench.service("db");
-    let web = bench.service("web");
-    db.show(active());
+    let _db = bench.service("db", active());
+    let rests = ServiceState {
+        state: Some(State::Standby),
+        stopped: Some(Word::default()),
+        paused: None,
+        lock: None,
+        ..active()
+    };
+    let web = bench.service("web", rests);
     for result in [WriteResult::Won(Revision(1)), WriteResult::Unknown] {
         bench.metrics.renewed(Instant::now(), &result);
     }
-    let rests = Shown {
-        state: State::Standby,
-        holds: false,
-        ..active()
-    };
-    web.show(Shown {
-        stopped: true,
-        paused: false,
-        ..rests
-    });
-
     let answer = bench.get("/metrics");
     assert_eq!(status(&answer), "200");
     assert!(
@@ -330,8 +339,7 @@ fn manual_and_dashboard_have_each_metric_and_the_alerts_no_other() {
     let bench = serve();
     // A family without a sample is not in the text.
     bench.grant("db", clock::now().plus(Duration::from_secs(3600)));
-    let db = bench.service("db");
-    db.show(active());
+    let _db = bench.service("db", active());
     bench
         .metrics
         .renewed(Instant::now(), &WriteResult::Won(Revision(1)));
@@ -386,11 +394,9 @@ fn a_thousand_services_take_a_moment_and_a_few_megabytes() {
     let runtime = runtime();
     let _entered = runtime.enter();
     let bench = serve();
-    let services: Vec<OfService> = (0..1000)
-        .map(|number| bench.service(&format!("service-{number}")))
-        .collect();
-    for (number, service) in services.iter().enumerate() {
-        service.show(active());
+    let service = |number| bench.service(&format!("service-{number}"), active());
+    let services: Vec<_> = (0..1000).map(service).collect();
+    for number in 0..services.len() {
         bench.grant(
             &format!("service-{number}"),
             clock::now().plus(Duration::from_secs(3600)),

@@ -406,7 +406,7 @@ async fn who_may_act_is_said_by_root_or_by_polkit_and_everybody_may_look() {
                 assert_eq!(
                     *verb,
                     Verb::Drain {
-                        reason: String::new(),
+                        reason: None,
                         until: None,
                         force: false
                     }

@@ -7,8 +7,10 @@ use std::time::Instant;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
+use tokio::sync::watch;
 
-use crate::election::{State, WriteResult};
+use crate::election::WriteResult;
+use crate::facts::ServiceState;
 use crate::task::lock;
 use crate::types::ServiceName;
 
@@ -21,7 +23,7 @@ const BOUNDS: [f64; 13] = [
 /// A handle on all that is counted. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    services: Arc<Mutex<BTreeMap<ServiceName, Shown>>>,
+    services: Arc<Mutex<BTreeMap<ServiceName, watch::Receiver<ServiceState>>>>,
     /// Of all services together, as the renewals: the way to the store is the host's.
     pub renewal_duration: Histogram,
     pub renewals: Family<[(&'static str, &'static str); 1], Counter>,
@@ -37,38 +39,10 @@ impl Default for Metrics {
     }
 }
 
-/// What a service shows of itself.
-#[derive(Debug, Clone, Copy)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a gauge of its own")]
-pub struct Shown {
-    /// Its state.
-    pub state: State,
-    /// Whether this host is the lock's holder, by the latest record.
-    pub holds: bool,
-    /// Whether the main unit is active, as far as is known; it is not while it is being started.
-    pub serves: bool,
-    /// Whether an operator keeps it stopped everywhere.
-    pub stopped: bool,
-    /// Whether the holder has a long lease, so that nobody takes over.
-    pub paused: bool,
-    /// T, in seconds.
-    pub lease: f64,
-}
-
-/// The handle of one service, which is shown until this is dropped.
-#[derive(Debug)]
-pub struct OfService {
-    metrics: Metrics,
-    name: ServiceName,
-}
-
 impl Metrics {
-    /// A handle to show a service by.
-    pub fn service(&self, name: &ServiceName) -> OfService {
-        OfService {
-            metrics: self.clone(),
-            name: name.clone(),
-        }
+    /// Shows a service as it is, for as long as that is said.
+    pub fn show(&self, name: &ServiceName, status: watch::Receiver<ServiceState>) {
+        lock(&self.services).insert(name.clone(), status);
     }
 
     /// Counts how a renewal ended that was sent at `sent`. The time of one without an answer is left out, because it is the limit of a
@@ -88,23 +62,15 @@ impl Metrics {
     /// Whether the main unit of a service is active. One of which nothing is known yet serves.
     pub(super) fn serves(&self, name: &ServiceName) -> bool {
         let services = lock(&self.services);
-        services.get(name).is_none_or(|shown| shown.serves)
+        services
+            .get(name)
+            .is_none_or(|status| status.borrow().serves != Some(false))
     }
 
-    pub(super) fn services(&self) -> BTreeMap<ServiceName, Shown> {
-        lock(&self.services).clone()
-    }
-}
-
-impl OfService {
-    /// Shows the service as it is now.
-    pub fn show(&self, shown: Shown) {
-        lock(&self.metrics.services).insert(self.name.clone(), shown);
-    }
-}
-
-impl Drop for OfService {
-    fn drop(&mut self) {
-        lock(&self.metrics.services).remove(&self.name);
+    pub(super) fn services(&self) -> Vec<ServiceState> {
+        let mut services = lock(&self.services);
+        services.retain(|_, status| status.has_changed().is_ok());
+        let shown = services.values();
+        shown.map(|status| status.borrow().clone()).collect()
     }
 }

@@ -14,5 +14,5 @@ mod counters;
 mod text;
 
 pub use answer::Answers;
-pub use counters::{Metrics, OfService, Shown};
+pub use counters::Metrics;
 pub use text::{HostFacts, Sources};

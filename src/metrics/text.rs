@@ -10,8 +10,9 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::counters::{Metrics, Shown};
+use super::counters::Metrics;
 use crate::election::State;
+use crate::facts::ServiceState;
 use crate::facts::alarm::{AlarmKind, Urgency};
 use crate::guard_client::GuardClient;
 use crate::guard_client::grant::{self, GrantError};
@@ -47,29 +48,33 @@ pub struct HostFacts {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The name, the help and the value of a number that each service shows.
-type OfService = (&'static str, &'static str, fn(&Shown) -> f64);
+/// The name, the help and the value of a number that each service shows on this host.
+type ServiceGauge = (&'static str, &'static str, fn(&ServiceState, &str) -> f64);
 
-const OF_SERVICES: [OfService; 4] = [
+const OF_SERVICES: [ServiceGauge; 4] = [
     (
         "holder",
         "Whether this host is the lock's holder by the latest record",
-        |shown| shown.holds.into(),
+        |service, node| (service.holder() == Some(node)).into(),
     ),
     (
         "stopped",
         "Whether an operator keeps the service stopped on all hosts",
-        |shown| shown.stopped.into(),
+        |service, _| service.stopped.is_some().into(),
     ),
     (
         "paused",
         "Whether the holder has a long lease, so that no host takes over",
-        |shown| shown.paused.into(),
+        |service, _| service.paused.is_some().into(),
     ),
     (
         "lease_duration_seconds",
         "T, after which a lease that is not renewed is over",
-        |shown| shown.lease,
+        |service, _| {
+            let timings = service.timings.as_ref();
+            let lease = timings.map(|timings| Duration::from_millis(timings.lease_ms));
+            lease.unwrap_or_default().as_secs_f64()
+        },
     ),
 ];
 
@@ -127,23 +132,23 @@ pub fn render(sources: &Sources) -> String {
     ] {
         registry.register(name, help, ConstGauge::new(value));
     }
-    let of = |service: &dyn ToString| vec![("service", service.to_string())];
+    let of = |service: &ServiceState| vec![("service", service.service.clone())];
     for (name, help, value) in OF_SERVICES {
         let services = services.iter();
-        let samples = services.map(|(service, shown)| (of(service), value(shown)));
+        let samples = services.map(|service| (of(service), value(service, sources.node.as_str())));
         gauges(&mut registry, name, help, samples);
     }
-    let states = services.iter().flat_map(|(service, shown)| {
+    let states = services.iter().flat_map(|service| {
         State::ALL.map(|state| {
             let mut labels = of(service);
             labels.push(("state", state.to_string()));
-            (labels, f64::from(state == shown.state))
+            (labels, f64::from(service.state == Some(state)))
         })
     });
     let help = "Whether the service is in this state on this host";
     gauges(&mut registry, "state", help, states);
-    let left = services.keys().filter_map(|service| {
-        let left = match grant::held(&sources.leases, service) {
+    let left = services.iter().filter_map(|service| {
+        let left = match grant::held(&sources.leases, &service.service.parse().ok()?) {
             Ok(lease) => lease.left.as_secs_f64(),
             Err(GrantError::Passed) => 0.0,
             Err(GrantError::NoGrant(_) | GrantError::Malformed(_)) => return None,

@@ -53,6 +53,9 @@ pub struct ServiceState {
     /// What an operator has said to this host, and is not in the lock's record yet. A remark says it as well.
     #[serde(skip)]
     pub unwritten: Option<String>,
+    /// Whether the main unit is active; it is not while it is being started. `None`: not known.
+    #[serde(skip)]
+    pub serves: Option<bool>,
     /// The lock, as the host has seen it last. `None`: it has not.
     pub lock: Option<LockState>,
     /// The alarms that stand.

@@ -8,7 +8,6 @@ use tokio::sync::{Notify, watch};
 use super::{Host, Reason, Service};
 use crate::config::ServiceSettings;
 use crate::facts::{At, Bar, LockState, ServiceState, State, TimingsState, Wait};
-use crate::metrics::{OfService, Shown};
 use crate::types::span::milliseconds;
 use crate::types::{Time, UnitName};
 use crate::words;
@@ -21,8 +20,6 @@ pub struct Display {
     pub status: watch::Sender<ServiceState>,
     /// Is notified of changes.
     changed: Arc<Notify>,
-    /// What is counted and shown for monitoring.
-    pub metrics: OfService,
     /// How far the wall clock is ahead of `CLOCK_BOOTTIME`.
     ahead: Duration,
     /// Why the lock cannot be read.
@@ -38,10 +35,10 @@ impl Display {
         status: watch::Sender<ServiceState>,
         changed: Arc<Notify>,
     ) -> Self {
+        host.metrics.show(&settings.name, status.subscribe());
         Self {
             status,
             changed,
-            metrics: host.metrics.service(&settings.name),
             ahead: Duration::ZERO,
             unreadable: None,
             settings: of_settings(settings),
@@ -110,14 +107,6 @@ impl Service {
     pub fn show(&mut self) {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
         let state = self.election.state();
-        self.display.metrics.show(Shown {
-            state,
-            holds: self.election.holder() == self.host.node.as_str(),
-            serves: state != State::Starting && self.seen.serves != Some(false),
-            lease: self.settings.timings.lease().as_secs_f64(),
-            stopped: self.election.stop_word(now).is_some(),
-            paused: self.election.pause_word(now).is_some(),
-        });
         let ahead = self.display.ahead(wall, now);
         let wait = self.election.waiting(now).map(|wait| wait.at(ahead));
         self.runs
@@ -158,6 +147,11 @@ impl Service {
             stopped: self.election.stop_word(now).cloned(),
             paused: self.election.pause_word(now).cloned(),
             unwritten: self.unwritten(),
+            serves: if state == State::Starting {
+                Some(false)
+            } else {
+                self.seen.serves
+            },
             lock: Some(self.lock(now, wall)),
             alarms: self.standing(),
             remarks: self.remarks(),
