@@ -26,14 +26,6 @@ pub enum GrantError {
     /// The deadline of the grant has passed.
     #[error("its lease has passed its deadline")]
     Passed,
-}
-
-/// Why a unit is not started.
-#[derive(Debug, thiserror::Error)]
-pub enum GateError {
-    /// This host does not hold the lease now.
-    #[error(transparent)]
-    Grant(#[from] GrantError),
     /// The fencing token in the unit's environment is not that of the grant: the start was decided under another lease.
     #[error("its environment has the fencing token {found:?}, the lease has {token}")]
     Token {
@@ -53,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// This catches a start that was decided before a pause and would be carried out after it. It cannot catch a pause of PID 1
 /// between the end of this program and the start of the unit's own. Because of that the guard goes on killing until the lease
 /// is disarmed.
-pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
+pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GrantError> {
     let grant = read(directory, service)?;
     let found = std::env::var(TOKEN).unwrap_or_default();
     judge(&grant, &found, clock::now())
@@ -77,13 +69,13 @@ pub fn held(directory: &Path, service: &ServiceName) -> Result<Held, GrantError>
 }
 
 /// The decision of the gate. `grant` is the text of the grant, and `found` the fencing token in the unit's environment.
-pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
+pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GrantError> {
     let token = held_of(grant, now)?.token;
     if found == token.to_string() {
         Ok(())
     } else {
         let found = found.to_owned();
-        Err(GateError::Token { found, token })
+        Err(GrantError::Token { found, token })
     }
 }
 
@@ -197,7 +189,7 @@ mod tests {
         );
         for found in ["", "41", "042", "42 "] {
             assert!(
-                matches!(judge(&grant, found, early), Err(GateError::Token { .. })),
+                matches!(judge(&grant, found, early), Err(GrantError::Token { .. })),
                 "{found:?}"
             );
         }
@@ -213,7 +205,7 @@ mod tests {
         ] {
             assert!(matches!(
                 judge(&grant, "42", late),
-                Err(GateError::Grant(GrantError::Passed))
+                Err(GrantError::Grant(GrantError::Passed))
             ));
             assert!(matches!(held_of(&grant, late), Err(GrantError::Passed)));
         }
@@ -242,7 +234,7 @@ mod tests {
         assert!(matches!(held(path, &service), Err(GrantError::NoGrant(_))));
         assert!(matches!(
             gate(path, &service),
-            Err(GateError::Grant(GrantError::NoGrant(_)))
+            Err(GrantError::Grant(GrantError::NoGrant(_)))
         ));
         let until = |deadline| {
             let terms = LeaseTerms {
@@ -259,7 +251,7 @@ mod tests {
         // The environment of this test program has no fencing token.
         assert!(matches!(
             gate(path, &service),
-            Err(GateError::Token {
+            Err(GrantError::Token {
                 token: FencingToken(42),
                 ..
             })
@@ -268,7 +260,7 @@ mod tests {
         assert!(matches!(held(path, &service), Err(GrantError::Passed)));
         assert!(matches!(
             gate(path, &service),
-            Err(GateError::Grant(GrantError::Passed))
+            Err(GrantError::Grant(GrantError::Passed))
         ));
     }
 }

@@ -151,7 +151,7 @@ pub fn render(sources: &Sources) -> String {
         let left = match grant::held(&sources.leases, &service.service.parse().ok()?) {
             Ok(lease) => lease.left.as_secs_f64(),
             Err(GrantError::Passed) => 0.0,
-            Err(GrantError::NoGrant(_) | GrantError::Malformed(_)) => return None,
+            Err(_) => return None,
         };
         Some((of(service), left))
     });

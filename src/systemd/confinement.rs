@@ -51,11 +51,10 @@ pub fn check_confinement(user: &RunAs, apart: bool) -> Vec<Setting> {
     let words = |words: &str| -> Vec<String> { words.split(' ').map(str::to_owned).collect() };
     let only = |list| Variant::from(Structure::from((true, words(list))));
     let all_but = |list| Variant::from(Structure::from((false, words(list))));
-    let mut settings: Vec<Setting> = vec![
-        ("NoNewPrivileges", true.into()),
-        ("LockPersonality", true.into()),
-        ("RestrictRealtime", true.into()),
-        ("RestrictSUIDSGID", true.into()),
+    let on = |names: &'static str| names.split(' ').map(|name| (name, Variant::from(true)));
+    let mut settings: Vec<Setting> =
+        on("NoNewPrivileges LockPersonality RestrictRealtime RestrictSUIDSGID").collect();
+    settings.extend([
         ("SystemCallArchitectures", words("native").into()),
         ("UMask", 0o077_u32.into()),
         ("KeyringMode", "private".into()),
@@ -68,19 +67,17 @@ pub fn check_confinement(user: &RunAs, apart: bool) -> Vec<Setting> {
         ("LimitFSIZE", (64 * MIB).into()),
         ("MemoryMax", (512 * MIB).into()),
         ("TasksMax", 512_u64.into()),
-    ];
+    ]);
     if apart {
         // With "-", because each of these paths may be missing.
         let hidden = "-/etc/putex -/etc/putex.d -/var/lib/putex -/run/credentials";
         settings.extend([
-            ("PrivateMounts", true.into()),
             ("ProtectSystem", "full".into()),
             ("InaccessiblePaths", words(hidden).into()),
-            ("ProtectKernelTunables", true.into()),
-            ("ProtectKernelModules", true.into()),
-            ("ProtectKernelLogs", true.into()),
-            ("ProtectControlGroups", true.into()),
         ]);
+        settings.extend(on(
+            "PrivateMounts ProtectKernelTunables ProtectKernelModules ProtectKernelLogs ProtectControlGroups",
+        ));
     }
     if let RunAs::Named(name) = user {
         settings.push(("User", name.clone().into()));
@@ -99,14 +96,11 @@ pub fn check_confinement(user: &RunAs, apart: bool) -> Vec<Setting> {
         ),
         ("RestrictNamespaces", 0_u64.into()),
         ("DevicePolicy", "closed".into()),
-        ("ProtectClock", true.into()),
     ]);
+    settings.push(("ProtectClock", true.into()));
     if apart {
-        settings.extend([
-            ("PrivateDevices", true.into()),
-            ("ProtectProc", "invisible".into()),
-            ("ProtectHostname", true.into()),
-        ]);
+        settings.extend(on("PrivateDevices ProtectHostname"));
+        settings.push(("ProtectProc", "invisible".into()));
     }
     if let RunAs::Named(_) = user {
         settings.push(("CapabilityBoundingSet", 0_u64.into()));

@@ -199,10 +199,7 @@ impl UnitControl {
             .map_err(trouble)?;
         match alive.first() {
             None => Ok(()),
-            Some(stray) => Err((
-                self.main.clone(),
-                NotDead::Outside(OutsideWork::left(stray.clone()).in_words()),
-            )),
+            Some(stray) => Err((self.main.clone(), NotDead::Outside(stray.to_string()))),
         }
     }
 
@@ -314,7 +311,7 @@ mod tests {
                 (name, trouble),
                 (
                     unit("database.service"),
-                    NotDead::Outside(OutsideWork::left(process(7)).in_words())
+                    NotDead::Outside(process(7).to_string())
                 )
             );
             assert_eq!(fake.done(), done, "after {now} s");
