@@ -147,7 +147,7 @@ fn of_time(
     } else {
         let seconds = stop_time.as_secs() + u64::from(stop_time.subsec_nanos() > 0);
         let remedy = format!("set stop-limit = \"{seconds}s\", or a shorter stop time of {unit}");
-        (remedy, rounded(stop_time).to_string())
+        (remedy, rounded(stop_time))
     };
     Some(format!(
         "{remedy}: systemd waits for the stop of {unit} {time}, and after stop-limit = {} {}",

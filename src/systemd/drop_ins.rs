@@ -98,20 +98,20 @@ pub fn generated(
 /// start, which is the safe reading of a contradiction.
 fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>, generated: Option<bool>) -> String {
     let maker = generated.map_or("putexd", |_| "putex-generator");
-    let mut text = format!(
-        "# Made by {maker}: this unit runs only while this host holds its lease.\n[Unit]\n"
-    );
+    let mut lines = vec![format!(
+        "# Made by {maker}: this unit runs only while this host holds its lease.\n[Unit]"
+    )];
     if is_group(unit) {
         // Without After= of the guard: with it the successor of the guard would wait until all of the slice has been
         // stopped.
-        text += &format!("BindsTo={GUARD_UNIT}\n");
+        lines.push(format!("BindsTo={GUARD_UNIT}"));
     }
     for service in services {
         let (target, grant) = (service.lease_target(), service.grant());
         if !is_group(unit) {
-            text += &format!("BindsTo={target}\nAfter={target}\n");
+            lines.push(format!("BindsTo={target}\nAfter={target}"));
         }
-        text += &format!("AssertPathExists={grant}\n");
+        lines.push(format!("AssertPathExists={grant}"));
     }
     // By default sockets, paths and mounts come before basic.target, and leases come after it: an ordering cycle, which
     // systemd would break by dropping a job. What remains of the defaults is the stop at shutdown.
@@ -121,27 +121,27 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>, generated: Option<
         _ => None,
     };
     if let Some(end) = end {
-        text += &format!("DefaultDependencies=no\nConflicts={end}\nBefore={end}\n");
+        lines.push(format!(
+            "DefaultDependencies=no\nConflicts={end}\nBefore={end}"
+        ));
     }
-    for (name, off) in TURNED_OFF {
-        text += &format!("{name}={off}\n");
-    }
+    lines.extend(TURNED_OFF.map(|(name, off)| format!("{name}={off}")));
     if unit.kind() == "service" {
-        text += "[Service]\n";
+        lines.push("[Service]".to_owned());
         for service in services {
             if generated.is_some() {
                 // Without the prefix "+", with which root would run whatever LD_PRELOAD= names in an environment that the
                 // unit's user may write.
-                text += &format!("ExecCondition={PROGRAM} gate {service}\n");
+                lines.push(format!("ExecCondition={PROGRAM} gate {service}"));
             }
             // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
-            text += &format!("EnvironmentFile=-{}\n", service.grant());
+            lines.push(format!("EnvironmentFile=-{}", service.grant()));
         }
         if generated == Some(true) {
-            text += &format!("{EXEC_PATHS}\n");
+            lines.push(EXEC_PATHS.to_owned());
         }
     }
-    text
+    lines.join("\n") + "\n"
 }
 
 /// Whether the drop-in of `unit` below `directory` is exactly what [`generated`] returns. If so PID 1 has loaded it,

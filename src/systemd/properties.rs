@@ -265,7 +265,7 @@ impl Properties {
 
     /// For tests.
     #[cfg(test)]
-    pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
+    pub(super) fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
         let own = |(name, value): (&str, _)| {
             let value = OwnedVariant::try_from(value).expect("no descriptors");
             (name.to_owned(), value)
