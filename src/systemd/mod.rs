@@ -13,7 +13,6 @@ mod boot;
 mod changes;
 mod check_user;
 mod confinement;
-mod devices;
 pub mod drop_ins;
 mod elsewhere;
 mod error;
@@ -47,7 +46,6 @@ pub use boot::{Boot, Puller};
 pub use changes::ChangeHints;
 pub use check_user::{CheckUser, CheckUserError};
 pub use confinement::{RunAs, check_confinement};
-pub use devices::Devices;
 pub use elsewhere::{OutsideWork, begun};
 pub use error::{BusError, KernelError};
 pub use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type, type_name};
@@ -62,7 +60,7 @@ pub use properties::{ActiveState, Invocation, UnitState};
 pub use refusal::Refusal;
 pub use run::{Check, RunResult};
 pub use start::{PATIENCE, RESTARTS_LIMIT, insist};
-pub use units::{Look, NotDead, Placement};
+pub use units::{Devices, Look, NotDead, Placement};
 
 use crate::types::UnitName;
 

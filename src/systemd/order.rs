@@ -21,12 +21,11 @@ use crate::types::DAEMON_UNIT;
 /// ended.
 const AT_SHUTDOWN: [&str; 2] = ["shutdown.target", "umount.target"];
 /// The targets that systemd orders sockets, paths and mounts before by default. The drop-in that binds a unit takes that away.
-const BY_DEFAULT: [&str; 5] = [
+const BY_DEFAULT: [&str; 4] = [
     "local-fs.target",
     "paths.target",
     "remote-fs.target",
     "sockets.target",
-    "swap.target",
 ];
 
 impl Systemd {

@@ -1,16 +1,15 @@
 //! What an operator is to do about a setting of a unit, as text to paste.
 
-use std::fmt::Write as _;
+use std::iter;
 
 /// The command, in quotation marks, that gives `unit` the lines `setting` in a drop-in. A unit's file belongs to its package,
 /// whose next upgrade would bring back what was changed there. Lines that begin with an empty assignment (`A=\nA=b`) replace a
 /// list.
 pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
     let folder = quoted(&format!("/etc/systemd/system/{unit}.d"));
-    let mut lines = quoted(&format!("[{section}]"));
-    for line in setting.lines() {
-        write!(lines, " {}", quoted(line)).expect("writing to a string does not fail");
-    }
+    let section = format!("[{section}]");
+    let lines = iter::once(&*section).chain(setting.lines()).map(quoted);
+    let lines = lines.collect::<Vec<_>>().join(" ");
     // systemd reads drop-ins in the order of their names, and an administrator's own is often called override.conf.
     let name = setting.split('=').next().unwrap_or(setting);
     format!(

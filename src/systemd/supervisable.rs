@@ -173,7 +173,9 @@ fn check_values(properties: &Properties) -> Result<(), Refusal> {
 }
 
 fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Refusal> {
-    check_kind(properties, around.may_end)?;
+    if !around.may_end {
+        check_oneshot(properties)?;
+    }
     gate::check_reach(properties)?;
     // What cannot be mended by a setting comes first.
     if !around.unit_only {
@@ -221,35 +223,23 @@ fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<
     refuse(properties, words, format!("{remedy}; or {answer}"))
 }
 
-fn check_kind(properties: &Properties, may_end: bool) -> Result<(), Refusal> {
+fn check_oneshot(properties: &Properties) -> Result<(), Refusal> {
     let is_oneshot = properties.text("Type") == Some("oneshot");
-    if is_oneshot && properties.flag("RemainAfterExit") != Some(true) && !may_end {
-        let remains = changed(properties, "", "RemainAfterExit=yes");
-        return refuse(
-            properties,
-            "is a oneshot that has ended as soon as it is started",
-            format!(
-                "name what starts it, such as its timer, as unit, and itself in bound-units; if its ExecStop= takes an effect back, \
-                 {remains}"
-            ),
-        );
+    if !is_oneshot || properties.flag("RemainAfterExit") == Some(true) {
+        return Ok(());
     }
-    let (trouble, remedy) = match properties.kind() {
-        "target" | "slice" => ("only groups other units", "name the units themselves"),
-        "automount" => (
-            "leaves its file system mounted when it is stopped",
-            "take x-systemd.automount out of /etc/fstab, and run \"systemctl daemon-reload\"",
+    let remains = changed(properties, "", "RemainAfterExit=yes");
+    refuse(
+        properties,
+        "is a oneshot that has ended as soon as it is started",
+        format!(
+            "name what starts it, such as its timer, as unit, and itself in bound-units; if its ExecStop= takes an effect back, \
+             {remains}"
         ),
-        "scope" | "device" => (
-            "is not started by systemd",
-            "name a service or a mount instead",
-        ),
-        _ => return Ok(()),
-    };
-    refuse(properties, trouble, remedy)
+    )
 }
 
-/// A mount, a swap or a service that remains after exit is an effect: only an orderly stop shows that it is gone, and systemd has to
+/// A mount or a service that remains after exit is an effect: only an orderly stop shows that it is gone, and systemd has to
 /// remember one that failed.
 fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Refusal> {
     if !properties.is_effect() {
@@ -323,10 +313,6 @@ mod tests {
                 with("Type", text("oneshot")),
                 "RemainAfterExit=yes",
             ),
-            ("a.target", Vec::new(), "name the units themselves"),
-            ("a.slice", Vec::new(), "name the units themselves"),
-            ("a.scope", Vec::new(), "name a service or a mount"),
-            ("a.device", Vec::new(), "name a service or a mount"),
             (
                 "a.service",
                 with("RootDirectory", text("/srv")),
@@ -367,7 +353,6 @@ mod tests {
                 with("Accept", Variant::from(true)),
                 "use Accept=no",
             ),
-            ("a.automount", Vec::new(), "x-systemd.automount"),
             (
                 "a.service",
                 with("ExecStart", docker()),

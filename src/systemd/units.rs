@@ -2,10 +2,11 @@
 
 use crate::task::lock;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join;
+use futures_util::future::{BoxFuture, try_join};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
@@ -20,7 +21,7 @@ use crate::host::group_name::{escape, slice_path};
 use crate::host::mountinfo::mount_at;
 use crate::host::mounts;
 use crate::types::UnitName;
-use crate::types::mount::Mount;
+use crate::types::mount::{Mount, MountUnit};
 
 /// How long a process is waited for that was sent SIGKILL, and the interval at which it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
@@ -66,6 +67,17 @@ const SETTINGS: [&str; 23] = [
     "SourcePath",
     "StopWhenUnneeded",
 ];
+
+/// Who can open block devices. putexd cannot, and asks the guard.
+pub trait Devices: fmt::Debug + Send + Sync {
+    /// Shows that what a unit had mounted is mounted nowhere on the host. `was` is how it was seen while it was mounted. It may take as
+    /// long as a device takes to be opened.
+    fn check_unmounted(
+        &self,
+        unit: MountUnit,
+        was: Option<Mount>,
+    ) -> BoxFuture<'_, Result<(), NotDead>>;
+}
 
 /// Why a unit is not proven dead, as a clause in which "it" is the unit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

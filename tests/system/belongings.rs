@@ -409,7 +409,7 @@ const FOUND: &[Case] = &[
             "[Unit]\nDefaultDependencies=no\nRequires=reboot.target\n",
         )],
         &[],
-        "=reboot.target ends what runs on the host",
+        "=reboot.target, which ends what runs on the host",
     ),
     (
         "acts",

@@ -433,13 +433,6 @@ fn processes_left_behind_are_seen_and_refused() {
         )
         .await;
         assert!(error.contains("not-found"), "{error}");
-        let error = unsupervisable(
-            &systemd,
-            &self::unit("multi-user.target"),
-            Surroundings::default(),
-        )
-        .await;
-        assert!(error.contains("name the units themselves"), "{error}");
     });
 }
 
