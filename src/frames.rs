@@ -6,7 +6,6 @@
 //! due.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -10,7 +10,6 @@
 mod probe;
 pub mod serve;
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,5 @@
 //! A store with something around its reads and writes.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use async_trait::async_trait;

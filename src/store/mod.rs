@@ -32,7 +32,6 @@ mod text;
 mod tls;
 
 use std::fmt;
-use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

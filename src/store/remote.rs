@@ -6,7 +6,6 @@
 //! call has waited for an eighth of the call limit, and has to be answered within three eighths. So the next process is there before
 //! the limit of that call is over.
 
-use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

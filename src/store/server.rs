@@ -3,14 +3,12 @@
 //! A task of its own makes the connection and shows it to the calls. When it is lost, it is dropped as a whole, and a new one is made
 //! with a back-off. While there is none, calls fail at once, and nothing is queued. A type of store is a [`Session`].
 
-use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::files::Files;
@@ -175,7 +173,7 @@ pub fn no_answer(limit: Duration) -> String {
 /// and hold no handle of its client.
 #[derive(Clone, Default)]
 pub struct Disconnect {
-    lost: watch::Sender<Option<String>>,
+    lost: Arc<SetOnce<String>>,
     /// The link of the store whose calls the connection serves.
     link: watch::Sender<Link>,
 }
@@ -184,11 +182,7 @@ impl Disconnect {
     /// Declares the connection lost: every call on it ends, and its owner drops it.
     pub fn tell(&self, reason: &str) {
         // Only the first reason is kept: it is the cause, and later ones are consequences.
-        self.lost.send_if_modified(|lost| {
-            let is_first = lost.is_none();
-            lost.get_or_insert_with(|| reason.to_owned());
-            is_first
-        });
+        let _ = self.lost.set(reason.to_owned());
     }
 
     /// Counts a write to which two different answers came. See [`Link::forgeries`].
@@ -198,12 +192,7 @@ impl Disconnect {
 
     /// Waits until the connection is lost, and returns the reason.
     pub async fn reason(&self) -> String {
-        let mut lost = self.lost.subscribe();
-        let reason = lost.wait_for(Option::is_some).await;
-        reason
-            .ok()
-            .and_then(|reason| reason.clone())
-            .unwrap_or_default()
+        self.lost.wait().await.clone()
     }
 
     /// The hints that `give` sends, in a task that ends with it, with the connection, or when nobody reads them any more. With it ends
@@ -247,8 +236,6 @@ struct Shared<S: Session> {
     /// The current connection, or why there is none.
     connection: Mutex<Result<Arc<Connection<S>>, StoreError>>,
     link: watch::Sender<Link>,
-    /// The index of the server with which the next connect begins.
-    next: AtomicUsize,
 }
 
 impl<S: Session> Client<S> {
@@ -257,11 +244,6 @@ impl<S: Session> Client<S> {
     pub fn new(settings: S::Settings, call_limit: Duration, files: Files) -> Self {
         let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
-            next: AtomicUsize::new(if S::HAS_PRIMARY {
-                0
-            } else {
-                getrandom::u32().unwrap_or_default() as usize
-            }),
             servers: settings.address().servers,
             setup: Arc::new(Setup {
                 settings,
@@ -284,23 +266,23 @@ impl<S: Session> Client<S> {
 impl<S: Session> Shared<S> {
     /// Keeps the store connected until the task is aborted. Logs each change of the connection once, not each attempt.
     async fn keep_connected(self: Arc<Self>) {
-        let mut failures = 0_u32;
-        let mut logged = None;
+        let mut first = if S::HAS_PRIMARY {
+            0
+        } else {
+            getrandom::u32().unwrap_or_default() as usize
+        };
+        let (mut failures, mut logged) = (0, None);
         loop {
-            let error = match self.reach().await {
+            let error = match self.reach(&mut first).await {
                 Ok(connection) => {
                     let since = Instant::now();
                     tracing::info!("connected to {} at {}", S::NAME, connection.server);
                     logged = None;
                     let connection = Arc::new(connection);
                     self.show(Ok(Arc::clone(&connection)));
-                    let attending = async {
-                        connection.session.attend().await;
-                        std::future::pending().await
-                    };
                     let reason = tokio::select! {
                         reason = connection.lost.reason() => reason,
-                        reason = attending => reason,
+                        () = connection.session.attend() => connection.lost.reason().await,
                     };
                     if since.elapsed() >= self.setup.call_limit * SETTLED_AFTER {
                         failures = 0;
@@ -333,10 +315,9 @@ impl<S: Session> Shared<S> {
     /// Connects to the first server that answers. The next one is tried when the one before has failed, or after a quarter of a call limit, while
     /// the earlier attempts go on: a server that is dead, or cut off from the others, costs little, and while the servers elect a
     /// leader all of them are tried. The server whose connection was lost comes last.
-    async fn reach(&self) -> Result<Connection<S>, StoreError> {
-        let servers = &self.servers;
-        let first = self.next.load(Ordering::Relaxed);
-        let mut waiting = (0..servers.len()).map(|turn| first.wrapping_add(turn) % servers.len());
+    async fn reach(&self, first: &mut usize) -> Result<Connection<S>, StoreError> {
+        let (servers, begin) = (&self.servers, *first);
+        let mut waiting = (0..servers.len()).map(|turn| begin.wrapping_add(turn) % servers.len());
         let mut attempts = FuturesUnordered::new();
         let (mut reasons, mut refusal) = (Vec::new(), None);
         loop {
@@ -352,8 +333,7 @@ impl<S: Session> Shared<S> {
             match answered {
                 Some((index, Ok(connection))) => {
                     if !S::HAS_PRIMARY {
-                        self.next
-                            .store((index + 1) % servers.len(), Ordering::Relaxed);
+                        *first = index + 1;
                     }
                     return Ok(connection);
                 }
