@@ -38,12 +38,12 @@ use super::{
     random_name, revision,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
-pub use connection::Connection;
-use connection::{Found, revision_in};
+pub use connection::EtcdConnection;
+use connection::{Versioned, revision_in};
 pub use settings::EtcdSettings;
 
 /// A lock store in etcd.
-pub type EtcdStore = Client<Connection>;
+pub type EtcdStore = Client<EtcdConnection>;
 
 /// The names of putexd's keys in etcd.
 impl EtcdSettings {
@@ -65,7 +65,7 @@ impl EtcdSettings {
 }
 
 #[async_trait]
-impl Session for Connection {
+impl Session for EtcdConnection {
     type Settings = EtcdSettings;
     type Kept = ();
 
@@ -160,7 +160,7 @@ impl Session for Connection {
     }
 }
 
-impl Connection {
+impl EtcdConnection {
     /// Reads the lock and the incarnation in two reads and not in one transaction: before 3.4.23 and 3.5.7, etcd may
     /// crash when the client of a read-only transaction does not wait for the answer (etcd#14110, #14891).
     async fn latest(&self, key: &Key) -> Result<Snapshot, StoreError> {
@@ -242,7 +242,7 @@ fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
     }
 }
 
-fn entry_of(found: &Found) -> Result<Entry, StoreError> {
+fn entry_of(found: &Versioned) -> Result<Entry, StoreError> {
     let value = found
         .value
         .as_deref()

@@ -308,12 +308,12 @@ macro_rules! stores {
 
 // An election of NATS' servers takes 4 to 9 s, seldom 12, and each update of them causes one.
 stores! {
-    Nats(nats::Connection, nats::NatsSettings) = "nats", 6;
+    Nats(nats::NatsConnection, nats::NatsSettings) = "nats", 6;
     Directory(directory::Directory, directory::DirectorySettings) = "directory", 3;
     #[cfg(feature = "etcd")]
-    Etcd(etcd::Connection, etcd::EtcdSettings) = "etcd", 3;
+    Etcd(etcd::EtcdConnection, etcd::EtcdSettings) = "etcd", 3;
     #[cfg(feature = "postgres")]
-    Postgres(postgres::Connection, postgres::PostgresSettings) = "postgres", 3;
+    Postgres(postgres::PostgresConnection, postgres::PostgresSettings) = "postgres", 3;
 }
 
 impl StoreSettings {

@@ -43,7 +43,7 @@ use super::server::{Client, Disconnect, Session, Setup, no_answer};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed};
 use crate::task::lock;
 use crate::types::{Key, Revision};
-pub use connection::Connection;
+pub use connection::NatsConnection;
 use connection::{Identity, parse};
 pub use settings::NatsSettings;
 
@@ -51,10 +51,10 @@ pub use settings::NatsSettings;
 const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A lock store in a bucket of NATS JetStream KV.
-pub type NatsStore = Client<Connection>;
+pub type NatsStore = Client<NatsConnection>;
 
 #[async_trait]
-impl Session for Connection {
+impl Session for NatsConnection {
     type Settings = NatsSettings;
     type Kept = ();
 
@@ -216,7 +216,7 @@ impl Session for Connection {
     }
 }
 
-impl Connection {
+impl NatsConnection {
     async fn identity(&self) -> Result<Identity, StoreError> {
         let identity = self.identities.ask(|| self.look_for_identity()).await?;
         *lock(&self.seen) = Some(identity.clone());

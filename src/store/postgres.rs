@@ -33,14 +33,14 @@ use tokio::sync::broadcast::error::RecvError;
 use super::server::{Client, Disconnect, Session, Setup};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome};
 use crate::types::{Key, Revision};
-pub use connection::Connection;
+pub use connection::PostgresConnection;
 pub use settings::PostgresSettings;
 
 /// A lock store in a table of PostgreSQL.
-pub type PostgresStore = Client<Connection>;
+pub type PostgresStore = Client<PostgresConnection>;
 
 #[async_trait]
-impl Session for Connection {
+impl Session for PostgresConnection {
     type Settings = PostgresSettings;
     type Kept = ();
 

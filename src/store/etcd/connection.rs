@@ -33,13 +33,13 @@ use crate::types::with_sources;
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;
 
 /// The client of one connection.
-pub struct Connection {
+pub struct EtcdConnection {
     pub setup: Arc<Setup<Self>>,
     pub client: Client,
     pub lost: Disconnect,
 }
 
-impl Connection {
+impl EtcdConnection {
     /// Connects once and reads all secrets anew. The member has to answer a linearizable read, and putexd has to be allowed to
     /// read.
     pub async fn connect(
@@ -89,7 +89,7 @@ impl Connection {
 
     /// Reads a key as it was at a revision, or with 0 the latest, linearizable, and the revision that the cluster is at. There is nothing
     /// at a revision that is compacted or in the future. The caller bounds its time.
-    pub async fn get(&self, key: &str, at: i64) -> Result<(Option<Found>, i64), StoreError> {
+    pub async fn get(&self, key: &str, at: i64) -> Result<(Option<Versioned>, i64), StoreError> {
         let then = || GetOptions::new().with_revision(at);
         let (answer, is_whole) = match Box::pin(self.kv().get(key, Some(then()))).await {
             Err(error) if is_too_large(&error) => {
@@ -104,7 +104,7 @@ impl Connection {
             }
             answer => answer.map_err(|error| self.fails(&error))?,
         };
-        let found = answer.kvs().first().map(|kv| Found {
+        let found = answer.kvs().first().map(|kv| Versioned {
             revision: kv.mod_revision(),
             value: is_whole.then(|| kv.value().to_vec()),
         });
@@ -135,7 +135,7 @@ impl Connection {
 }
 
 /// The entry of a key.
-pub struct Found {
+pub struct Versioned {
     /// The revision of the write that made the entry.
     pub revision: i64,
     /// `None`: the value is larger than any of putexd, and was not read.

@@ -8,12 +8,12 @@
 use etcd_client::{Event, WatchOptions, WatchResponse};
 use tokio::time::timeout;
 
-use super::Connection;
+use super::EtcdConnection;
 use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat};
 use crate::types::Key;
 
 /// Starts a watch. After each heartbeat without an answer progress is asked for. The caller bounds its time.
-pub async fn watch(connection: &Connection) -> Result<Hints, StoreError> {
+pub async fn watch(connection: &EtcdConnection) -> Result<Hints, StoreError> {
     let prefix = connection.setup.settings.locks();
     let heartbeat = heartbeat(connection.setup.call_limit);
     let options = WatchOptions::new().with_prefix();

@@ -7,12 +7,12 @@ use etcd_client::StatusResponse;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::Connection;
+use super::EtcdConnection;
 use crate::store::StoreError;
 use crate::store::server::{Disconnect, Setup, no_answer};
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, each step of which is bounded by the call limit.
-pub async fn warnings(setup: &Arc<Setup<Connection>>) -> Vec<String> {
+pub async fn warnings(setup: &Arc<Setup<EtcdConnection>>) -> Vec<String> {
     let endpoints = &setup.settings.endpoints;
     let answers = join_all(endpoints.iter().map(|endpoint| ask(setup, endpoint))).await;
     let mut warnings = BTreeSet::new();
@@ -35,9 +35,12 @@ pub async fn warnings(setup: &Arc<Setup<Connection>>) -> Vec<String> {
     warnings.into_iter().collect()
 }
 
-async fn ask(setup: &Arc<Setup<Connection>>, server: &str) -> Result<StatusResponse, StoreError> {
+async fn ask(
+    setup: &Arc<Setup<EtcdConnection>>,
+    server: &str,
+) -> Result<StatusResponse, StoreError> {
     let asking = async {
-        let own = Connection::connect(setup, server, &Disconnect::default()).await?;
+        let own = EtcdConnection::connect(setup, server, &Disconnect::default()).await?;
         let mut client = own.client.maintenance_client();
         client.status().await.map_err(|error| own.fails(&error))
     };

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
-use super::connection::{Connection, Identity};
+use super::connection::{Identity, NatsConnection};
 use super::record;
 use crate::store::{Entry, Examination, StoreError, random_name};
 use crate::types::{Incarnation, Key, Revision, Value};
@@ -33,13 +33,13 @@ const LONG_HISTORY: i64 = 64;
 const MESSAGE_LIMIT_BYTES: i32 = 256 * 1024;
 
 /// A message under a key.
-pub struct Found {
+pub struct StoredMessage {
     pub entry: Entry,
     /// The revision that the message says it replaced; `None` if it says nothing.
     base: Option<Revision>,
 }
 
-impl Connection {
+impl NatsConnection {
     /// Asks the bucket's leader for its state; `None` if there is no bucket. An error if it is not fit for locks.
     pub async fn look(&self) -> Result<Option<Box<Info>>, StoreError> {
         match self.ask::<Box<Info>>("STREAM.INFO", &json!({})).await? {
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// The last message of a key, from the stream's leader.
-    pub async fn latest(&self, key: &Key) -> Result<Option<Found>, StoreError> {
+    pub async fn latest(&self, key: &Key) -> Result<Option<StoredMessage>, StoreError> {
         self.message(key, &json!({ "last_by_subj": self.bucket.subject(key)? }))
             .await
     }
@@ -88,7 +88,7 @@ impl Connection {
         &self,
         key: &Key,
         revision: Revision,
-    ) -> Result<Option<Found>, StoreError> {
+    ) -> Result<Option<StoredMessage>, StoreError> {
         match self.at(key, revision).await?.and_then(|found| found.base) {
             Some(base) if self.first_after(key, base).await? == Some(revision) => {
                 self.at(key, base).await
@@ -98,7 +98,11 @@ impl Connection {
     }
 
     /// The message of a key at `revision`; `None` if that revision is another key's, or is not there.
-    pub async fn at(&self, key: &Key, revision: Revision) -> Result<Option<Found>, StoreError> {
+    pub async fn at(
+        &self,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Option<StoredMessage>, StoreError> {
         if revision == Revision(0) {
             // No write ever has revision 0, and the server refuses the request.
             return Ok(None);
@@ -110,7 +114,7 @@ impl Connection {
         &self,
         key: &Key,
         question: &serde_json::Value,
-    ) -> Result<Option<Found>, StoreError> {
+    ) -> Result<Option<StoredMessage>, StoreError> {
         let subject = self.bucket.subject(key)?;
         // Revisions are counted over all keys, so the message may be another key's.
         let raw = self
@@ -139,10 +143,10 @@ impl Connection {
         question: &serde_json::Value,
     ) -> Result<Option<RawMessage>, StoreError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Reply {
             message: RawMessage,
         }
-        match self.ask::<Answer>("STREAM.MSG.GET", question).await? {
+        match self.ask::<Reply>("STREAM.MSG.GET", question).await? {
             Ok(answer) => Ok(Some(answer.message)),
             Err(refusal) if refusal.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
             Err(refusal) => Err(self.bucket.error(&refusal)),
@@ -258,7 +262,7 @@ impl Connection {
 
 /// Parses a message. The server stores whatever bytes a client sends as headers; if they are not valid headers, they
 /// become the payload.
-fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
+fn found(raw: RawMessage) -> Result<StoredMessage, async_nats::Error> {
     let (revision, headers) = (Revision(raw.sequence), raw.headers.clone());
     let (base, value) = match StreamMessage::try_from(raw) {
         Ok(message) => (
@@ -271,7 +275,7 @@ fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
         }
     };
     let value = value.map(Value::within_limit);
-    Ok(Found {
+    Ok(StoredMessage {
         entry: Entry { revision, value },
         base,
     })

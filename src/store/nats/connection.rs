@@ -55,7 +55,7 @@ pub struct Identity {
 }
 
 /// The client of one connection.
-pub struct Connection {
+pub struct NatsConnection {
     pub setup: Arc<Setup<Self>>,
     server: String,
     pub lost: Disconnect,
@@ -122,7 +122,7 @@ impl Requests {
     }
 }
 
-impl Connection {
+impl NatsConnection {
     /// Connects once to one server and reads all secrets anew.
     pub async fn connect(
         setup: &Arc<Setup<Self>>,
@@ -282,12 +282,12 @@ impl Connection {
 /// copy of the parsed answer, to try it as both.
 pub fn parse<T: DeserializeOwned>(answer: &[u8]) -> serde_json::Result<Result<T, Refusal>> {
     #[derive(Deserialize)]
-    struct Refused {
+    struct ErrorPart {
         error: Option<Refusal>,
     }
     match serde_json::from_slice(answer)? {
-        Refused { error: Some(error) } => Ok(Err(error)),
-        Refused { error: None } => serde_json::from_slice(answer).map(Ok),
+        ErrorPart { error: Some(error) } => Ok(Err(error)),
+        ErrorPart { error: None } => serde_json::from_slice(answer).map(Ok),
     }
 }
 

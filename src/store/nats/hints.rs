@@ -14,12 +14,12 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::Connection;
+use super::NatsConnection;
 use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat, unreachable};
 use crate::types::Key;
 
 /// Starts a watch beside the connection `of_calls`. It ends when either of the two connections is lost.
-pub async fn watch(of_calls: &Connection) -> Result<Hints, StoreError> {
+pub async fn watch(of_calls: &NatsConnection) -> Result<Hints, StoreError> {
     let connection = of_calls.beside().await?;
     let heartbeat = heartbeat(connection.setup.call_limit);
     let bucket = &connection.bucket;

@@ -23,7 +23,7 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::session::Session;
-use super::table::Table;
+use super::table::Statements;
 use crate::store::server::{Disconnect, Setup, no_answer};
 use crate::store::{StoreError, tls};
 use crate::task::lock;
@@ -39,7 +39,7 @@ const HINT_LIMIT: usize = 64;
 const IDLE_LIMIT: u32 = 10;
 
 /// The sessions of one connection.
-pub struct Connection {
+pub struct PostgresConnection {
     endpoint: Endpoint,
     pub lost: Disconnect,
     /// The first session, which is never used for calls.
@@ -61,7 +61,7 @@ struct Endpoint {
     config: Config,
     tls: MakeRustlsConnect,
     server: String,
-    table: Table,
+    table: Statements,
     call_limit: Duration,
 }
 
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Connects to a server that is fit to hold locks, with all secrets read anew.
     pub async fn connect(
         setup: &Setup<Self>,
@@ -130,7 +130,7 @@ impl Connection {
             config,
             tls: MakeRustlsConnect::new(tls),
             server: server.to_owned(),
-            table: Table::new(&settings.table),
+            table: Statements::new(&settings.table),
             call_limit: *call_limit,
         };
         let (hints, _) = broadcast::channel(HINT_LIMIT);
@@ -151,7 +151,7 @@ impl Connection {
         })
     }
 
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &Statements {
         &self.endpoint.table
     }
 

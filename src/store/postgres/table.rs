@@ -26,7 +26,7 @@ const STORE_ROW: &str = "(store)";
 const FIRST_REVISION: &str = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)";
 
 /// The SQL statements for one table.
-pub struct Table {
+pub struct Statements {
     /// The table's name, as the configuration has it.
     pub name: String,
     /// The channel of the hints: the table's name without its schema, because a channel has no schema.
@@ -37,7 +37,7 @@ pub struct Table {
     replace: String,
 }
 
-impl Table {
+impl Statements {
     /// Makes the statements for a table's name, which the configuration has checked.
     pub fn new(name: &str) -> Self {
         let parts: Vec<String> = name.split('.').map(|part| format!("\"{part}\"")).collect();
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_definition_gets_the_name_of_the_table_in_all_places() {
-        let table = Table::new("ha.locks");
+        let table = Statements::new("ha.locks");
         assert_eq!(
             (table.quoted.as_str(), table.channel.as_str()),
             ("\"ha\".\"locks\"", "locks")
@@ -269,7 +269,11 @@ mod tests {
     }
     #[test]
     fn only_a_logged_table_holds_locks() {
-        let check = |kind| Table::new("t").check(kind).map_err(|why| why.to_string());
+        let check = |kind| {
+            Statements::new("t")
+                .check(kind)
+                .map_err(|why| why.to_string())
+        };
         assert_eq!((check(""), check("rp")), (Ok(()), Ok(())));
         assert!(check("ru").is_err_and(|why| why.contains("SET LOGGED")));
         assert!(check("rt").is_err() && check("vp").is_err());
