@@ -161,6 +161,15 @@ pub fn check_servers(
     }
 }
 
+/// The host of a server, without brackets, and its port.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub fn host_and_port(server: &str, usual: u16) -> (&str, u16) {
+    let (_, authority) = server.split_once("://").unwrap_or_default();
+    let host = host_of(authority);
+    let port = authority[host.len()..].trim_start_matches(':');
+    (host.trim_matches(['[', ']']), port.parse().unwrap_or(usual))
+}
+
 /// The first server that is reached over the network by the scheme `plain`, which does not encrypt.
 pub fn far<'a>(servers: &'a [String], plain: &str) -> Option<&'a str> {
     let is_far = |server: &&String| {

@@ -10,6 +10,7 @@
 //! HTTP/2 pings are off as well: etcd closes connections that ping more often than every 5 s. A member that hangs is
 //! noticed by the next call that is not answered in time.
 
+use std::future::ready;
 use std::io;
 use std::sync::Arc;
 
@@ -17,16 +18,19 @@ use etcd_client::{
     Client, ConnectOptions, Error, GetOptions, KvClient, ResponseHeader, Txn, TxnResponse,
 };
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 use tokio_util::io::InspectReader;
 use tonic::Code;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use crate::store::files::Files;
 use crate::store::server::{Disconnect, Setup};
-use crate::store::settings::Access;
-use crate::store::{ENCODED_LIMIT_BYTES, StoreError, unreachable};
+use crate::store::settings::{Access, host_and_port};
+use crate::store::{ENCODED_LIMIT_BYTES, StoreError, tls, unreachable};
 use crate::types::with_sources;
 
 /// The most bytes of an answer: at most one value of putexd, and what etcd adds to it.
@@ -44,17 +48,11 @@ impl EtcdConnection {
     /// read.
     pub async fn connect(
         setup: &Arc<Setup<Self>>,
-        url: &str,
+        server: &str,
         lost: &Disconnect,
     ) -> Result<Self, StoreError> {
-        let Setup {
-            settings,
-            files,
-            call_limit,
-            ..
-        } = &**setup;
-        let endpoint = endpoint(url, &settings.access, files).await?;
-        let channel = connect(endpoint.connect_timeout(*call_limit), lost).await?;
+        let (settings, files) = (&setup.settings, &setup.files);
+        let channel = channel(&settings.access, files, server, lost).await?;
         // A member without a leader answers with an error. Without this option it would let the call wait.
         let options = ConnectOptions::new()
             .with_require_leader(true)
@@ -149,27 +147,44 @@ pub fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreError> {
         .ok_or_else(|| StoreError::Garbled("an answer without a header".to_owned()))
 }
 
-/// A connector that dials once, and then fails. The socket tells `lost` of its end.
-async fn connect(endpoint: Endpoint, lost: &Disconnect) -> Result<Channel, StoreError> {
-    let mut socket = Some(Socket(lost.clone()));
-    let dialer = service_fn(move |uri: Uri| {
-        let socket = socket.take();
-        async move {
-            let socket = socket.ok_or_else(|| io::Error::other("the connection is lost"))?;
-            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(2379))).await?;
-            stream.set_nodelay(true)?;
-            let (read, write) = stream.into_split();
-            let read = InspectReader::new(read, move |_| {
-                let _ = &socket;
-            });
-            Ok::<_, io::Error>(TokioIo::new(tokio::io::join(read, write)))
-        }
+/// A channel over the one socket that is opened here, which tells `lost` of its end.
+async fn channel(
+    access: &Access,
+    files: &Files,
+    server: &str,
+    lost: &Disconnect,
+) -> Result<Channel, StoreError> {
+    let (host, port) = host_and_port(server, 2379);
+    let stream = TcpStream::connect((host, port)).await;
+    let stream = stream.map_err(|error| unreachable(&error))?;
+    stream.set_nodelay(true)?;
+    let stream = if server.starts_with("https://") {
+        let mut config = tls::client(access, files).await?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| unreachable(&error))?;
+        let encrypting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        Either::Left(encrypting.await.map_err(|error| unreachable(&error))?)
+    } else {
+        Either::Right(stream)
+    };
+    let socket = Socket(lost.clone());
+    let stream = InspectReader::new(stream, move |_| {
+        let _ = &socket;
     });
-    endpoint
-        .connect_with_connector(dialer)
-        .await
-        .map_err(|error| unreachable(&error))
+    let mut stream = Some(TokioIo::new(stream));
+    let connector = service_fn(move |_: Uri| {
+        ready(
+            stream
+                .take()
+                .ok_or_else(|| io::Error::other("the connection is lost")),
+        )
+    });
+    // The channel is not to know of TLS, which it would begin itself.
+    let endpoint = Endpoint::from_shared(server.replacen("https://", "http://", 1));
+    let endpoint = endpoint
+        .map_err(|error| StoreError::Unfit(format!("{server}: {}", with_sources(&error))))?;
+    let connecting = endpoint.connect_with_connector(connector).await;
+    connecting.map_err(|error| unreachable(&error))
 }
 
 /// Ends with a socket, and says so.
@@ -179,30 +194,6 @@ impl Drop for Socket {
     fn drop(&mut self) {
         self.0.tell("the server closed the connection");
     }
-}
-
-/// The address to connect to, with its TLS settings.
-async fn endpoint(url: &str, access: &Access, files: &Files) -> Result<Endpoint, StoreError> {
-    let unfit = |error: tonic::transport::Error| {
-        StoreError::Unfit(format!("{url}: {}", with_sources(&error)))
-    };
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unfit)?;
-    if !url.starts_with("https://") {
-        return Ok(endpoint);
-    }
-    let mut certificates = match &access.ca_file {
-        // Only the configured authorities are trusted: a login must not go to a server with a certificate of some
-        // public authority.
-        Some(path) => {
-            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(files.read(path).await?))
-        }
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    if let (Some(certificate), Some(key)) = (&access.certificate, &access.key) {
-        let (certificate, key) = (files.read(certificate).await?, files.read(key).await?);
-        certificates = certificates.identity(Identity::from_pem(certificate, key));
-    }
-    endpoint.tls_config(certificates).map_err(unfit)
 }
 
 /// Whether the server does not accept the login, or not any more: the password is another one by now, or the token was given

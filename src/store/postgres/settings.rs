@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-use crate::host::address::host_of;
 use crate::keys::{ConfigKey, Table, names};
-use crate::store::settings::{ACCESS, Access, Settings, check_servers, far};
+use crate::store::settings::{ACCESS, Access, Settings, check_servers, far, host_and_port};
 use crate::types::store::StoreAddress;
 use crate::types::with_sources;
 
@@ -90,14 +89,12 @@ impl Settings for PostgresSettings {
 impl PostgresSettings {
     /// How to connect to a server, without a password.
     pub(super) fn config(&self, server: &str, call_limit: Duration) -> Config {
-        let (_, authority) = server.split_once("://").unwrap_or_default();
-        let host = host_of(authority);
-        let port = authority[host.len()..].trim_start_matches(':');
+        let (host, port) = host_and_port(server, 5432);
         // The configuration has checked it.
         let mut config = parse(&self.connection).unwrap_or_default();
         config
-            .host(host.trim_matches(['[', ']']))
-            .port(port.parse().unwrap_or(5432))
+            .host(host)
+            .port(port)
             // Half of the call limit is allowed for one address, because a name may stand for several.
             .connect_timeout(call_limit / 2)
             // What each session is asked at its beginning gives a better message.
