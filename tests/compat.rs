@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use putexd::cluster::history::{End, History, Known, Note, Run, Start};
+use putexd::cluster::history::{End, History, Known, Run, Start};
 use putexd::cluster::wire;
 use putexd::config::{self, HealthSettings, Kept, Probe, ServiceSettings, Settings, SourceFile};
 use putexd::election::{
@@ -455,10 +455,6 @@ fn histories() {
         }),
         ended: "stopped by root@h1".to_owned(),
         stopped: true,
-        notes: vec![Note {
-            at_ms: 1_767_225_650_123,
-            text: "store-lost".to_owned(),
-        }],
         ..Run::new(1_767_225_600, "h1", Start::At(1_767_225_600_123))
     };
     let seen = Run {

@@ -23,8 +23,6 @@ use crate::types::{NodeId, Value, shortened};
 
 /// How many tenures of each lock are kept at most.
 pub const KEPT: usize = 100;
-/// How many notes of one tenure are kept.
-pub const NOTES: usize = 16;
 /// The most characters of a text.
 const TEXT_LIMIT: usize = 160;
 /// What is further ahead of a reader's clock was forged, or its host's clock was wrong, and would be the latest for ever.
@@ -56,9 +54,6 @@ pub struct Run {
     /// Whether an operator had the service stopped everywhere: the time after it is no gap.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
-    /// Alarms while it lasted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<Note>,
 }
 
 /// When the unit was started.
@@ -94,15 +89,6 @@ pub enum Known {
     Exactly,
 }
 
-/// An alarm during a tenure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// When.
-    pub at_ms: u64,
-    /// Its text.
-    pub text: String,
-}
-
 /// A length of time, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Length {
@@ -133,7 +119,6 @@ impl Run {
             end: None,
             ended: String::new(),
             stopped: false,
-            notes: Vec::new(),
         }
     }
 
@@ -186,20 +171,11 @@ impl Run {
         if other.end.map(|end| end.known) >= self.end.map(|end| end.known) && other.end.is_some() {
             (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
         }
-        for note in other.notes {
-            if !self.notes.contains(&note) {
-                self.notes.push(note);
-            }
-        }
     }
 
-    /// Has texts of other hosts as short as this host's own. `false`: it is not believed.
+    /// Has the text of another host as short as this host's own. `false`: it is not believed.
     fn is_sound(&mut self, now_ms: u64) -> bool {
-        let texts = self.notes.iter_mut().map(|note| &mut note.text);
-        for text in texts.chain([&mut self.ended]) {
-            *text = shortened(text, TEXT_LIMIT);
-        }
-        self.notes.truncate(NOTES);
+        self.ended = shortened(&self.ended, TEXT_LIMIT);
         NodeId::new(&self.host).is_ok() && self.at_ms() <= now_ms.saturating_add(AHEAD_MS)
     }
 }
@@ -373,20 +349,12 @@ mod tests {
         let mut history = History::default();
         for token in 0..u64::try_from(KEPT).expect("few") {
             let text = "\u{1b}\u{0}x".repeat(999);
-            let note = Note {
-                at_ms: 1,
-                text: text.clone(),
-            };
             let long = Run {
                 ended: text,
-                notes: vec![note; 99],
                 ..run(token, "h1", 1, None)
             };
             history.runs.push(long);
         }
-        let mut sound = history.clone();
-        sound.runs.truncate(1);
-        assert!(sound.runs[0].is_sound(0) && sound.runs[0].notes.len() == NOTES);
         history
             .runs
             .iter_mut()

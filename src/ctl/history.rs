@@ -93,13 +93,6 @@ fn screen(pasts: &[Past], now_ms: u64, width: Option<usize>) -> Screen {
             screen.put(&past.service, Style::Bold).end();
         }
         table(&mut screen, &past.runs, now_ms);
-        for PastRun { run, .. } in &past.runs {
-            for note in &run.notes {
-                let (at, text) = (local(note.at_ms / 1000), &note.text);
-                let text = format!("{at} on {}: {text}", run.host);
-                screen.sentence("! ", &text, Style::Plain);
-            }
-        }
     }
     screen
 }
@@ -127,29 +120,19 @@ fn row(shown: &PastRun, now_ms: u64) -> [Cell; 6] {
 mod tests {
     use super::super::fixture::{NOW, assert_described, run as one, service, small};
     use super::*;
-    use crate::cluster::history::{Known, Note, Run, Start};
+    use crate::cluster::history::{Known, Run, Start};
     use crate::facts::Activity;
 
     const NOW_MS: u64 = NOW * 1000;
 
     fn pasts() -> Vec<Past> {
-        let note = |at_s: u64, text: &str| Note {
-            at_ms: NOW_MS - at_s * 1000,
-            text: text.to_owned(),
-        };
-        let first = Run {
-            notes: vec![
-                note(8000, "paused until 06:00"),
-                note(7600, "store-lost: <b>\u{1b}[2J"),
-            ],
-            ..one(
-                -9000,
-                "h3",
-                1,
-                Some((-7520, Known::Exactly)),
-                "root@h3: <b>\u{1b}[2J",
-            )
-        };
+        let first = one(
+            -9000,
+            "h3",
+            1,
+            Some((-7520, Known::Exactly)),
+            "root@h3: <b>\u{1b}[2J",
+        );
         let runs = vec![
             first,
             Run {

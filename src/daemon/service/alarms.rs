@@ -50,9 +50,8 @@ impl Service {
             revision: self.election.revision(),
             token: self.election.token(),
         };
-        let wall = self.host.machine.wall();
-        let alarm = Alarm::new(Some(self.settings.name.clone()), problem, wall.as_secs());
-        self.runs.note(alarm.problem.to_string(), At::new(wall));
+        let now = self.host.machine.wall().as_secs();
+        let alarm = Alarm::new(Some(self.settings.name.clone()), problem, now);
         self.host.alarms.add(alarm, Some(lock));
     }
 

@@ -2,7 +2,7 @@
 
 use std::mem::{replace, take};
 
-use crate::cluster::history::{End, Known, NOTES, Note, Run, Start};
+use crate::cluster::history::{End, Known, Run, Start};
 use crate::daemon::store_access::history::Histories;
 use crate::election::{Heard, State, Transition, Wait};
 use crate::facts::{At, LastRun};
@@ -43,15 +43,6 @@ impl RunTracker {
             own: Run::new(0, node.as_str(), Start::Failed),
             end: Ending::default(),
             last_run: None,
-        }
-    }
-
-    /// Notes an alarm of the tenure that goes on.
-    pub fn note(&mut self, text: String, now: At) {
-        // The first ones say most about a cause.
-        if self.own.notes.len() < NOTES {
-            let at_ms = now.0;
-            self.own.notes.push(Note { at_ms, text });
         }
     }
 
@@ -410,20 +401,5 @@ mod tests {
             bench.change(5, change, 96);
         }
         assert_eq!(bench.written(), []);
-    }
-
-    #[test]
-    fn notes_are_of_the_tenure_in_which_they_were_made() {
-        use State::{Active, Releasing, Standby};
-        let mut bench = bench();
-        bench.tracker.note("of a standby".to_owned(), at(90));
-        bench.starts(3, 91);
-        for number in 0..2 * NOTES {
-            bench.tracker.note(number.to_string(), at(91));
-        }
-        bench.change(3, (Active, Releasing, "drained"), 92);
-        bench.change(3, (Releasing, Standby, ""), 93);
-        let notes = bench.entries.taken().remove(1).notes;
-        assert_eq!((notes.len(), &*notes[0].text), (NOTES, "0"));
     }
 }
