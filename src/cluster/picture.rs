@@ -92,7 +92,7 @@ impl<'a> Service<'a> {
             activity == Activity::Lapsed && holder.is_some_and(|holder| holder.name == last.host)
         });
         let since = last_run.map(|last| last.until);
-        let is_to_come = |wait: &&Wait<At>| matches!(wait, Wait::Entitlement { until, .. } if *until > self.cluster.at);
+        let is_to_come = |wait: &&Wait| matches!(wait, Wait::Entitlement { until, .. } if *until > self.cluster.at);
         let report = holder.and_then(|holder| holder.report);
         let other = holder.filter(|holder| !holder.is_here);
         let stale = holder.filter(|holder| holder.is_stale);

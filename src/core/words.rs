@@ -113,7 +113,7 @@ pub fn ahead(span: Duration) -> String {
 }
 
 /// When a host may start the unit, and whose unit may still live.
-pub fn entitlement(until: At, former: Option<&(String, Heard<At>)>, now: At) -> String {
+pub fn entitlement(until: At, former: Option<&(String, Heard)>, now: At) -> String {
     let begins = format!("starts {}", ahead(until.until(now)));
     match former {
         _ if until <= now => begins,
@@ -126,7 +126,7 @@ pub fn entitlement(until: At, former: Option<&(String, Heard<At>)>, now: At) -> 
 }
 
 /// When something was last heard of a holder.
-fn heard(heard: Heard<At>, now: At) -> String {
+fn heard(heard: Heard, now: At) -> String {
     let span = rounded(heard.at().since(now));
     match heard {
         Heard::Renewed(_) => format!(" and last renewed {span} ago"),
@@ -135,7 +135,7 @@ fn heard(heard: Heard<At>, now: At) -> String {
 }
 
 /// What a service waits for at `now`. It fits behind "it".
-pub fn wait(wait: &Wait<At>, now: At) -> String {
+pub fn wait(wait: &Wait, now: At) -> String {
     let in_time = |at: &At| ahead(at.until(now));
     let taken = |at: &Option<At>| {
         at.map_or_else(String::new, |at| {

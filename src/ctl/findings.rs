@@ -51,16 +51,13 @@ impl Finding {
     }
 
     fn in_words(&self) -> String {
-        let mut text = self.what.clone();
-        let span = self.lasts.map(rounded);
-        text += &match span {
+        let span = match self.lasts.map(rounded) {
             Some(span) if self.raised_on.is_empty() => format!(" for {span}"),
             Some(span) => format!(" (on {}, {span} ago)", self.raised_on),
             None => String::new(),
         };
-        if !self.why.is_empty() {
-            text.extend(["; ", &self.why]);
-        }
+        let colon = if self.why.is_empty() { "" } else { "; " };
+        let text = format!("{}{span}{colon}{}", self.what, self.why);
         let names = first_named(&self.services, NAMED);
         match self.services.len() {
             0 => text,
@@ -129,10 +126,9 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     let states: Vec<(&str, &ServiceState)> = states
         .filter_map(|one| Some((&*one.host, one.state.as_ref()?)))
         .collect();
-    let alarms = states
-        .iter()
-        .flat_map(|(host, one)| one.alarms.iter().map(move |alarm| (*host, alarm)));
-    let mut all = of_alarms(alarms, cluster.at);
+    let alarms = states.iter();
+    let alarms = alarms.flat_map(|(host, one)| one.alarms.iter().map(|alarm| (*host, alarm)));
+    let mut all = of_alarms(&alarms.collect::<Vec<_>>(), cluster.at);
     all.extend(idle(cluster, service, &states));
     let hosts = service.hosts.iter();
     let differing = hosts.filter_map(|host| Some((host.host.clone(), host.differs_from.clone()?)));
@@ -176,18 +172,16 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
 }
 
 /// Each kind of alarm once, with the hosts that have raised it and what each says.
-fn of_alarms<'a>(all: impl Iterator<Item = (&'a str, &'a Alarm)> + Clone, now: At) -> Vec<Finding> {
+fn of_alarms(all: &[(&str, &Alarm)], now: At) -> Vec<Finding> {
     let kinds = all
-        .clone()
-        .map(|(host, alarm)| (host.to_owned(), alarm.kind()));
+        .iter()
+        .map(|(host, alarm)| ((*host).to_owned(), alarm.kind()));
     let finding = |(kind, hosts): (AlarmKind, Vec<String>)| {
-        let alarms = all.clone().map(|(_, alarm)| alarm);
+        let alarms = all.iter().map(|(_, alarm)| *alarm);
         let alarms: Vec<&Alarm> = alarms.filter(|alarm| alarm.kind() == kind).collect();
         let is_wrong = alarms.iter().any(|alarm| alarm.until.is_none());
-        let mut why: Vec<String> = alarms
-            .iter()
-            .map(|alarm| alarm.problem.to_string())
-            .collect();
+        let why = alarms.iter().map(|alarm| alarm.problem.to_string());
+        let mut why: Vec<String> = why.collect();
         why.dedup();
         let since = alarms
             .iter()
@@ -298,14 +292,14 @@ fn of_hosts(cluster: &ClusterState) -> Vec<Finding> {
         .iter()
         .filter_map(|host| of_host(cluster, host))
         .collect();
-    let heard = cluster.hosts.iter().filter(|host| !host.is_silent());
     // That the store is away is told by itself.
     let store = &cluster.store;
     let is_away = store.silent_since.or(store.unwritten_since).is_some();
     let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
+    let heard = cluster.hosts.iter().filter(|host| !host.is_silent());
     let alarms = heard.flat_map(|host| host.state.alarms.iter().map(|alarm| (host.node(), alarm)));
     let alarms = alarms.filter(|(_, alarm)| !is_away || !of_store.contains(&alarm.kind()));
-    found.extend(of_alarms(alarms, cluster.at));
+    found.extend(of_alarms(&alarms.collect::<Vec<_>>(), cluster.at));
     found
 }
 

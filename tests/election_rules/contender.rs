@@ -394,7 +394,7 @@ fn a_fence_that_is_answered_before_it_is_asked_for_shortens_no_wait() {
     let claim = host.next_write();
     let instance = claim.record.details.as_ref().expect("of putexd").instance;
     host.won(&claim);
-    let until = |host: &Host| match host.election.waiting(Time::both(host.now)) {
+    let until = |host: &Host| match host.election.waiting(Time::both(host.now), Duration::ZERO) {
         Some(Wait::Entitlement { until, .. }) => until,
         other => panic!("{other:?}"),
     };

@@ -6,7 +6,7 @@ use putexd::election::{
     Action, Content, Details, Event, Memory, Observation, ObservedUnit, Record, Settings, Standing,
     State, Step, Wait, WriteRequest, WriteResult,
 };
-use putexd::facts::Retirement;
+use putexd::facts::{At, Retirement};
 use putexd::types::{Holder, Instance, NodeId, Revision, Time};
 
 use crate::host::{
@@ -351,7 +351,7 @@ fn a_word_that_the_store_does_not_have_yet_goes_before() {
 }
 
 /// The claim of a host that sees `found`, when it came, and when it may start by that.
-fn takes(found: Content) -> (Details, Duration, Time) {
+fn takes(found: Content) -> (Details, Duration, At) {
     let mut host = Host::new(fences(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 40, held_by("h2", 8, 8));
@@ -361,7 +361,7 @@ fn takes(found: Content) -> (Details, Duration, Time) {
     let claim = host.next_write();
     let after = host.now.saturating_sub(began);
     host.won(&claim);
-    match host.election.waiting(Time::both(host.now)) {
+    match host.election.waiting(Time::both(host.now), Duration::ZERO) {
         Some(Wait::Entitlement { until, .. }) => (details(&claim), after, until),
         other => panic!("{other:?}"),
     }

@@ -622,7 +622,7 @@ fn a_check_that_a_reload_brings_has_its_time_to_pass() {
 #[test]
 fn a_shorter_r_hastens_the_next_renewal_which_is_not_called_overdue() {
     let (mut host, _) = Host::activated();
-    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now), Duration::ZERO);
     let shorter = Settings {
         timings: Timings::new(ms(250), 8, 1),
         ..settings()

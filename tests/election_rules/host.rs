@@ -496,8 +496,7 @@ pub fn dies(failed: bool) -> Event {
 
 /// What is waited for, in words.
 pub fn in_words(wait: &Wait, now: Time) -> String {
-    let ahead = Duration::ZERO;
-    words::wait(&wait.at(ahead), At::of(now, ahead))
+    words::wait(wait, At::of(now, Duration::ZERO))
 }
 
 /// An operator has drained the host.
@@ -516,7 +515,7 @@ pub fn outside() -> Bar {
 pub fn said(host: &Host) -> String {
     let now = Time::both(host.now);
     host.election
-        .waiting(now)
+        .waiting(now, Duration::ZERO)
         .map(|wait| in_words(&wait, now))
         .unwrap_or_default()
 }

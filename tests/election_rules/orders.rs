@@ -496,7 +496,7 @@ fn ages(host: &mut Host, holder: &str) {
     assert_eq!((host.election.holder(), is_over(host)), (holder, false));
     let told = host
         .election
-        .waiting(Time::both(host.now))
+        .waiting(Time::both(host.now), Duration::ZERO)
         .expect("it is told what is waited for");
     assert!(
         !in_words(&told, Time::both(host.now)).contains("about to start"),
@@ -520,7 +520,7 @@ fn ages(host: &mut Host, holder: &str) {
     );
     assert_eq!(
         (
-            host.election.waiting(Time::both(host.now)),
+            host.election.waiting(Time::both(host.now), Duration::ZERO),
             host.hindrance().as_deref()
         ),
         (None, Some(STOPPED))

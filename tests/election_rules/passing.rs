@@ -5,6 +5,7 @@ use std::time::Duration;
 use putexd::election::{
     Content, Event, Memory, Observation, Passing, PassingHold, Record, Settings, Standing, Wait,
 };
+use putexd::facts::At;
 use putexd::types::{Incarnation, Instance, Revision, Time, WriteId};
 
 use crate::host::{Host, details, held_by, let_go_by, ms, settings, write};
@@ -81,14 +82,24 @@ fn watch(host: &mut Host, span: u64) {
     }
 }
 
+/// A point in time as an operator is told it, in milliseconds.
+fn shown_as(at: Duration) -> Duration {
+    ms(At::new(at).0)
+}
+
 /// From when on the host may start the unit by the claim that it makes next, and what that claim has as its hold.
 fn entitled(host: &mut Host) -> (Duration, Duration, Option<Passing>) {
     let claim = host.next_write();
     host.won(&claim);
-    let Some(Wait::Entitlement { until, .. }) = host.election.waiting(Time::both(host.now)) else {
-        panic!("{:?}", host.election.waiting(Time::both(host.now)))
+    let Some(Wait::Entitlement { until, .. }) =
+        host.election.waiting(Time::both(host.now), Duration::ZERO)
+    else {
+        panic!(
+            "{:?}",
+            host.election.waiting(Time::both(host.now), Duration::ZERO)
+        )
     };
-    (until.boot, details(&claim).hold, details(&claim).passing)
+    (ms(until.0), details(&claim).hold, details(&claim).passing)
 }
 
 fn wait(hold: u64) -> Duration {
@@ -117,7 +128,7 @@ fn a_holder_that_died_in_a_pause_is_waited_for_until_its_end_whatever_gaps_there
         "and not again after a gap: {:?}",
         host.now.saturating_sub(shown)
     );
-    assert_eq!(until, shown + wait(61_000));
+    assert_eq!(until, shown_as(shown + wait(61_000)));
     // The claim has what is left, and no more than the timings make it is remembered by those who see it.
     assert_eq!((hold, passing), (ms(3900), None));
 }
@@ -155,11 +166,12 @@ fn a_store_that_lost_the_pause_does_not_make_it_shorter_nor_a_gap_longer() {
         let next = host.next_write();
         assert!(details(&next).hold < left, "{:?}", details(&next).hold);
         assert_eq!(details(&next).passing, own);
-        let Some(Wait::Entitlement { until, .. }) = host.election.waiting(Time::both(host.now))
+        let Some(Wait::Entitlement { until, .. }) =
+            host.election.waiting(Time::both(host.now), Duration::ZERO)
         else {
             panic!("it waits")
         };
-        assert_eq!(until.boot, shown + wait(61_000));
+        assert_eq!(until, At::new(shown + wait(61_000)));
     }
 }
 
@@ -181,7 +193,10 @@ fn a_pause_that_was_taken_back_costs_nothing_in_a_later_gap() {
     gap(&mut host, ms(5000));
     let found = host.now;
     let (until, hold, passing) = entitled(&mut host);
-    assert_eq!((until, hold, passing), (found + wait(3900), ms(3900), None));
+    assert_eq!(
+        (until, hold, passing),
+        (shown_as(found + wait(3900)), ms(3900), None)
+    );
 }
 
 #[test]
@@ -255,7 +270,7 @@ fn a_restart_of_putexd_begins_no_wait_anew() {
         "{:?}",
         host.now.saturating_sub(shown)
     );
-    assert_eq!(until, shown + wait(61_000));
+    assert_eq!(until, shown_as(shown + wait(61_000)));
 }
 
 #[test]
@@ -315,7 +330,7 @@ fn what_a_claim_has_left_to_wait_for_is_waited_for_once() {
     );
     gap(&mut host, ms(5000));
     let (until, ..) = entitled(&mut host);
-    assert_eq!(until, shown + wait(30_000));
+    assert_eq!(until, shown_as(shown + wait(30_000)));
     // Its own claim is another one of which the same is known.
     let known = known(&host)
         .and_then(|passing| passing.until)

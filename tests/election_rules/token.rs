@@ -1,5 +1,7 @@
 //! The fencing token grows over what a store has lost (tokens seen, K10).
 
+use std::time::Duration;
+
 use putexd::election::{
     Action, Content, Details, Event, GuardRequest, Memory, Record, Standing, State, Step,
     WriteRequest, WriteResult,
@@ -149,7 +151,7 @@ fn last_write() -> (Host, Record, WriteRequest) {
             .expect("its claim");
         let last = host.next_write();
         let now = putexd::types::Time::both(host.now);
-        if host.election.waiting(now).is_none() {
+        if host.election.waiting(now, Duration::ZERO).is_none() {
             return (host, latest, last);
         }
         let actions = host.won(&last);

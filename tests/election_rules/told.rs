@@ -1,6 +1,9 @@
 //! What an election tells an operator.
 
+use std::time::Duration;
+
 use putexd::election::{Action, Content, Event, Heard, Memory, Record, Standing, State, Wait};
+use putexd::facts::At;
 use putexd::types::{FencingToken, Instance, Revision, Time};
 
 use crate::host::{
@@ -216,7 +219,7 @@ fn a_standby_tells_a_claim_from_a_lease() {
 fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
     let (mut host, _) = Host::activated();
     host.goes_on(ms(5000));
-    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now), Duration::ZERO);
     assert_eq!(waiting(&host), None);
     host.handle(Event::StoreDown);
     assert_eq!(host.election.bar(Time::both(host.now)), None);
@@ -225,8 +228,9 @@ fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
         host.after(ms(100));
         match waiting(&host) {
             Some(Wait::Renewal { since, deadline }) => {
-                assert_eq!(Some(deadline), host.election.deadline());
-                let silent = Time::both(host.now).since_at_least(since);
+                let ends = host.election.deadline().map(|at| At::new(at.boot));
+                assert_eq!(Some(deadline), ends);
+                let silent = since.since(At::new(host.now));
                 first.get_or_insert(silent);
                 assert!(
                     host.election.state() == State::Active && silent < ms(3000),
@@ -265,7 +269,10 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
         runs: false,
         take_at: None,
     };
-    assert_eq!(host.election.waiting(Time::both(host.now)), Some(own));
+    assert_eq!(
+        host.election.waiting(Time::both(host.now), Duration::ZERO),
+        Some(own)
+    );
 }
 
 /// A clone of this host's disk has its name and its machine id, and runs the unit.
@@ -273,7 +280,7 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
 fn what_a_clone_renews_is_told_as_another_hosts() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let mut id = host.ready();
-    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now), Duration::ZERO);
     for write in 1..=4 {
         let Content::Record(mut record) = held_by("h1", 7, write) else {
             unreachable!("it is one")

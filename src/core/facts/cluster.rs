@@ -123,7 +123,7 @@ pub struct ServiceSummary {
     /// The fencing token of the holder.
     pub token: Option<u64>,
     /// What another host, which has the lock, waits for before it starts the unit.
-    pub wait: Option<Wait<At>>,
+    pub wait: Option<Wait>,
     /// The operator's word that keeps it stopped.
     pub stopped: Option<Word>,
     /// The operator's word for a long lease.

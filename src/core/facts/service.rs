@@ -37,7 +37,7 @@ pub struct ServiceState {
     /// When it tries again after a failure.
     pub next_try: Option<At>,
     /// What it waits for.
-    pub wait: Option<Wait<At>>,
+    pub wait: Option<Wait>,
     /// What keeps the stop of its units from being proven.
     pub unproven: Option<String>,
     /// When the host goes down unless the stop is proven before.
@@ -155,7 +155,7 @@ impl ServiceState {
     }
 
     /// When something was last heard of another holder.
-    pub fn heard(&self) -> Option<Heard<At>> {
+    pub fn heard(&self) -> Option<Heard> {
         match &self.wait {
             Some(
                 Wait::Holder { heard, .. }
@@ -179,7 +179,7 @@ impl ServiceState {
     /// What other hosts are told: what they cannot see for themselves, and nothing that changes with each renewal.
     pub fn for_others(&self) -> Self {
         let is_held = self.is_held();
-        let is_told = |wait: &Wait<At>| is_held && matches!(wait, Wait::Entitlement { .. });
+        let is_told = |wait: &Wait| is_held && matches!(wait, Wait::Entitlement { .. });
         Self {
             service: self.service.clone(),
             unit: self.unit.clone(),

@@ -1,17 +1,15 @@
 //! What a service waits for on a host, and why.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::{At, ReleaseCause};
-use crate::types::{OnStopFailure, Time};
+use crate::types::OnStopFailure;
 
 /// When something was last heard of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Heard<P = Time> {
+pub enum Heard<P = At> {
     /// The record was seen to change at this time.
     Renewed(P),
     /// The record was found at this time by a host that had not watched the lock, and was not seen to change since.
@@ -23,14 +21,14 @@ pub enum Heard<P = Time> {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]
-pub enum Wait<P = Time> {
+pub enum Wait {
     /// Until this host may start the unit.
     Entitlement {
         /// When it may start.
-        until: P,
+        until: At,
         /// The former holder whose unit may live until then, and when something was last heard of it. `None`: nothing shows that the last
         /// holder's unit is dead, whoever that was.
-        former: Option<(String, Heard<P>)>,
+        former: Option<(String, Heard)>,
     },
     /// For other hosts to be fenced.
     Fencing {
@@ -40,23 +38,23 @@ pub enum Wait<P = Time> {
     /// For a renewal: the unit runs, and the store has taken none for longer than one takes.
     Renewal {
         /// When the last won renewal was sent.
-        since: P,
+        since: At,
         /// When the unit is stopped unless a renewal is won.
-        deadline: P,
+        deadline: At,
     },
     /// For the proof that the unit is dead.
     Proof {
         /// Why the lock is let go. `None`: the lease is over.
         cause: Option<ReleaseCause>,
         /// When the stop should be proven.
-        until: P,
+        until: At,
         /// What happens if it is not proven by then.
         on_stop_failure: OnStopFailure,
     },
     /// For the store to answer.
     Store {
         /// Who held the lock by the last record that was seen, and when something was last heard of that holder.
-        holder: Option<(String, Heard<P>)>,
+        holder: Option<(String, Heard)>,
     },
     /// For the holder to let the lock go, or to fall silent.
     Holder {
@@ -65,74 +63,22 @@ pub enum Wait<P = Time> {
         /// Whether it may run the unit. Else it has only claimed the lock, and waits itself before it starts the unit.
         runs: bool,
         /// When something was last heard of the holder.
-        heard: Heard<P>,
+        heard: Heard,
         /// When this host may take the lock. `None`: it does not contend.
-        take_at: Option<P>,
+        take_at: Option<At>,
     },
     /// For news of who holds the lock: the last record seen is this host's own, and nothing runs under it any more.
     OwnRecord {
         /// Whether this host may have run the unit under it.
         runs: bool,
         /// When this host may take the lock. `None`: it does not contend.
-        take_at: Option<P>,
+        take_at: Option<At>,
     },
     /// For another service to stop here, which has the same unit or the same lock.
     Other {
         /// Its name, and those of others like it.
         services: Vec<String>,
     },
-}
-
-impl<P: Copy> Wait<P> {
-    /// The same with other points in time.
-    pub fn map<Q>(&self, time: impl Fn(P) -> Q) -> Wait<Q> {
-        match self.clone() {
-            Self::Entitlement { until, former } => Wait::Entitlement {
-                until: time(until),
-                former: former.map(|(name, heard)| (name, heard.map(time))),
-            },
-            Self::Fencing { hosts } => Wait::Fencing { hosts },
-            Self::Renewal { since, deadline } => Wait::Renewal {
-                since: time(since),
-                deadline: time(deadline),
-            },
-            Self::Proof {
-                cause,
-                until,
-                on_stop_failure,
-            } => Wait::Proof {
-                cause,
-                until: time(until),
-                on_stop_failure,
-            },
-            Self::Store { holder } => Wait::Store {
-                holder: holder.map(|(name, heard)| (name, heard.map(time))),
-            },
-            Self::Holder {
-                holder,
-                runs,
-                heard,
-                take_at,
-            } => Wait::Holder {
-                holder,
-                runs,
-                heard: heard.map(&time),
-                take_at: take_at.map(time),
-            },
-            Self::OwnRecord { runs, take_at } => Wait::OwnRecord {
-                runs,
-                take_at: take_at.map(time),
-            },
-            Self::Other { services } => Wait::Other { services },
-        }
-    }
-}
-
-impl Wait {
-    /// The same by the wall clock, which is `ahead` of `CLOCK_BOOTTIME`.
-    pub fn at(&self, ahead: Duration) -> Wait<At> {
-        self.map(|time| At::of(time, ahead))
-    }
 }
 
 impl<P: Copy> Heard<P> {

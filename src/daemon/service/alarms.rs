@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Message, Reason, Service, UnitControl, names};
-use crate::election::{Heard, State, rounded};
+use crate::election::{State, rounded};
 use crate::facts::alarm::{Alarm, AlarmKind, Problem, StopFailure};
 use crate::facts::{At, Bar, FailedRun, Wait};
 use crate::guard_client::GuardClient;
@@ -69,13 +69,8 @@ impl Service {
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
     /// alarm.
     pub fn settle_alarms(&mut self, now: Time) {
-        if let Some(Wait::Holder {
-            holder,
-            heard: Heard::Renewed(at),
-            ..
-        }) = self.election.waiting(now)
-        {
-            self.host.fencings.see(&holder, at);
+        if let Some(at) = self.election.last_renewed() {
+            self.host.fencings.see(self.election.holder(), at);
         }
         self.judge_failures();
         let standing = self.standing();
@@ -132,7 +127,7 @@ impl Service {
             AlarmKind::NewerRecord => self.election.shows_newer_record(),
             // The fence has succeeded, or another host runs the unit by now.
             AlarmKind::FenceFailed => {
-                let waits = self.election.waiting(now);
+                let waits = self.election.waiting(now, Duration::ZERO);
                 let runs = matches!(waits, Some(Wait::Holder { runs: true, .. }));
                 !(may_run || runs)
             }

@@ -117,8 +117,8 @@ impl Service {
     /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
     fn silence_of_holder(&self) -> Option<String> {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
-        let wait = self.election.waiting(now)?;
-        let wait = wait.at(wall.saturating_sub(now.boot));
+        let ahead = wall.saturating_sub(now.boot);
+        let wait = self.election.waiting(now, ahead)?;
         silence(&wait, self.settings.timings.lease(), At::new(wall))
     }
 
@@ -194,7 +194,7 @@ impl Service {
 }
 
 /// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`.
-fn silence(wait: &Wait<At>, lease: Duration, now: At) -> Option<String> {
+fn silence(wait: &Wait, lease: Duration, now: At) -> Option<String> {
     let Wait::Holder { holder, heard, .. } = wait else {
         return None;
     };

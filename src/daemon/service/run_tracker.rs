@@ -53,7 +53,7 @@ impl RunTracker {
 
     /// Notes what the service waits for, which says when the holder was last heard of, and the holder's token. A host that has only
     /// claimed the lock runs nothing, this one as well.
-    pub fn see_holder(&mut self, wait: Option<&Wait<At>>, token: FencingToken, now: At) {
+    pub fn see_holder(&mut self, wait: Option<&Wait>, token: FencingToken, now: At) {
         if self.own.start != Start::Failed {
             self.ran(self.own.host.clone(), self.end.dead.unwrap_or(now));
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     impl Bench {
-        fn sees(&mut self, waiting: &Wait<At>, token: u64, now: u64) {
+        fn sees(&mut self, waiting: &Wait, token: u64, now: u64) {
             self.tracker
                 .see_holder(Some(waiting), FencingToken(token), at(now));
         }
@@ -247,7 +247,7 @@ mod tests {
     /// What was written: host, token, start, for how long it ran in seconds and how well that is known, and why it ended.
     type Written = (String, u64, Start, Option<(u64, Known)>, String);
 
-    fn holder(runs: bool, heard: Heard<At>) -> Wait<At> {
+    fn holder(runs: bool, heard: Heard) -> Wait {
         Wait::Holder {
             holder: "h2".to_owned(),
             runs,

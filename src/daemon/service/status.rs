@@ -108,7 +108,7 @@ impl Service {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
         let state = self.election.state();
         let ahead = self.display.ahead(wall, now);
-        let wait = self.election.waiting(now).map(|wait| wait.at(ahead));
+        let wait = self.election.waiting(now, ahead);
         self.runs
             .see_holder(wait.as_ref(), self.election.holder_token(), At::new(wall));
         let unproven = self.units.unproven();

@@ -15,7 +15,7 @@ use super::record::Wanted;
 use super::state::State;
 use super::tenure::Tenure;
 use crate::facts::alarm::Problem;
-use crate::facts::{Bar, Retirement};
+use crate::facts::{Bar, Heard, Retirement};
 use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
 use orders::Rewrite;
 use phase::{Phase, Release, ReleaseStep};
@@ -231,6 +231,14 @@ impl Election {
     pub fn holder(&self) -> &str {
         let record = self.lock.record();
         record.map_or("", |record| record.holder.as_str())
+    }
+
+    /// When the lock was last seen to be renewed. `None`: it was only found.
+    pub fn last_renewed(&self) -> Option<Time> {
+        match self.lock.seen()?.heard {
+            Heard::Renewed(at) => Some(at),
+            Heard::Found(_) => None,
+        }
     }
 
     /// The fencing token that the record of the lock's holder has; 0 if there is none.

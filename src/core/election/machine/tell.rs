@@ -1,12 +1,14 @@
 //! What an election can tell an operator: why it does not contend, and what it waits for. Nothing here changes anything.
 
+use std::time::Duration;
+
 use super::Election;
 use super::phase::{Phase, ReleaseStep};
 use crate::election::event::Settings;
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
 use crate::election::tenure::Tenure;
-use crate::facts::{Bar, Wait};
+use crate::facts::{At, Bar, Heard, Wait};
 use crate::types::{MachineId, NodeId, Time};
 
 impl Election {
@@ -87,17 +89,19 @@ impl Election {
             .is_some_and(|record| record.newer.is_some())
     }
 
-    /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.
+    /// What this host waits for, by a wall clock that is `ahead` of `CLOCK_BOOTTIME`. `None`: it waits for nothing, or for nothing that
+    /// can be told.
     #[must_use]
-    pub fn waiting(&self, now: Time) -> Option<Wait> {
+    pub fn waiting(&self, now: Time, ahead: Duration) -> Option<Wait> {
+        let at = |time| At::of(time, ahead);
         if let Phase::Idle = self.phase {
-            return self.waiting_idle(now);
+            return self.waiting_idle(now, ahead);
         }
         let on_stop_failure = self.settings.on_stop_failure;
         if let Phase::Lapsing(lapse) = &self.phase {
             return (!lapse.dead).then_some(Wait::Proof {
                 cause: None,
-                until: lapse.unproven_at,
+                until: at(lapse.unproven_at),
                 on_stop_failure,
             });
         }
@@ -107,8 +111,8 @@ impl Election {
                 return None;
             }
             Phase::Confirming => Wait::Entitlement {
-                until: tenure.claim.inherited.entitled_at,
-                former: tenure.claim.inherited.former.clone(),
+                until: at(tenure.claim.inherited.entitled_at),
+                former: told(&tenure.claim.inherited.former, ahead),
             },
             Phase::Fencing => Wait::Fencing {
                 hosts: tenure
@@ -122,13 +126,13 @@ impl Election {
                 Wait::Proof {
                     cause: Some(release.cause.clone()),
                     // SIGKILL is sent at stop-limit, and has the stop budget to take effect.
-                    until: release
+                    until: at(release
                         .killed_by
-                        .unwrap_or(release.stop_limit_at.plus(tenure.stop_budget)),
+                        .unwrap_or(release.stop_limit_at.plus(tenure.stop_budget))),
                     on_stop_failure,
                 }
             }
-            Phase::Active(_) => return self.overdue(tenure, now),
+            Phase::Active(_) => return self.overdue(tenure, now, ahead),
             Phase::Claiming
             | Phase::Starting
             | Phase::Releasing(_)
@@ -161,7 +165,7 @@ impl Election {
     }
 
     /// The wait for a renewal that is overdue. One that is sent in time is answered within one call limit, or has failed.
-    fn overdue(&self, tenure: &Tenure, now: Time) -> Option<Wait> {
+    fn overdue(&self, tenure: &Tenure, now: Time, ahead: Duration) -> Option<Wait> {
         let timings = &self.settings.timings;
         let deadline = tenure.deadline();
         let since = tenure
@@ -174,11 +178,14 @@ impl Election {
             .hastened
             .map_or(due, |hastened| due.latest(hastened))
             .plus(timings.call_limit());
-        now.has_passed(due)
-            .then_some(Wait::Renewal { since, deadline })
+        now.has_passed(due).then_some(Wait::Renewal {
+            since: At::of(since, ahead),
+            deadline: At::of(deadline, ahead),
+        })
     }
 
-    fn waiting_idle(&self, now: Time) -> Option<Wait> {
+    fn waiting_idle(&self, now: Time, ahead: Duration) -> Option<Wait> {
+        let at = |time| At::of(time, ahead);
         let timings = &self.settings.timings;
         let held = self.lock.record().filter(|record| Record::is_held(record));
         // A clone of this host's disk has its name and its machine id, and renews the lock as any other host does (K7).
@@ -189,7 +196,7 @@ impl Election {
         };
         let is_own = self.duplicate(now).is_none() && held.is_some_and(|held| is_of_here(&held));
         let is_over = is_own && self.is_unit_dead();
-        let held = held.zip(self.lock.seen().map(|seen| seen.heard));
+        let held = held.zip(self.lock.seen().map(|seen| seen.heard.map(at)));
         // The store may no longer show what it has shown so far, and nothing is taken on the strength of that.
         let follows = self.connected && self.lock.follows(now, timings);
         if !is_over && !follows {
@@ -203,7 +210,7 @@ impl Election {
         let claim = self.entitlement()?;
         let contends = self.bar(now).is_none();
         if let Some((record, heard)) = held {
-            let take_at = contends.then_some(claim.take_at);
+            let take_at = contends.then_some(at(claim.take_at));
             let known = record.details.as_ref().filter(|_| record.newer.is_none());
             let runs = known.is_none_or(|details| {
                 !matches!(details.standing, Standing::Confirming | Standing::GaveUp)
@@ -219,8 +226,14 @@ impl Election {
             });
         }
         (contends && !now.has_waited_until(claim.entitled_at)).then_some(Wait::Entitlement {
-            until: claim.entitled_at,
-            former: claim.former,
+            until: at(claim.entitled_at),
+            former: told(&claim.former, ahead),
         })
     }
+}
+
+/// A former holder, with when something was last heard of it by a wall clock that is `ahead`.
+fn told(former: &Option<(String, Heard<Time>)>, ahead: Duration) -> Option<(String, Heard)> {
+    let (name, heard) = former.clone()?;
+    Some((name, heard.map(|time| At::of(time, ahead))))
 }
