@@ -20,6 +20,8 @@ mod cluster;
 #[cfg(test)]
 mod fake;
 mod host;
+#[cfg(test)]
+mod host_fake;
 mod kept;
 pub mod local;
 pub mod service;

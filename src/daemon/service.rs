@@ -33,25 +33,22 @@ mod drained;
 mod guard_queue;
 mod health;
 mod inbox;
-mod inherited;
 mod lookout;
 mod orders;
 mod registration;
-mod restarts;
 mod run_tracker;
 mod seen;
 mod status;
-mod tell;
 
 use actions::Work;
 use admission::{admit, not_admitted};
 use alarms::Failures;
 use bars::{Bars, Reason};
 use guard_queue::GuardQueue;
+pub(super) use guard_queue::without_file;
 use health::{Checks, Role};
-use inbox::{Answer, Inbox, Looked, Message};
-pub use inbox::{Order, Orders, Request, Said};
-pub(super) use inherited::without_file;
+use inbox::{Answer, Looked, Message};
+pub use inbox::{Inbox, Order, Request, Said};
 use lookout::{watch_outside, watch_units};
 use run_tracker::RunTracker;
 use seen::Seen;
@@ -68,15 +65,13 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
 /// How much later than it is due a renewal may be made, so that it is with those of other services: by this part of R.
 const LATENESS_SHARE: u32 = 64;
-/// How many processes outside of their control groups are named.
-const STRAYS_SHOWN: usize = 3;
 
 /// A running service.
 pub struct Handle {
     /// The settings that it runs with.
     pub settings: Arc<ServiceSettings>,
     /// Takes orders for the service.
-    pub orders: Orders,
+    pub orders: Inbox,
     /// The status that the service shows.
     pub status: watch::Receiver<ServiceState>,
     /// When the loop last made progress, in milliseconds of `CLOCK_BOOTTIME`, for the supervisor's watchdog.
@@ -98,30 +93,28 @@ pub fn spawn(
 ) -> std::io::Result<Handle> {
     let (status, shown) = watch::channel(status::unknown(&settings, At::new(host.machine.wall())));
     let progress = Arc::new(AtomicU64::new(milliseconds(host.machine.now().boot)));
-    let has_lapsed = kept.is_some_and(|kept| kept.lapsed);
-    let display = Display::new(host, &settings, status, changed);
-    let mut service = Service::new(
-        host,
-        Arc::clone(&settings),
-        kept,
-        display,
-        Arc::clone(&progress),
-    )?;
+    host.metrics.show(&settings.name, shown.clone());
+    let display = Display {
+        status,
+        changed,
+        ahead: Duration::ZERO,
+        unreadable: None,
+        settings: of_settings(&settings),
+    };
+    let mut service = Service::new(host, &settings, kept, display, &progress)?;
     let broken = broken.map(|error| Bar::Broken { error });
     service.bars.set(Reason::File, broken);
-    if has_lapsed {
+    if kept.is_some_and(|kept| kept.lapsed) {
         service.raise(Problem::Lapsed {
             cause: "putexd has not renewed it in time, and the guard ended it".into(),
         });
     }
-    let orders = Orders::to(service.inbox.clone());
-    let task = host.machine.spawn(Box::pin(Box::new(service).run()));
     Ok(Handle {
         settings,
-        orders,
+        orders: service.inbox.clone(),
         status: shown,
         progress,
-        task,
+        task: host.machine.spawn(Box::pin(Box::new(service).run())),
     })
 }
 
@@ -180,10 +173,10 @@ const UNASKED: &str = "systemd and the store are being asked about its units";
 impl Service {
     fn new(
         host: &Host,
-        settings: Arc<ServiceSettings>,
+        settings: &Arc<ServiceSettings>,
         kept: Option<&ListedLease>,
         display: Display,
-        progress: Arc<AtomicU64>,
+        progress: &Arc<AtomicU64>,
     ) -> std::io::Result<Self> {
         let (inbox, messages) = Inbox::new();
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
@@ -197,39 +190,49 @@ impl Service {
             let error = UNASKED.to_owned();
             bars.set(Reason::Entry, Some(Bar::EntryUnknown { error }));
         }
-        let remembered = kept.map(inherited::remembered);
         let armed = kept.map(guard_queue::armed);
         let machine = &host.machine;
-        let (units, units_changed) = inherited::control(host, &settings, armed.as_ref());
+        let (units, units_changed) = guard_queue::control(host, settings, armed.as_ref());
         let work = Work::default();
         let memory = if observes {
             Memory::default()
         } else {
             machine.recall(&settings.name, &settings.key)
         };
-        let election_settings = settings.election(host.node.clone(), host.machine_id);
-        let election = Election::new(election_settings, memory, remembered, machine.now());
-        let (shown, _) = watch::channel(Arc::clone(&settings));
+        let election = Election::new(
+            settings.election(host.node.clone(), host.machine_id),
+            memory,
+            kept.map(guard_queue::remembered),
+            machine.now(),
+        );
+        let (shown, current) = watch::channel(Arc::clone(settings));
         let queue = GuardQueue {
             service: settings.name.clone(),
             node: host.node.clone(),
             guard: host.guard.clone(),
             units: units.clone(),
-            settings: shown.subscribe(),
+            settings: current.clone(),
             armed,
             forgotten: None,
         };
-        let current = || shown.subscribe();
-        let (epoch, to) = (Arc::clone(&work.epoch), || inbox.clone());
-        let look = watch_units(units.clone(), current(), epoch, to(), looked);
-        let mut tasks: Vec<Task> = vec![Box::pin(look)];
+        let (epoch, current, to) = (
+            Arc::clone(&work.epoch),
+            || current.clone(),
+            || inbox.clone(),
+        );
+        let mut tasks: Vec<Task> = vec![Box::pin(watch_units(
+            units.clone(),
+            current(),
+            epoch,
+            to(),
+            looked,
+        ))];
         if !observes {
-            let entries = registration::keep_looking(host.clone(), current(), to());
             tasks.extend::<[Task; 4]>([
                 Box::pin(queue.run(requests, to())),
                 Box::pin(watch_outside(units.clone(), current(), sees, to())),
                 Box::pin(admit(host.clone(), units.clone(), current(), to())),
-                Box::pin(entries),
+                Box::pin(registration::keep_looking(host.clone(), current(), to())),
             ]);
         }
         let mut service = Self {
@@ -249,7 +252,7 @@ impl Service {
                 .map(|task| machine.spawn(task).into())
                 .collect(),
             host: host.clone(),
-            settings,
+            settings: Arc::clone(settings),
             shown,
             election,
             units,
@@ -264,7 +267,7 @@ impl Service {
             asked: None,
             retiring: None,
             left_store: None,
-            progress,
+            progress: Arc::clone(progress),
         };
         service.check_health(true);
         Ok(service)
@@ -312,8 +315,7 @@ impl Service {
 
     /// Tells the election what keeps this host from taking part, or from going on, and when nothing does any more.
     fn contend(&mut self) {
-        let ends = matches!(self.election.state(), State::Releasing | State::Lapsing);
-        if let Some(news) = self.bars.news(self.may_run(), ends) {
+        if let Some(news) = self.bars.news(self.may_run(), self.ends_tenure()) {
             self.handle(Event::Contend(news));
         }
     }
@@ -440,13 +442,19 @@ impl Service {
         self.host.machine.keep(&self.settings, memory);
     }
 
+    /// Whether the unit runs here, and goes on if nobody asks for anything.
+    fn runs_unit(&self) -> bool {
+        matches!(self.election.state(), State::Starting | State::Active)
+    }
+
+    /// Whether its tenure is on its way to its end.
+    fn ends_tenure(&self) -> bool {
+        matches!(self.election.state(), State::Releasing | State::Lapsing)
+    }
+
     /// Whether a unit may run in the present state.
     fn may_run(&self) -> bool {
-        use State::{Active, Lapsing, Releasing, Starting};
-        matches!(
-            self.election.state(),
-            Starting | Active | Releasing | Lapsing
-        )
+        self.runs_unit() || self.ends_tenure()
     }
 
     /// Gives one event to the election, and has all that follows from it carried out. It never waits.
@@ -541,17 +549,14 @@ impl Service {
         let Some(first) = outside.first().filter(|_| !self.bars.has(Reason::Outside)) else {
             return;
         };
-        let words = outside.iter().map(OutsideWork::in_words);
-        let words: Vec<String> = words.take(STRAYS_SHOWN).collect();
         let error = format!(
             "{}, or set stop-proof = \"unit-only\", then run \"systemctl reload putexd\": {} had work outside of its control group: {}",
             first.remedy(),
             self.settings.unit,
             first.in_words()
         );
-        self.raise(Problem::LeftControlGroup {
-            work: words.join("; "),
-        });
+        let work = first.in_words();
+        self.raise(Problem::LeftControlGroup { work });
         self.bars.set(Reason::Outside, Some(Bar::Outside { error }));
         self.show();
     }

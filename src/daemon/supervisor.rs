@@ -423,13 +423,13 @@ impl Supervisor {
                     self.end_drain();
                     self.end_words_on_the_dead();
                     self.keep_alarms();
-                    self.tidy_bonds().await;
+                    self.tidy_drop_ins().await;
                     self.host.drain.word().is_some() != self.on_bus.borrow().drained
                 }
                 Some(()) = self.reloads.next() => {
                     // Whoever caused the daemon-reload may have removed drop-ins, as "systemctl revert" does.
                     self.drop_ins_are_due = true;
-                    self.tidy_bonds().await;
+                    self.tidy_drop_ins().await;
                     false
                 }
                 Some(ask) = self.asks.recv() => {
@@ -454,19 +454,15 @@ impl Supervisor {
     fn tell_of_broken_files(&self) {
         let brief = self.broken.in_brief(|name| self.goes_on(name));
         let problem = brief.map(|error| Problem::ConfigurationBroken { error });
-        self.host
-            .alarms
-            .set(AlarmKind::ConfigurationBroken, problem);
+        let alarms = &self.host.alarms;
+        alarms.set(AlarmKind::ConfigurationBroken, problem);
     }
 
     /// Whether a service goes on here if its file is broken. It does not once it has lost the lease that it had when putexd was
     /// started.
     fn goes_on(&self, name: &ServiceName) -> bool {
         match self.services.get(name) {
-            Some(handle) => {
-                let bar = &handle.status.borrow().bar;
-                !(self.broken.has(name) && matches!(bar, Some(Bar::Broken { .. })))
-            }
+            Some(handle) => !matches!(handle.status.borrow().bar, Some(Bar::Broken { .. })),
             None => self.coming.iter().any(|service| service.name == *name),
         }
     }

@@ -85,7 +85,7 @@ async fn of_drain() -> Vec<u8> {
         until: Some(3600),
     };
     Drain::read(folder.path())
-        .begin(word)
+        .set(Some(word))
         .await
         .expect("it is written");
     fs::read(folder.path().join("+drained.json")).expect("it is there")
@@ -131,9 +131,8 @@ async fn what_is_kept_in_var_lib() {
                     BOOT,
                     at(110),
                 );
-                let (key, timings) = memory::last_held(folder.path(), &service())
-                    .expect("it is read")
-                    .expect("it was held");
+                let (key, timings) =
+                    memory::last_held(folder.path(), &service()).expect("it was held");
                 let longest_hold_ms =
                     u64::try_from(longest_hold.as_millis()).expect("a short time");
                 json!({"position": position, "token": token, "token_of": token_of, "longest_hold_ms": longest_hold_ms,

@@ -12,7 +12,7 @@ use putexd::daemon::local::cgroup_owners::CgroupOwners;
 use putexd::daemon::local::drain::Drain;
 use putexd::daemon::local::fence::Fencings;
 use putexd::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
-use putexd::daemon::service::{self, Host, Order, Orders};
+use putexd::daemon::service::{self, Host, Inbox, Order};
 use putexd::daemon::store_access::hints::Hints;
 use putexd::daemon::store_access::history::histories;
 use putexd::election::{KeptPlace, Memory, State};
@@ -44,7 +44,7 @@ const REBOOT: Duration = Duration::from_secs(1);
 /// A putexd process that was started and not killed.
 pub struct Process {
     gate: Arc<Gate>,
-    pub orders: Option<Orders>,
+    pub orders: Option<Inbox>,
     pub status: Option<watch::Receiver<ServiceState>>,
     /// Is notified when a retired service is to be taken up again.
     again: Arc<Notify>,

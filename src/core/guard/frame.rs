@@ -174,6 +174,18 @@ pub struct GuardState {
     pub version: String,
 }
 
+impl GuardState {
+    /// Why the guard arms no lease.
+    #[must_use]
+    pub fn unfit(&self) -> Option<String> {
+        let unserved = self.watchdog.as_ref().and_then(|watchdog| {
+            let (device, why) = (watchdog.device.display(), watchdog.trouble.as_ref()?);
+            Some(format!("the watchdog {device} is not served: {why}"))
+        });
+        self.trouble.clone().or(unserved)
+    }
+}
+
 /// The state of the hardware watchdog that a guard serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watchdog {

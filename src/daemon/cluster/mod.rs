@@ -222,7 +222,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since: self.since,
             at: now,
-            drained: self.host.drain.told(),
+            drained: self.host.drain.reported(),
             alarms: self.host.alarms.of_host(),
         };
         let said = self.services.borrow();

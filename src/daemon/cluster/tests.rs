@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::cluster::wire::{self, Report};
 use crate::config::ServiceSettings;
-use crate::daemon::fake::{host, settings, written};
+use crate::daemon::fake::{settings, written};
+use crate::daemon::host_fake::host;
 use crate::daemon::local::drain::Drain;
 use crate::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
 use crate::daemon::service::unknown;
@@ -468,8 +469,7 @@ async fn a_report_is_written_and_the_others_are_read_at_once() {
     let two = Member::new(&store, "h2", 1);
     sleep(SEEN).await;
     let began = Instant::now();
-    let announced = one
-        .drain
+    one.drain
         .announce(Word::default())
         .expect("nothing else is decided");
     assert!(
@@ -480,7 +480,7 @@ async fn a_report_is_written_and_the_others_are_read_at_once() {
     let read = two.cluster.look_again().await.expect("it is read");
     assert_eq!(read.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["h1"]);
     assert!(two.sees("h1").state.drained.is_some() && began.elapsed() < Duration::from_millis(100));
-    drop(announced);
+    one.drain.decided();
     one.cluster.announce().await.expect("it is written");
     two.cluster.look_again().await.expect("it is read");
     assert_eq!(two.sees("h1").state.drained, None);

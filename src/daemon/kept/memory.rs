@@ -7,12 +7,11 @@
 //!
 //! A file of a later version, in a format that this one does not know, counts as lost.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{read, read_or_ignore, render};
+use super::{read_or_ignore, render};
 use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings};
 use crate::host::processes::Process;
 use crate::types::format::Format;
@@ -38,12 +37,9 @@ struct Stored {
 }
 
 /// The key under which a service was last held here, and its timings if the file has them.
-pub fn last_held(
-    directory: &Path,
-    service: &ServiceName,
-) -> io::Result<Option<(Key, Option<Timings>)>> {
-    let stored = read::<Stored>(&path_of(directory, service))?;
-    Ok(stored.map(|stored| (stored.key, stored.timings)))
+pub fn last_held(directory: &Path, service: &ServiceName) -> Option<(Key, Option<Timings>)> {
+    let stored = read_or_ignore::<Stored>(&path_of(directory, service))?;
+    Some((stored.key, stored.timings))
 }
 
 /// The file of a service.
@@ -67,9 +63,8 @@ pub fn load(path: &Path, key: &Key, boot: Option<BootId>, now: Time) -> Memory {
     if memory.longest_hold > LONGEST_HOLD {
         memory.longest_hold = std::time::Duration::ZERO;
     }
-    memory.passing = memory
-        .passing
-        .and_then(|hold| in_boot(hold, (then, at), (boot, now)));
+    let in_boot = |hold| in_boot(hold, (then, at), (boot, now));
+    memory.passing = memory.passing.and_then(in_boot);
     memory
 }
 
@@ -265,7 +260,7 @@ mod tests {
     fn what_was_held_is_known_without_the_settings() {
         let directory = tempfile::tempdir().expect("a directory");
         let service = ServiceName::new("db").expect("a service name");
-        let held = || last_held(directory.path(), &service).expect("it is read");
+        let held = || last_held(directory.path(), &service);
         assert_eq!(held(), None, "nothing was held yet");
         store(&disk(directory.path(), "main"));
         let (key, kept) = held().expect("it was held");

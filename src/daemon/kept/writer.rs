@@ -152,10 +152,10 @@ impl FileWriter {
             let Ok((content, written)) = written.await else {
                 return;
             };
-            match self.written(&path, content.as_deref(), written) {
-                Some(pause) => drop(timeout(pause, self.again.notified()).await),
-                None => return,
-            }
+            let Some(pause) = self.written(&path, content, written) else {
+                return;
+            };
+            let _ = timeout(pause, self.again.notified()).await;
         }
     }
 
@@ -163,7 +163,7 @@ impl FileWriter {
     fn written(
         &self,
         path: &Path,
-        content: Option<&[u8]>,
+        content: Option<Vec<u8>>,
         written: io::Result<()>,
     ) -> Option<Duration> {
         let mut files = self.files();
@@ -172,11 +172,11 @@ impl FileWriter {
         if waiting.trouble.is_some() {
             return Some(RETRY);
         }
-        if waiting.content.as_deref() == content {
-            files.remove(path);
-            return None;
+        if waiting.content != content {
+            return Some(Duration::ZERO);
         }
-        Some(Duration::ZERO)
+        files.remove(path);
+        None
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Waiting>> {

@@ -83,12 +83,6 @@ impl Drain {
         }))
     }
 
-    /// Why this host takes nothing. `None`: it is not drained.
-    #[must_use]
-    pub fn bar(&self) -> Option<Bar> {
-        self.word().map(Bar::Drained)
-    }
-
     /// Waits until one more service may be handed over. What is returned is kept until its lock is let go, or for [`TURN`].
     pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.turns).acquire_owned().await.ok()
@@ -100,16 +94,13 @@ impl Drain {
     }
 
     /// The word that the other hosts are told of: that of a drain, or of one that is only announced.
-    pub(crate) fn told(&self) -> Option<Word> {
+    pub(crate) fn reported(&self) -> Option<Word> {
         self.word().or_else(|| lock(&self.0.announced).clone())
     }
 
-    /// Begins to tell the other hosts of a drain that is not decided yet. This is told until what is returned is dropped.
-    ///
-    /// # Errors
-    ///
-    /// Another one is being decided.
-    pub fn announce(&self, word: Word) -> Result<Announced, String> {
+    /// Begins to tell the other hosts of a drain that is not decided yet, until [`decided`](Self::decided). `Err`: another one is being
+    /// decided.
+    pub fn announce(&self, word: Word) -> Result<(), String> {
         let mut announced = lock(&self.0.announced);
         if announced.is_some() {
             return Err(
@@ -117,7 +108,12 @@ impl Drain {
             );
         }
         *announced = Some(word);
-        Ok(Announced(self.clone()))
+        Ok(())
+    }
+
+    /// The drain that was announced has begun, or will not begin.
+    pub fn decided(&self) {
+        *lock(&self.0.announced) = None;
     }
 
     /// Whether the time of the operator's word is over at `wall`, in seconds since 1970.
@@ -127,17 +123,8 @@ impl Drain {
             .is_some_and(|until| until <= wall)
     }
 
-    /// Drains the host, once that is on the disk.
-    pub async fn begin(&self, word: Word) -> Result<(), String> {
-        self.replace(Some(word)).await
-    }
-
-    /// Ends the drain, once that is on the disk.
-    pub async fn end(&self) -> Result<(), String> {
-        self.replace(None).await
-    }
-
-    async fn replace(&self, word: Option<Word>) -> Result<(), String> {
+    /// Drains the host, or ends that with `None`, once it is on the disk.
+    pub async fn set(&self, word: Option<Word>) -> Result<(), String> {
         let content = |word: Option<Word>| {
             word.map(|word| {
                 render(&Stored {
@@ -161,35 +148,30 @@ impl Drain {
     }
 }
 
-/// A drain that is announced to the other hosts. Dropping it takes that back, unless the drain has begun.
-pub struct Announced(Drain);
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        *lock(&self.0.0.announced) = None;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
 
+    fn bar(drain: &Drain) -> Option<Bar> {
+        drain.word().map(Bar::Drained)
+    }
+
     #[tokio::test]
     async fn a_drain_lasts_over_restarts_until_it_is_ended() {
         let folder = tempfile::tempdir().expect("a folder");
         let drain = Drain::read(folder.path());
-        assert_eq!(drain.bar(), None);
+        assert_eq!(bar(&drain), None);
         let word = Word {
             by: "root@h1".to_owned(),
             reason: "new disk".to_owned(),
             at: 5,
             until: Some(3600),
         };
-        drain.begin(word.clone()).await.expect("it is written");
+        drain.set(Some(word.clone())).await.expect("it is written");
         for drain in [drain.clone(), Drain::read(folder.path())] {
-            let reason = words::bar(&drain.bar().expect("it is drained"));
+            let reason = words::bar(&bar(&drain).expect("it is drained"));
             assert!(
                 reason.starts_with("this host is drained by root@h1: new disk until "),
                 "{reason}"
@@ -203,10 +185,10 @@ mod tests {
                 (Some(word.clone()), false, true)
             );
         }
-        drain.end().await.expect("it is removed");
-        drain.end().await.expect("it may be removed twice");
+        drain.set(None).await.expect("it is removed");
+        drain.set(None).await.expect("it may be removed twice");
         assert_eq!(
-            (drain.bar(), Drain::read(folder.path()).bar()),
+            (bar(&drain), bar(&Drain::read(folder.path()))),
             (None, None)
         );
     }
@@ -217,11 +199,11 @@ mod tests {
         for bad in ["", "{}", "{\"format\":2}", "nonsense"] {
             fs::write(folder.path().join(FILE), bad).expect("it is written");
             let drain = Drain::read(folder.path());
-            let reason = words::bar(&drain.bar().expect("it is drained"));
+            let reason = words::bar(&bar(&drain).expect("it is drained"));
             assert!(reason.contains("+drained.json cannot be read"), "{reason}");
             assert!(!drain.is_over(u64::MAX));
-            drain.end().await.expect("it is removed");
-            assert_eq!(Drain::read(folder.path()).bar(), None);
+            drain.set(None).await.expect("it is removed");
+            assert_eq!(bar(&Drain::read(folder.path())), None);
         }
     }
 
@@ -229,7 +211,7 @@ mod tests {
     async fn what_cannot_be_written_changes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let drain = Drain::read(&folder.path().join("absent"));
-        assert!(drain.begin(Word::default()).await.is_err());
-        assert_eq!(drain.bar(), None);
+        assert!(drain.set(Some(Word::default())).await.is_err());
+        assert_eq!(bar(&drain), None);
     }
 }

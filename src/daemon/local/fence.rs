@@ -26,16 +26,6 @@ const WORD_LIMIT: Duration = Duration::from_secs(600);
 /// The most characters of who has given a word.
 const BY_LIMIT: usize = 100;
 
-/// What to do where not all hosts are fenced, and why they are not.
-fn advice(failures: &[(&NodeId, String)]) -> String {
-    let remedy = |(host, _): &(&NodeId, String)| {
-        format!("run \"putexctl confirm-dead {host}\" if you know that {host} is off")
-    };
-    let remedies: Vec<String> = failures.iter().map(remedy).collect();
-    let reasons: Vec<&str> = failures.iter().map(|(_, why)| &**why).collect();
-    format!("{}: {}", remedies.join(", and "), reasons.join("; "))
-}
-
 /// The fencing of hosts by this one, and which of them an operator takes for dead. Clones share it.
 #[derive(Clone, Default)]
 pub struct Fencings(Arc<watch::Sender<BTreeMap<NodeId, Fencing>>>);
@@ -132,17 +122,19 @@ impl Fencer {
         };
         let runs = hosts.iter().map(|host| self.fence_one(template, host));
         let outcomes = hosts.iter().zip(join_all(runs).await);
-        let failures: Vec<_> = outcomes
-            .filter_map(|(host, outcome)| Some((host, outcome.err()?)))
-            .collect();
-        if failures.is_empty() {
-            return Ok(());
+        let failures = outcomes.filter_map(|(host, outcome)| {
+            let (remedy, why) = ("putexctl confirm-dead", outcome.err()?);
+            Some(format!(
+                "run \"{remedy} {host}\" if you know that {host} is off: {why}"
+            ))
+        });
+        let failures: Vec<String> = failures.collect();
+        if self.settings.required && !failures.is_empty() {
+            return Err(failures.join("; "));
         }
-        let failure = advice(&failures);
-        if self.settings.required {
-            return Err(failure);
+        for failure in failures {
+            tracing::warn!("{failure}, ignoring");
         }
-        tracing::warn!("{failure}, ignoring");
         Ok(())
     }
 
@@ -284,8 +276,8 @@ mod tests {
         let silent = |host| format!("fence@{host}.service: systemd is not reachable: it is silent");
         let remedy =
             |host| format!("run \"putexctl confirm-dead {host}\" if you know that {host} is off");
-        let remedies = format!("{}, and {}", remedy("h2"), remedy("h3"));
-        let expected = format!("{remedies}: {}; {}", silent("h2"), silent("h3"));
+        let told = |host| format!("{}: {}", remedy(host), silent(host));
+        let expected = format!("{}; {}", told("h2"), told("h3"));
         assert_eq!(error, expected);
         fencer(&fake, false)
             .fence(&hosts)

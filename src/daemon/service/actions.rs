@@ -10,8 +10,7 @@ use super::registration;
 use super::{Message, Service};
 use crate::daemon::local::fence;
 use crate::daemon::local::fence::Fencer;
-use crate::daemon::store_access::notes::{read_within, write_within};
-use crate::daemon::store_access::observation::observation;
+use crate::daemon::store_access::notes::{observation, read_within, write_within};
 use crate::election::{
     Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult,
 };

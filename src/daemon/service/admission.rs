@@ -101,27 +101,18 @@ async fn admission(
         return Some(Err(not_admitted(&conflict)));
     }
     let guard = host.guard.state().await;
-    if let Ok(GuardState {
-        trouble: Some(trouble),
-        ..
-    }) = &guard
-    {
-        return Some(Err(not_admitted(trouble)));
+    if let Some(trouble) = guard.as_ref().ok().and_then(GuardState::unfit) {
+        return Some(Err(not_admitted(&trouble)));
     }
     // The guard takes the watchdog from its own command line, so it may have been started before the configuration was changed.
     if let Some(wanted) = &host.watchdog {
-        let served = guard.ok()?.watchdog;
-        let is_wanted = |served: &Watchdog| {
-            (&served.device, served.timeout) == (&wanted.device, wanted.timeout)
-        };
-        let trouble = match served.filter(is_wanted) {
-            Some(served) => served.trouble,
-            None => Some("run \"systemctl daemon-reload\" and \"systemctl kill putex-guard\", which ends every lease of this host".to_owned()),
-        };
-        if let Some(trouble) = trouble {
-            let device = wanted.device.display();
+        let wanted = (&wanted.device, wanted.timeout);
+        let is_wanted = |served: &Watchdog| (&served.device, served.timeout) == wanted;
+        if !guard.ok()?.watchdog.as_ref().is_some_and(is_wanted) {
             return Some(Err(not_admitted(&format!(
-                "the watchdog {device} is not served: {trouble}"
+                "the watchdog {} is not served: run \"systemctl daemon-reload\" and \"systemctl kill putex-guard\", which ends every \
+                 lease of this host",
+                wanted.0.display()
             ))));
         }
     }

@@ -1,4 +1,4 @@
-//! The alarms of a service: how they are raised, and when they are over.
+//! What a service tells the journal, and its alarms: how they are raised, and when they are over.
 
 use std::mem::take;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Message, Reason, Service, UnitControl, names};
-use crate::election::{State, rounded};
+use crate::election::{ObservedUnit, State, Transition, rounded};
 use crate::facts::alarm::{Alarm, AlarmKind, Problem, StopFailure};
 use crate::facts::{At, Bar, FailedRun, Wait};
 use crate::guard_client::GuardClient;
-use crate::journal::LockFields;
+use crate::journal::{self, LockFields};
 use crate::types::{OnStopFailure, ServiceName, Time};
 use crate::words;
 
@@ -109,27 +109,23 @@ impl Service {
         reason = "no other alarm about a service lasts"
     )]
     fn lasts(&self, kind: AlarmKind, now: Time) -> bool {
-        let state = self.election.state();
-        let may_run = matches!(state, State::Starting | State::Active);
-        let is_dead = self.seen.are_dead;
+        let (runs_unit, is_dead) = (self.runs_unit(), self.seen.are_dead);
         match kind {
             AlarmKind::SharedName => self.election.duplicate(now).is_some(),
-            AlarmKind::StrayUnit => !(may_run || is_dead),
+            AlarmKind::StrayUnit => !(runs_unit || is_dead),
             AlarmKind::Ungated => self
                 .bars
                 .get(Reason::Admission)
                 .is_some_and(Bar::ends_running),
             AlarmKind::LeftControlGroup => self.bars.has(Reason::Outside),
-            AlarmKind::StopFailed => {
-                !(may_run || is_dead && !matches!(state, State::Releasing | State::Lapsing))
-            }
+            AlarmKind::StopFailed => !(runs_unit || is_dead && !self.ends_tenure()),
             AlarmKind::OddRecord => self.election.shows_odd_record(),
             AlarmKind::NewerRecord => self.election.shows_newer_record(),
             // The fence has succeeded, or another host runs the unit by now.
             AlarmKind::FenceFailed => {
                 let waits = self.election.waiting(now, Duration::ZERO);
                 let runs = matches!(waits, Some(Wait::Holder { runs: true, .. }));
-                !(may_run || runs)
+                !(runs_unit || runs)
             }
             AlarmKind::CheckFailed => !self.checks.are_good(),
             AlarmKind::OtherLock => {
@@ -200,8 +196,7 @@ impl Service {
 
     /// Raises the alarm of a stop whose time is over, and takes the host down where that is configured.
     pub fn stop_has_failed(&mut self, why: StopFailure) {
-        let is_over = !matches!(self.election.state(), State::Releasing | State::Lapsing);
-        if is_over || self.units.is_proven() {
+        if !self.ends_tenure() || self.units.is_proven() {
             return;
         }
         let how = self.settings.on_stop_failure;
@@ -233,6 +228,65 @@ async fn are_dead_by_guard(
     let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
     // The proof may have come meanwhile, so that the guard was told to forget the lease.
     is_dead || units.is_proven()
+}
+
+impl Service {
+    /// Tells the journal why the units are refused.
+    pub fn tell_of_refusal(&mut self, bar: &Bar) {
+        // A service that retires takes nothing under supervision any more, and a daemon-reload takes the gate away from units whose
+        // file is gone while they are being stopped.
+        if self.retiring.is_some() {
+            return;
+        }
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        let refusal = words::bar(bar);
+        // Systemd may start the unit without the lease.
+        if bar.ends_running() && self.runs_unit() {
+            self.raise(Problem::Ungated { refusal });
+        } else {
+            tracing::error!(
+                OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                "{name}: failed to take {unit} under supervision: {refusal}"
+            );
+        }
+    }
+
+    /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
+    /// it should know that.
+    pub fn tell_of_end(&self, unit: &ObservedUnit) {
+        if let (State::Active, ObservedUnit::Dead { failed: false, .. }) =
+            (self.election.state(), unit)
+        {
+            let (name, unit) = (&self.settings.name, &self.settings.unit);
+            tracing::warn!(
+                OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                "{name}: {unit} was stopped, or has ended, and another host may take it; \"putexctl stop {name}\" stops it everywhere"
+            );
+        }
+    }
+
+    /// Tells of a change of state.
+    pub fn report(&mut self, told: &Transition) {
+        let stopped = self.election.stop_word(self.host.machine.now()).is_some();
+        let wall = self.host.machine.wall();
+        self.runs.follow(told, stopped, At::new(wall));
+        // A lapse that is found when putexd starts is told then, and any other by the entry of this change.
+        if told.to == State::Lapsing && told.from != State::NoStore {
+            let cause = told.reason.clone();
+            let (about, problem) = (self.settings.name.clone(), Problem::Lapsed { cause });
+            let alarm = Alarm::new(Some(about), problem, wall.as_secs());
+            self.host.alarms.add(alarm, None);
+        }
+        let (service, unit) = (&self.settings.name, &self.settings.unit);
+        let follows_the_store = matches!(
+            (told.from, told.to),
+            (State::Standby, State::NoStore) | (State::NoStore, State::Standby)
+        );
+        // The alarm tells it once for all services.
+        if !(follows_the_store && self.host.alarms.stands(AlarmKind::StoreLost)) {
+            journal::transition(service, unit, told);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use tokio::time::sleep;
 
 use super::{Bar, Message, Reason, Service};
 use crate::daemon::local::drain;
-use crate::election::State;
 use crate::task::OwnedTask;
 
 /// When the service is handed over.
@@ -38,8 +37,7 @@ impl Service {
             };
             self.turn.place = Some(self.host.machine.spawn(Box::pin(waits)).into());
         }
-        let runs = matches!(self.election.state(), State::Starting | State::Active);
-        let bar = drained.filter(|_| !runs || self.turn.has_come);
+        let bar = drained.filter(|_| !self.runs_unit() || self.turn.has_come);
         self.bars.set(Reason::Drain, bar.map(Bar::Drained));
     }
 }

@@ -263,7 +263,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::daemon::fake::host;
+    use crate::daemon::host_fake::host;
     use crate::daemon::local::machine::ThisMachine;
     use crate::store::memory::MemoryStore;
 

@@ -111,20 +111,10 @@ impl Inbox {
             self.send(message(now)).await;
         }
     }
-}
-
-/// Gives orders to a service.
-#[derive(Clone)]
-pub struct Orders(Inbox);
-
-impl Orders {
-    pub(super) fn to(inbox: Inbox) -> Self {
-        Self(inbox)
-    }
 
     /// Gives an order at once. It is lost if the service is gone, or if its loop stands still, which the watchdog ends.
     pub fn give(&self, order: Order) {
-        let _ = self.0.0.try_send(Box::new(Message::Order(order)));
+        let _ = self.0.try_send(Box::new(Message::Order(order)));
     }
 
     /// Asks for something, and returns what comes of it.

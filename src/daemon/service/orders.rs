@@ -24,15 +24,15 @@ impl Service {
                 // Where there is no pause to be ended, as far as is known here, nobody has to be asked.
                 let is_in_vain = order.what == Asked::Resume && known.is_none();
                 let is_standby = self.election.state() == State::Standby;
-                if is_standby && !is_in_vain && self.election.orderable().is_some() {
-                    let holder = self.election.holder();
-                    let said = match self.silence_of_holder() {
-                        Some(why) => refused(why),
-                        None => Ok(format!("{holder} is asked for it by the lock's record")),
-                    };
-                    return settled(Some(answer), order.word.at, said, Event::Order(order));
+                if !is_standby || is_in_vain || self.election.orderable().is_none() {
+                    return self.obey(order, Some(answer)).unwrap_or(Event::Timeout);
                 }
-                self.obey(order, Some(answer)).unwrap_or(Event::Timeout)
+                let holder = self.election.holder();
+                let said = match self.silence_of_holder() {
+                    Some(why) => refused(why),
+                    None => Ok(format!("{holder} is asked for it by the lock's record")),
+                };
+                settled(Some(answer), order.word.at, said, Event::Order(order))
             }
             // The release by which it ends here is told as a change of state.
             Request::Stop(word) if self.runs_unit() => {
@@ -109,11 +109,6 @@ impl Service {
         });
     }
 
-    /// Whether the unit runs here, and goes on if nobody asks for anything.
-    fn runs_unit(&self) -> bool {
-        matches!(self.election.state(), State::Starting | State::Active)
-    }
-
     /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
     fn silence_of_holder(&self) -> Option<String> {
         let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
@@ -125,37 +120,26 @@ impl Service {
     /// Whether this host can do what only the holder can.
     fn may_obey(&self, Order { what, word }: &Order) -> Said {
         let now = self.host.machine.now();
-        let (state, holder) = (self.election.state(), self.election.holder());
-        let is_known = match self.election.unwritten() {
-            Some(Wanted::Pause(Some(_))) => true,
-            Some(_) | None => self.election.pause_word(now).is_some(),
-        };
-        if *what == Asked::Resume && !is_known {
+        let (state, name) = (self.election.state(), &self.settings.name);
+        let is_paused = matches!(self.election.unwritten(), Some(Wanted::Pause(Some(_))))
+            || self.election.pause_word(now).is_some();
+        if *what == Asked::Resume && !is_paused {
             return if self.election.is_unread() || state == State::NoStore {
                 unknown("pause")
             } else {
                 needless("it is not paused")
             };
         }
-        let can_obey = match state {
-            State::Starting | State::Active => true,
-            State::Confirming | State::Fencing => matches!(what, Asked::StepDown(_)),
-            State::NoStore
-            | State::Standby
-            | State::Releasing
-            | State::Lapsing
-            | State::Retired => false,
-        };
-        if let (false, Some(word)) = (can_obey, self.election.stop_word(now)) {
-            let stopped = words::asked(word, STOPPED);
-            let name = &self.settings.name;
-            return refused(format!(
-                "it is {stopped}; \"putexctl start {name}\" ends that"
-            ));
-        }
-        if !can_obey {
-            let name = &self.settings.name;
-            let who = match holder {
+        let steps_down = matches!(what, Asked::StepDown(_))
+            && matches!(state, State::Confirming | State::Fencing);
+        if !self.runs_unit() && !steps_down {
+            if let Some(word) = self.election.stop_word(now) {
+                let stopped = words::asked(word, STOPPED);
+                return refused(format!(
+                    "run \"putexctl start {name}\" first: it is {stopped}"
+                ));
+            }
+            let who = match self.election.holder() {
                 "" => format!("nobody runs {name}"),
                 holder => format!("this host does not run it, and {holder} held its lock last"),
             };

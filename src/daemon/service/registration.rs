@@ -18,9 +18,8 @@ use crate::daemon::host::Host;
 use crate::daemon::local::timers::pace;
 use crate::daemon::store_access::hints::rung;
 use crate::daemon::store_access::notes::{
-    position, read_within, replacing, value_of, write_within,
+    observation, position, read_within, replacing, value_of, write_within,
 };
-use crate::daemon::store_access::observation::observation;
 use crate::election::{
     FormerLock, Found, KeptPlace, Place, Refusal, Registration, Verdict, is_newer, judge,
 };
@@ -260,33 +259,33 @@ impl UnitEntry {
         if self.judge(&snapshot, false) == Verdict::Cleared {
             return Ok(None);
         }
-        let mut told = format!(
-            "{unit} is run under the key \"{}\" in {}",
-            here.key, here.store
-        );
         let mut at = position(&snapshot);
         let former = match self.judge(&snapshot, true) {
             Verdict::Cleared => Vec::new(),
             Verdict::Waits(registration) => registration.former,
-            Verdict::Write(registration) => match self.write(&snapshot, &registration).await {
-                WriteOutcome::Won(revision) => {
-                    at.1 = revision;
-                    registration.former
-                }
-                outcome @ (WriteOutcome::Conflict | WriteOutcome::Unknown(_)) => {
+            Verdict::Refused(refusal) => return Err(self.explain(&refusal).into()),
+            Verdict::Write(registration) => {
+                let outcome = self.write(&snapshot, &registration).await;
+                let WriteOutcome::Won(revision) = outcome else {
                     return Err(Unmet::Open(format!(
                         "see \"putexctl status\", and say it again: the store may have taken it or not: {outcome:?}"
                     )));
-                }
-            },
-            Verdict::Refused(refusal) => return Err(self.explain(&refusal).into()),
+                };
+                at.1 = revision;
+                registration.former
+            }
         };
-        tracing::info!("an operator has said that {told}");
-        let moved = self.host.machine.recall_place(unit);
-        let moved = moved.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
-        if let Some(former) = moved.map(|kept| kept.place.store) {
-            told = format!(
-                "{told}; see that no host comes back with the former store, {former}, not even one that is off"
+        let mut done = format!(
+            "{unit} is run under the key \"{}\" in {}",
+            here.key, here.store
+        );
+        tracing::info!("an operator has said that {done}");
+        if let Some(kept) = self.host.machine.recall_place(unit)
+            && !here.store.leads_to_that_of(&kept.place.store)
+        {
+            done = format!(
+                "{done}; see that no host comes back with the former store, {}, not even one that is off",
+                kept.place.store
             );
         }
         let kept = KeptPlace {
@@ -295,7 +294,7 @@ impl UnitEntry {
             position: Some(at),
         };
         self.host.machine.keep_place(unit, kept);
-        Ok(Some(told))
+        Ok(Some(done))
     }
 
     /// Reads the entry and writes it again: if that write is won, the read was not one of the past. `Err`: an entry does not allow a

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::{Host, Reason, Service};
+use super::{Reason, Service};
 use crate::config::ServiceSettings;
 use crate::facts::{At, Bar, LockState, ServiceState, State, TimingsState, Wait};
 use crate::types::span::milliseconds;
@@ -19,9 +19,9 @@ const SLEW: Duration = Duration::from_millis(50);
 pub struct Display {
     pub status: watch::Sender<ServiceState>,
     /// Is notified of changes.
-    changed: Arc<Notify>,
+    pub changed: Arc<Notify>,
     /// How far the wall clock is ahead of `CLOCK_BOOTTIME`.
-    ahead: Duration,
+    pub ahead: Duration,
     /// Why the lock cannot be read.
     pub unreadable: Option<String>,
     /// What the settings say.
@@ -29,22 +29,6 @@ pub struct Display {
 }
 
 impl Display {
-    pub fn new(
-        host: &Host,
-        settings: &ServiceSettings,
-        status: watch::Sender<ServiceState>,
-        changed: Arc<Notify>,
-    ) -> Self {
-        host.metrics.show(&settings.name, status.subscribe());
-        Self {
-            status,
-            changed,
-            ahead: Duration::ZERO,
-            unreadable: None,
-            settings: of_settings(settings),
-        }
-    }
-
     /// How far the wall clock is ahead, which is the same until that clock has moved by more than [`SLEW`].
     fn ahead(&mut self, wall: Duration, now: Time) -> Duration {
         let ahead = wall.saturating_sub(now.boot);
@@ -138,11 +122,7 @@ impl Service {
             wait,
             unproven,
             goes_down,
-            health: self
-                .settings
-                .health
-                .as_ref()
-                .and(self.checks.verdict.clone()),
+            health: self.checks.verdict.clone(),
             failure: self.failures.last.clone(),
             stopped: self.election.stop_word(now).cloned(),
             paused: self.election.pause_word(now).cloned(),

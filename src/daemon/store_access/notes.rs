@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
+use crate::election::{Content, Observation, Record};
 use crate::host::identity::random;
 use crate::store::layered::{Layer, Layered};
 use crate::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
@@ -60,7 +61,7 @@ fn late(limit: Duration) -> String {
 }
 
 /// Reads what is under `key`, and gives that up after `limit`.
-pub(crate) async fn read_within(
+pub async fn read_within(
     limit: Duration,
     store: &dyn Store,
     key: &Key,
@@ -71,7 +72,7 @@ pub(crate) async fn read_within(
 }
 
 /// The same for a write.
-pub(crate) async fn write_within(
+pub async fn write_within(
     limit: Duration,
     store: &dyn Store,
     key: &Key,
@@ -87,7 +88,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Whether the store answers like this until somebody does something about it.
-pub(crate) fn is_refusal(error: &StoreError) -> bool {
+pub fn is_refusal(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Denied(_) | StoreError::Unfit(_) | StoreError::Garbled(_)
@@ -124,12 +125,12 @@ pub async fn update(
 }
 
 /// What is there.
-pub(crate) fn value_of(snapshot: &Snapshot) -> Option<&Value> {
+pub fn value_of(snapshot: &Snapshot) -> Option<&Value> {
     snapshot.entry.as_ref()?.value.as_ref()
 }
 
 /// What a write has to replace.
-pub(crate) fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
+pub fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
     let entry = snapshot.entry.as_ref();
     (
         snapshot.incarnation.clone(),
@@ -138,13 +139,28 @@ pub(crate) fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
 }
 
 /// The write that puts `value` in the place of what was read.
-pub(crate) fn replacing(snapshot: &Snapshot, random: u128, value: Value) -> Attempt {
+pub fn replacing(snapshot: &Snapshot, random: u128, value: Value) -> Attempt {
     let (incarnation, base) = position(snapshot);
     Attempt {
         base,
         incarnation,
         write: WriteId(random),
         value,
+    }
+}
+
+pub fn observation(snapshot: Snapshot) -> Observation {
+    let (revision, content) = match snapshot.entry {
+        None => (Revision(0), Content::Absent),
+        Some(entry) => match entry.value {
+            None => (entry.revision, Content::Tombstone),
+            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
+        },
+    };
+    Observation {
+        incarnation: snapshot.incarnation,
+        revision,
+        content,
     }
 }
 

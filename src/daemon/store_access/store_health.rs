@@ -190,13 +190,12 @@ impl MonitoredCall<'_> {
     fn ends(mut self, answer: Result<Option<&StoreError>, &str>) {
         self.ended = true;
         match answer {
-            Ok(_) if self.is_write => {
-                self.health.answered(None);
-                self.health.state().untaken = None;
-                self.health.alarms.clear(AlarmKind::StoreReadOnly);
-            }
-            Ok(refusal) => self.health.answered(Some(refusal.map_or(Ok(()), Err))),
-            Err(reason) => self.fails(reason),
+            Ok(refusal) => self.health.answered(refusal.cloned()),
+            Err(reason) => return self.fails(reason),
+        }
+        if self.is_write {
+            self.health.state().untaken = None;
+            self.health.alarms.clear(AlarmKind::StoreReadOnly);
         }
     }
 
@@ -231,7 +230,7 @@ impl Drop for MonitoredCall<'_> {
 
 impl StoreHealth {
     /// The health of the store that has this address.
-    pub(crate) fn new(address: String, alarms: Alarms) -> Self {
+    pub fn new(address: String, alarms: Alarms) -> Self {
         Self {
             alarms,
             address,
@@ -240,7 +239,7 @@ impl StoreHealth {
     }
 
     /// When the store answered again after its last silence, or was made. It changes each time.
-    pub(crate) fn returns(&self) -> watch::Receiver<Option<Instant>> {
+    pub fn returns(&self) -> watch::Receiver<Option<Instant>> {
         self.returns.subscribe()
     }
 
@@ -291,8 +290,9 @@ impl StoreHealth {
             .is_none_or(|silence| !silence.is_asked)
         {
             // Where nobody asks, the connection itself counts as an answer.
+            let refusal = state.refusal.clone();
             drop(state);
-            self.answered(None);
+            self.answered(refusal);
         }
     }
 
@@ -312,22 +312,21 @@ impl StoreHealth {
         }
     }
 
-    /// `read`: what a read was answered with. `None`: it was no read that was answered.
-    fn answered(&self, read: Option<Result<(), &StoreError>>) {
+    /// `refusal`: the error that is the answer.
+    fn answered(&self, refusal: Option<StoreError>) {
         let (mut state, now) = (self.state(), Instant::now());
         state.answered = Some(now);
         // A host that has nothing to write any more does not learn that the store takes writes again.
         state
             .untaken
             .take_if(|former| former.last.elapsed() > former.took * 2 + IDLE);
-        let (silence, was_missing) = (state.silence.take(), state.is_missing());
-        if let Some(read) = read {
-            state.refusal = read.err().cloned();
-        }
+        let was_missing = state.is_missing();
+        state.refusal = refusal;
         let is_made = was_missing && !state.is_missing();
         if let (false, Some(error @ StoreError::Missing(_))) = (was_missing, &state.refusal) {
             tracing::warn!("{error}; no service starts here before that");
         }
+        let silence = state.silence.take();
         if silence.is_some() || is_made {
             self.returns.send_replace(Some(now));
         }

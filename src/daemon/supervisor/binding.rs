@@ -54,40 +54,35 @@ impl Supervisor {
         for service in services {
             units.insert(service.name.clone(), bound_by(service).cloned().collect());
         }
-        let in_force = self.in_force.settings.iter();
-        let files = in_force
-            .flat_map(|settings| &settings.services)
-            .map(|service| service.source.0.clone());
-        let folders = SERVICE_DIRECTORIES
+        let in_force = self
+            .in_force
+            .settings
             .iter()
-            .chain([&HOST_FILE])
-            .map(|place| self.reader.root.join(place));
+            .flat_map(|settings| &settings.services);
+        let files = in_force.map(|service| service.source.0.clone());
+        let folders = SERVICE_DIRECTORIES.iter().chain([&HOST_FILE]);
+        let folders = folders.map(|place| self.reader.root.join(place));
         let mut mounts = units_of(files.chain(folders)).unwrap_or_else(|error| {
             tracing::warn!("failed to read what the configuration is on: {error}, ignoring");
             BTreeSet::new()
         });
         if !self.broken.is_empty() {
-            mounts.extend(
-                self.boot_copy
-                    .kept
-                    .iter()
-                    .flat_map(|kept| kept.mounts.clone()),
-            );
+            let kept = self.boot_copy.kept.iter();
+            mounts.extend(kept.flat_map(|kept| kept.mounts.clone()));
         }
-        self.boot_copy
-            .replace(AtBoot {
-                format: Format,
-                mounts,
-                services: units,
-            })
-            .await;
+        let bound = AtBoot {
+            format: Format,
+            mounts,
+            services: units,
+        };
+        self.boot_copy.replace(bound).await;
     }
 
     /// Brings the kept drop-ins in line with the services that retire and the leases that the guard has let go, and makes
     /// again what somebody has removed. It costs nothing where there is nothing to do.
     ///
     /// Its own daemon-reload makes it look once more. That look finds no change, so no further daemon-reload follows.
-    pub async fn tidy_bonds(&mut self) {
+    pub async fn tidy_drop_ins(&mut self) {
         if !self.drop_ins_are_due {
             return;
         }
@@ -104,11 +99,8 @@ impl Supervisor {
             bind(&mut all, bound_by(settings), &settings.name);
         }
         for ListedLease { lease, .. } in &leases {
-            bind(
-                &mut all,
-                lease.units.iter().chain(&lease.contains),
-                &lease.service,
-            );
+            let units = lease.units.iter().chain(&lease.contains);
+            bind(&mut all, units, &lease.service);
         }
         // The units that a broken file names are not known, so nothing is removed then.
         let replaced = self.drop_ins.keep(&all, self.broken.is_empty());
@@ -148,10 +140,8 @@ fn bound<'a>(
     let mut bound = Bound::new();
     for settings in services {
         for unit in bound_by(settings) {
-            bound
-                .entry(unit.clone())
-                .or_default()
-                .insert(settings.name.clone());
+            let services = bound.entry(unit.clone()).or_default();
+            services.insert(settings.name.clone());
         }
     }
     for settings in others {
@@ -163,8 +153,7 @@ fn bound<'a>(
 /// Binds to `service` those of `units` that are not bound yet.
 fn bind<'a>(bound: &mut Bound, units: impl Iterator<Item = &'a UnitName>, service: &ServiceName) {
     for unit in units {
-        bound
-            .entry(unit.clone())
-            .or_insert_with(|| BTreeSet::from([service.clone()]));
+        let services = bound.entry(unit.clone());
+        services.or_insert_with(|| [service.clone()].into());
     }
 }

@@ -7,7 +7,6 @@
 //! A service that is handed over from one host to the next may be held by none of them for a moment. So not only what this host
 //! holds is looked at, but also what it would take from a host that is drained, or from nobody.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,16 +72,16 @@ impl Question {
             if word.reason.is_empty() {
                 word.reason = former.reason;
             }
-            self.drain.begin(word).await?;
+            self.drain.set(Some(word)).await?;
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }
         if let Some(busy) = self.busy().await.filter(|_| !force) {
             return Err(format!("nothing was changed: {busy}; or use --force"));
         }
-        let announced = self.drain.announce(word.clone())?;
+        self.drain.announce(word.clone())?;
         let done = self.decide_announced(word, force).await;
-        drop(announced);
+        self.drain.decided();
         self.cluster.changed();
         done
     }
@@ -108,7 +107,7 @@ impl Question {
         }
         let held = self.held();
         let handed: Vec<&str> = held.iter().map(|settings| settings.name.as_str()).collect();
-        self.drain.begin(word.clone()).await?;
+        self.drain.set(Some(word.clone())).await?;
         let left = match &*left {
             "" => left,
             left => format!("; nobody takes over: {left}"),
@@ -134,11 +133,9 @@ impl Question {
     }
 
     fn held(&self) -> Vec<Arc<ServiceSettings>> {
-        self.services
-            .iter()
-            .filter(|(_, status)| status.borrow().is_held())
-            .map(|(settings, _)| Arc::clone(settings))
-            .collect()
+        let services = self.services.iter();
+        let held = services.filter(|(_, status)| status.borrow().is_held());
+        held.map(|(settings, _)| Arc::clone(settings)).collect()
     }
 
     /// The services that would have no host. `Err`: the other hosts' reports cannot be read. Who uses `force` does not wait for a host
@@ -146,9 +143,9 @@ impl Question {
     async fn lonely(&self, force: bool) -> Result<Lonely, String> {
         let limit = if force { Duration::ZERO } else { PATIENCE };
         let leaves = |known: &ClusterState| {
-            self.services
-                .iter()
-                .filter(|(_, status)| needs_another(&status.borrow(), known))
+            let services = self.services.iter();
+            let leave = services.filter(|(_, status)| needs_another(&status.borrow(), known));
+            leave
                 .map(|(settings, _)| (settings.name.to_string(), known.node.clone()))
                 .collect()
         };
@@ -172,17 +169,13 @@ fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
         || status.state == Some(State::Standby) && is_free && status.told_bar().is_none()
 }
 
-/// The services, those together that have the same reason.
+/// Some of the services, each with its reason.
 fn in_words(lonely: &Lonely) -> String {
-    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (service, why) in lonely {
-        reasons.entry(why).or_default().push(service);
-    }
-    let words: Vec<String> = reasons
+    let each = lonely
         .iter()
-        .map(|(why, services)| format!("{} ({why})", first_named(services, NAMED)))
-        .collect();
-    shortened(&words.join(", "), WORDS_LIMIT)
+        .map(|(service, why)| format!("{service} ({why})"));
+    let each: Vec<String> = each.collect();
+    shortened(&first_named(&each, NAMED), WORDS_LIMIT)
 }
 
 #[cfg(test)]
@@ -287,7 +280,7 @@ mod tests {
                 && refused.contains("service-000 (h1 is drained"),
             "{refused}"
         );
-        assert!(!scene.is_drained(2) && scene.members[2].drain.told().is_none());
+        assert!(!scene.is_drained(2) && scene.members[2].drain.reported().is_none());
         scene.is_held_by(Some(2));
         assert!(scene.drain(2, false).await.is_err());
         let forced = scene.drain(2, true).await.expect("the operator insists");
@@ -362,7 +355,7 @@ mod tests {
             refused.starts_with("nothing was changed: service-000: have process 7 (worker) leave"),
             "{refused}"
         );
-        assert!(!scene.is_drained(0) && scene.members[0].drain.told().is_none());
+        assert!(!scene.is_drained(0) && scene.members[0].drain.reported().is_none());
         scene.drain(1, false).await.expect("it holds nothing");
         scene.drain(0, true).await.expect("the operator insists");
     }
@@ -374,7 +367,8 @@ mod tests {
             .collect();
         let told = in_words(&lonely);
         assert!(
-            told.starts_with("s000, s009, s018, s027, s036, s045 and 28 more (h0 is drained), "),
+            told.starts_with("s000 (h0 is drained), s001 (h1 is drained), ")
+                && told.ends_with("and 294 more"),
             "{told}"
         );
         assert!(told.chars().count() <= WORDS_LIMIT, "{told}");

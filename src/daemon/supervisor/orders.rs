@@ -100,7 +100,7 @@ impl Supervisor {
                 let needless = "nothing was to be done, because this host is not drained";
                 return Err(Unmet::Needless(needless.to_owned()));
             }
-            host.drain.end().await?;
+            host.drain.set(None).await?;
             journal::notice(Notice::Undrained, &reason);
             host.hints.wake();
             cluster.changed();

@@ -45,17 +45,11 @@ impl Supervisor {
 
     /// Whether another putexd follows this one. To stop a unit needlessly is better than to leave it unsupervised.
     async fn is_restarted(&self) -> bool {
-        let Ok(unit) = UnitName::new(DAEMON_UNIT) else {
-            return false;
-        };
-        match self.systemd.job_for_unit(&unit).await {
-            // The stop may be under way of a restart; once it is done the job becomes a start.
-            Ok(job) => job.is_none_or(|kind| ["start", "restart", "try-restart"].contains(&&*kind)),
-            Err(error) => {
-                tracing::debug!("not known why putexd is stopped: {error}");
-                false
-            }
-        }
+        let unit = UnitName::new(DAEMON_UNIT).expect("it is a unit's name");
+        let job = self.systemd.job_for_unit(&unit).await;
+        // The stop may be under way of a restart; once it is done the job becomes a start.
+        let restarts = ["start", "restart", "try-restart"];
+        job.is_ok_and(|job| job.is_none_or(|kind| restarts.contains(&&*kind)))
     }
 
     /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
@@ -76,10 +70,8 @@ impl Supervisor {
                 told_at = now + TICK;
                 notify::watchdog();
                 notify::extend_timeout(STOP_EXTENSION);
-                let left = self.retiring.iter();
-                let left: Vec<&str> = left
-                    .map(|other| other.handle.settings.name.as_str())
-                    .collect();
+                let left = self.retiring.iter().map(|other| &other.handle);
+                let left: Vec<&str> = left.map(|handle| handle.settings.name.as_str()).collect();
                 notify::status(&format!(
                     "stopping: waits for {} to stop, for {} more at most; see \"putexctl status\"",
                     first_named(&left, NAMED),
@@ -95,11 +87,11 @@ impl Supervisor {
         if ended.iter().any(|handle| !handle.task.is_finished()) {
             return ExitCode::from(exit::DEFECT);
         }
-        let aging: Vec<&str> = ended
+        let node = Some(self.host.node.as_str());
+        let aging = ended
             .iter()
-            .filter(|handle| handle.status.borrow().holder() == Some(self.host.node.as_str()))
-            .map(|handle| handle.settings.name.as_str())
-            .collect();
+            .filter(|handle| handle.status.borrow().holder() == node);
+        let aging: Vec<&str> = aging.map(|handle| handle.settings.name.as_str()).collect();
         if aging.is_empty() {
             tracing::info!("putexd ends; it holds no lock any more");
         } else {
@@ -151,20 +143,17 @@ impl Supervisor {
             let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;
             let claims =
                 |settings: &ServiceSettings| settings.name == *name && !settings.observes();
-            let running = self.services.get(name);
-            if running.is_some_and(|handle| claims(&handle.settings))
+            let mut running = self.services.values();
+            if running.any(|handle| claims(&handle.settings))
                 || self.coming.iter().any(claims)
                 || self.retiring.iter().any(retires)
             {
                 continue;
             }
-            let last_held = memory::last_held(Path::new(STATE_DIR), name)
-                .inspect_err(|error| {
-                    tracing::warn!("{name}: the lock that it held is not known: {error}");
-                })
-                .ok()
-                .flatten();
-            let key = last_held.as_ref().map(|(key, _)| key.to_string());
+            let last_held = memory::last_held(Path::new(STATE_DIR), name);
+            let key = last_held
+                .as_ref()
+                .map(|(key, _)| format!("released: {key}"));
             let Some(settings) = service::without_file(&listed.lease, last_held) else {
                 tracing::error!("{name}: the guard has a lease of it that names no unit");
                 continue;
@@ -173,10 +162,7 @@ impl Supervisor {
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
                 "{name}: no usable file defines this service: {} is stopped here, and its lock is {}",
                 service::names(settings.units()),
-                key.map_or_else(
-                    || "left to age".to_owned(),
-                    |key| format!("released: {key}")
-                )
+                key.unwrap_or_else(|| "left to age".to_owned())
             );
             let changed = Arc::clone(&self.changed);
             match service::spawn(&self.host, Arc::new(settings), Some(listed), None, changed) {

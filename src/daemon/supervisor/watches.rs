@@ -64,12 +64,7 @@ pub fn begin(host: &Host, systemd: Systemd) {
 async fn follow_guard(guard: GuardClient, alarms: Alarms) {
     loop {
         let state = guard.state().await.unwrap_or_default();
-        let unserved = state.watchdog.and_then(|watchdog| {
-            let device = watchdog.device.display();
-            Some(format!("{device} is not served: {}", watchdog.trouble?))
-        });
-        let unfit = state.trouble.or(unserved);
-        let unfit = unfit.map(|error| Problem::GuardUnfit { error });
+        let unfit = state.unfit().map(|error| Problem::GuardUnfit { error });
         alarms.set(AlarmKind::GuardUnfit, unfit);
         sleep(GUARD_INTERVAL).await;
     }
@@ -209,7 +204,7 @@ mod tests {
         let told = |error: &str| [format!("the guard arms no lease: {error}")];
         assert_eq!(stands(Some(leases(Some(room), None))).await, told(room));
         let open = Some(leases(None, Some("it is open already")));
-        let watchdog = told("/dev/watchdog0 is not served: it is open already");
+        let watchdog = told("the watchdog /dev/watchdog0 is not served: it is open already");
         assert_eq!(stands(open).await, watchdog);
         assert_eq!(
             stands(Some(leases(None, Some("")))).await,

@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::daemon::fake::{host, settings};
+use crate::daemon::fake::settings;
+use crate::daemon::host_fake::host;
 use crate::daemon::local::machine::ThisMachine;
 use crate::election::{Details, OperatorNote, Record, Standing, Timings};
 use crate::store::memory::MemoryStore;
