@@ -54,25 +54,20 @@ pub struct Top {
     pub value: Option<Value>,
 }
 
-/// Why a look at the lock failed.
-#[derive(Debug)]
-enum Fault {
-    Io(io::Error),
-    /// The files found do not fit together: the lock changed meanwhile, or it is damaged.
-    Odd(String),
+/// The files found do not fit together: the lock changed meanwhile, or it is damaged.
+fn odd(why: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, why.into())
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Self {
-        if matches!(
-            error.kind(),
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory
-        ) {
-            Self::Odd(error.to_string())
-        } else {
-            Self::Io(error)
-        }
-    }
+/// Whether the files found do not fit together; else the file system has failed.
+fn is_odd(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidData
+            | ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+    )
 }
 
 impl Lock {
@@ -133,11 +128,14 @@ impl Lock {
             };
             match self.look_at(number, with_value) {
                 Ok(top) => return Ok(Some(top)),
-                Err(Fault::Io(error)) => return Err(error.into()),
-                Err(Fault::Odd(why)) if before.as_ref() == Some(&(number, why.clone())) => {
-                    return Err(self.damaged(&why));
+                Err(error) if !is_odd(&error) => return Err(error.into()),
+                Err(error) => {
+                    let found = Some((number, error.to_string()));
+                    if found == before {
+                        return Err(self.damaged(&error.to_string()));
+                    }
+                    before = found;
                 }
-                Err(Fault::Odd(why)) => before = Some((number, why)),
             }
             highest = self.highest()?;
         }
@@ -227,8 +225,8 @@ impl Lock {
         };
         match find() {
             Ok(value) => Ok(value),
-            Err(Fault::Odd(_)) => Ok(None),
-            Err(Fault::Io(error)) => Err(error.into()),
+            Err(error) if is_odd(&error) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -279,14 +277,14 @@ impl Lock {
         Ok(())
     }
 
-    fn look_at(&self, highest: Revision, with_value: bool) -> Result<Top, Fault> {
+    fn look_at(&self, highest: Revision, with_value: bool) -> io::Result<Top> {
         let nonce = self.nonce_in(highest)?;
         self.settle(highest, &nonce)?;
         // The incarnation is read after the nonce: if a later step finds the nonce again, the folder was the same all
         // the time.
         let incarnation = self.incarnation()?;
         if highest == Revision(0) && incarnation.0 != nonce {
-            return Err(Fault::Odd("revision 0 is that of another lock".to_owned()));
+            return Err(odd("revision 0 is that of another lock"));
         }
         let value = (with_value && highest != Revision(0))
             .then(|| self.value_in(&self.inner(highest, &nonce)))
@@ -300,7 +298,7 @@ impl Lock {
     }
 
     /// Makes the witness of the highest revision if it is missing.
-    fn settle(&self, highest: Revision, nonce: &str) -> Result<(), Fault> {
+    fn settle(&self, highest: Revision, nonce: &str) -> io::Result<()> {
         let Some(before) = highest.0.checked_sub(1).map(Revision) else {
             return Ok(());
         };
@@ -312,52 +310,52 @@ impl Lock {
         if let Some(second) = before.0.checked_sub(1).map(Revision) {
             let proof = layout::witness(&self.inner(second, &self.nonce_in(second)?), &predecessor);
             if !self.root.exists(&proof)? {
-                return Err(Fault::Odd(format!(
+                return Err(odd(format!(
                     "revision {before} has no witness, and {highest} came after it"
                 )));
             }
         }
-        Ok(self.root.make(&witness)?)
+        self.root.make(&witness)
     }
 
-    fn incarnation(&self) -> Result<Incarnation, Fault> {
+    fn incarnation(&self) -> io::Result<Incarnation> {
         let path = self.folder.join(IDENTITY);
         let identity = self.file(&path)?;
         let field = |name: &str| identity.fields.get(name).map_or("", String::as_str);
         if field("key") != self.key.as_str() {
             // This also happens on a file system for which "A" and "a" are one name.
-            return Err(Fault::Odd(format!("it is the lock {:?}", field("key"))));
+            return Err(odd(format!("it is the lock {:?}", field("key"))));
         }
         if field("store") != self.store {
-            return Err(Fault::Odd(format!(
+            return Err(odd(format!(
                 "it was made in another store, {}",
                 field("store")
             )));
         }
-        crate::store::incarnation(field("lock")).map_err(|error| Fault::Odd(error.to_string()))
+        crate::store::incarnation(field("lock")).map_err(|error| odd(error.to_string()))
     }
 
-    fn value_in(&self, inner: &Path) -> Result<Value, Fault> {
+    fn value_in(&self, inner: &Path) -> io::Result<Value> {
         self.file(&inner.join(VALUE)).map(Value::within_limit)
     }
 
-    fn file(&self, path: &Path) -> Result<Value, Fault> {
+    fn file(&self, path: &Path) -> io::Result<Value> {
         layout::decode(&self.root.read(path)?)
-            .map_err(|why| Fault::Odd(format!("{} {why}", path.display())))
+            .map_err(|why| odd(format!("{} {why}", path.display())))
     }
 
     fn inner(&self, revision: Revision, nonce: &str) -> PathBuf {
         layout::inner(&layout::revision(&self.folder, revision), nonce)
     }
 
-    fn nonce_in(&self, revision: Revision) -> Result<String, Fault> {
+    fn nonce_in(&self, revision: Revision) -> io::Result<String> {
         let folder = layout::revision(&self.folder, revision);
         let names = self.root.names(&folder)?;
         let mut nonces = names.iter().filter_map(|name| layout::nonce_of(name));
         match (nonces.next(), nonces.next()) {
             (Some(nonce), None) => Ok(nonce.to_owned()),
-            (None, _) => Err(Fault::Odd(format!("{} is empty", folder.display()))),
-            (Some(_), Some(_)) => Err(Fault::Odd(format!("{} is two revisions", folder.display()))),
+            (None, _) => Err(odd(format!("{} is empty", folder.display()))),
+            (Some(_), Some(_)) => Err(odd(format!("{} is two revisions", folder.display()))),
         }
     }
 
