@@ -226,7 +226,12 @@ pub fn load_keeping(
         }
     }
     refuse_clashes(candidates.iter());
-    refuse_too_many(&candidates, leased);
+    // The guard arms no more leases: a service over the limit would win its lock and let it go, again and again.
+    for candidate in candidates.iter().skip(LEASE_LIMIT) {
+        candidate.report.file_error(format!(
+            "a host can have {LEASE_LIMIT} services: remove this one or others"
+        ));
+    }
     diagnostics.extend(candidates.iter().flat_map(|one| one.report.diagnostics()));
     let mut broken = BTreeMap::new();
     let mut good = without_broken(candidates, &mut broken);
@@ -372,22 +377,6 @@ fn refuse_clashes<'c>(candidates: impl Iterator<Item = &'c Candidate>) {
                 );
             }
         }
-    }
-}
-
-/// Refuses services beyond [`LEASE_LIMIT`]. The guard arms no more leases than that, and a service over the limit would
-/// win its lock and let it go, again and again. A service with a lease keeps its place. Of the others the last by name
-/// are refused, so that the same are refused at each start.
-fn refuse_too_many(candidates: &[Candidate], leased: &BTreeSet<ServiceName>) {
-    let has_lease = |candidate: &&Candidate| leased.contains(&candidate.name);
-    // A broken service that has a lease runs on with its former settings.
-    let counts = |candidate: &&Candidate| has_lease(candidate) || !candidate.report.has_errors();
-    let mut counted: Vec<&Candidate> = candidates.iter().filter(counts).collect();
-    counted.sort_by_key(|candidate| !has_lease(candidate));
-    for candidate in counted.into_iter().skip(LEASE_LIMIT) {
-        candidate.report.file_error(format!(
-            "a host can have {LEASE_LIMIT} services: remove this one or others"
-        ));
     }
 }
 
