@@ -38,7 +38,7 @@ use super::{
     random_name, revision,
 };
 use crate::types::{Incarnation, Key, Revision, Value};
-pub use connection::EtcdConnection;
+pub(super) use connection::EtcdConnection;
 use connection::{Versioned, revision_in};
 pub use settings::EtcdSettings;
 

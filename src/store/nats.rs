@@ -43,7 +43,7 @@ use super::server::{Client, Disconnect, Session, Setup, no_answer};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed};
 use crate::task::lock;
 use crate::types::{Key, Revision};
-pub use connection::NatsConnection;
+pub(super) use connection::NatsConnection;
 use connection::{Identity, parse};
 pub use settings::NatsSettings;
 

@@ -33,7 +33,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::server::{Client, Disconnect, Session, Setup};
 use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome};
 use crate::types::{Key, Revision};
-pub use connection::PostgresConnection;
+pub(super) use connection::PostgresConnection;
 pub use settings::PostgresSettings;
 
 /// A lock store in a table of PostgreSQL.
