@@ -92,12 +92,7 @@ pub fn check_health(mut table: Table<'_>, timings: Option<Timings>) -> Option<He
             format!("[health] has {given} of command, unit, tcp and http: set one of them");
         table.error(&[], message);
     }
-    if table.has("user") && !table.has("command") {
-        table.error(
-            &["user"],
-            "user is about command, which is missing: set User= in the unit, or remove user",
-        );
-    }
+    table.needs("user", "command", "whose user it is: in a unit, set User=");
     check_times(&mut check.settings, timings?, &table);
     let user = check.user;
     let probe = check
@@ -121,11 +116,7 @@ pub fn check_fence(
     let mut fence = FenceSettings::default();
     table.read(FENCE, &mut fence);
     for key in ["hosts", "required"] {
-        if table.has(key) && !table.has("others") {
-            let text =
-                format!("{key} is about others, which is missing: add others = \"fence@.service\"");
-            table.error(&[key], text);
-        }
+        table.needs(key, "others", "such as others = \"fence@.service\"");
     }
     // A host that is missing in the list would not be fenced, and nobody would notice before that matters.
     if table.has_taken("hosts") && node.is_some_and(|node| !fence.hosts.contains(node)) {

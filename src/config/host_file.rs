@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::listen::exposure;
 use super::service::{Common, SHARED, ServiceSettings};
 use super::settings::WatchdogSettings;
 use super::timings::{check_stop_limit, check_timings};
@@ -161,9 +160,6 @@ pub fn check<'t>(
     }
     if let Some(mut table) = file.table("metrics", &names(METRICS)) {
         table.read(METRICS, &mut written);
-        if let Some(warning) = written.listen.and_then(exposure) {
-            table.warning(&["listen"], warning);
-        }
     }
     common.bad = file.has("defaults");
     if let Some(mut table) = file.table("defaults", &names(SHARED)) {

@@ -6,15 +6,6 @@ use crate::keys::{Read, Value};
 
 const FORM: &str = "an address with a port in quotes, such as \"127.0.0.1:9190\" or \"[::1]:9190\"";
 
-/// Who can read what is served at `address`, as a warning; `None` where that is this host alone.
-pub fn exposure(address: SocketAddr) -> Option<String> {
-    (!address.ip().to_canonical().is_loopback()).then(|| {
-        format!(
-            "let only monitoring and load balancers reach {address}: services, hosts and fencing tokens can be read there"
-        )
-    })
-}
-
 impl Read for SocketAddr {
     fn read(value: &Value<'_>) -> Option<Self> {
         value.parsed(FORM, |text| {

@@ -265,12 +265,10 @@ impl<'t> Table<'t> {
         is_good
     }
 
-    /// Reports one of two keys that need each other where the other is missing. Beside each key is what it is.
-    pub fn both(&self, [one, other]: [(&str, &str); 2]) {
-        for ((key, _), (needed, what)) in [(one, other), (other, one)] {
-            if self.has(key) && !self.has(needed) {
-                self.error(&[key], format!("{key} needs {needed}, {what}"));
-            }
+    /// Reports a key that is there without another that it needs, which is `what`.
+    pub fn needs(&self, key: &str, needed: &str, what: &str) {
+        if self.has(key) && !self.has(needed) {
+            self.error(&[key], format!("{key} needs {needed}, {what}"));
         }
     }
 

@@ -67,15 +67,15 @@ impl Access {
         table.read(user, &mut access);
         table.read(ACCESS, &mut access);
         if !user.is_empty() {
-            table.both([
-                ("user", "the name to log in with"),
-                ("password-file", "the path of a file with the password"),
-            ]);
+            table.needs(
+                "user",
+                "password-file",
+                "the path of a file with the password",
+            );
+            table.needs("password-file", "user", "the name to log in with");
         }
-        table.both([
-            ("tls-cert", "the path of its certificate"),
-            ("tls-key", "the path of its private key"),
-        ]);
+        table.needs("tls-cert", "tls-key", "the path of its private key");
+        table.needs("tls-key", "tls-cert", "the path of its certificate");
         access
     }
 
