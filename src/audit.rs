@@ -18,11 +18,6 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// What was found in the units of a service, whose text has the remedy in it. An error keeps putexd from running the service.
 pub type Finding = (ServiceName, Diagnostic);
 
-fn finding(service: &ServiceSettings, severity: Severity, text: String) -> Finding {
-    let found = Diagnostic::of_file(severity, service.source.0.clone(), text);
-    (service.name.clone(), found)
-}
-
 /// Connects to PID 1. The error says why that cannot be, as a reason that fits behind a colon. It has to be called inside of a
 /// tokio runtime.
 pub async fn connect() -> Result<Systemd, String> {
@@ -33,53 +28,59 @@ pub async fn connect() -> Result<Systemd, String> {
 
 /// What speaks against the units of all services. `Err`: PID 1 stopped answering.
 pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding>, BusError> {
-    let mut found = Vec::new();
     let run = settings
         .services
         .iter()
         .filter(|service| !service.observes());
     let judged = run.flat_map(ServiceSettings::units).cloned().collect();
     let boot = systemd.boot(&judged).await?;
-    for service in &settings.services {
-        found.extend(units_of(systemd, service).await?);
-        // What is only observed may be started at a boot.
-        for unit in service.units().filter(|_| !service.observes()) {
-            let pullers = boot.pullers(unit).await?;
-            let texts = pullers.iter().map(of_boot);
-            found.extend(texts.map(|text| finding(service, Severity::Warning, text)));
-        }
-        found.extend(others_of(systemd, service, settings.node.as_str()).await?);
-    }
-    Ok(found)
-}
-
-async fn units_of(systemd: &Systemd, service: &ServiceSettings) -> Result<Vec<Finding>, BusError> {
-    let all: Vec<UnitName> = service.units().cloned().collect();
     let mut found = Vec::new();
-    for unit in &all {
-        let around = Surroundings {
-            // The drop-ins that bind it to a lease come with a daemon-reload, or from putexd.
-            service: None,
-            named_in: Some(&service.name),
-            ..surroundings(service, unit, &all)
+    for service in &settings.services {
+        let mut add = |severity, text| {
+            let text = Diagnostic::of_file(severity, service.source.0.clone(), text);
+            found.push((service.name.clone(), text));
         };
-        let mut remarks = Vec::new();
-        match systemd.supervisable(unit, around).await {
-            Ok(()) => {
-                let stop_time = systemd.state(unit).await?.stop_time;
-                remarks.extend(of_time(unit, stop_time, service));
+        let all: Vec<UnitName> = service.units().cloned().collect();
+        for unit in &all {
+            let around = Surroundings {
+                // The drop-ins that bind it to a lease come with a daemon-reload, or from putexd.
+                service: None,
+                named_in: Some(&service.name),
+                ..surroundings(service, unit, &all)
+            };
+            match systemd.supervisable(unit, around).await {
+                Ok(()) => {
+                    let stop_time = systemd.state(unit).await?.stop_time;
+                    if let Some(text) = of_time(unit, stop_time, service) {
+                        add(Severity::Warning, text);
+                    }
+                }
+                Err(Refusal::Bus(error)) => return Err(error),
+                Err(error) => add(Severity::Error, error.to_string()),
             }
-            Err(Refusal::Bus(error)) => return Err(error),
-            Err(error) => found.push(finding(service, Severity::Error, error.to_string())),
+            // What is only observed may be started at a boot, and runs without a lease.
+            if service.observes() {
+                continue;
+            }
+            if runs_unbound(systemd, unit).await? {
+                let text = format!(
+                    "start or reload putexd before the next \"systemctl daemon-reload\", also of a package: {unit} runs, no lease \
+                     binds it yet, and that would stop it"
+                );
+                add(Severity::Warning, text);
+            }
+            for puller in boot.pullers(unit).await? {
+                add(Severity::Warning, of_boot(&puller));
+            }
         }
-        if !service.observes() && runs_unbound(systemd, unit).await? {
-            remarks.push(format!(
-                "start or reload putexd before the next \"systemctl daemon-reload\", also of a package: {unit} runs, no lease binds it \
-                 yet, and that would stop it"
-            ));
+        for (key, unit) in others_of(service, settings.node.as_str()) {
+            let state = systemd.state(&unit).await?.load_state;
+            if state != "loaded" {
+                let text =
+                    format!("install the unit of {key}, or correct its name: {unit} is {state}");
+                add(Severity::Warning, text);
+            }
         }
-        let texts = remarks.into_iter();
-        found.extend(texts.map(|text| finding(service, Severity::Warning, text)));
     }
     Ok(found)
 }
@@ -156,16 +157,15 @@ fn of_time(
     ))
 }
 
-/// What is wrong with the units that the service has started for it: for its health check and for fencing.
-async fn others_of(
-    systemd: &Systemd,
+/// The units that the service has started for it, for its health check and for fencing, each with the key that names it.
+fn others_of(
     service: &ServiceSettings,
     node: &str,
-) -> Result<Vec<Finding>, BusError> {
+) -> impl Iterator<Item = (&'static str, UnitName)> {
     let of_template =
         |template: &String, instance| UnitName::from_template(template, instance).ok();
     let (fence, health) = (&service.fence, service.health.as_ref());
-    let fences = fence.others.as_ref();
+    let others = fence.others.as_ref();
     let probe = health.and_then(|health| match &health.probe {
         Probe::Unit(unit) => of_template(unit, "active"),
         Probe::Command { .. } | Probe::Http(_) | Probe::Tcp(_) => None,
@@ -173,21 +173,14 @@ async fn others_of(
     let units = [
         (
             "[fence] others",
-            fences.and_then(|unit| of_template(unit, node)),
+            others.and_then(|unit| of_template(unit, node)),
         ),
         ("[fence] unfence", fence.unfence.clone()),
         ("[health] unit", probe),
     ];
-    let mut found = Vec::new();
-    for (key, unit) in units {
-        let Some(unit) = unit else { continue };
-        let state = systemd.state(&unit).await?.load_state;
-        if state != "loaded" {
-            let text = format!("install the unit of {key}, or correct its name: {unit} is {state}");
-            found.push(finding(service, Severity::Warning, text));
-        }
-    }
-    Ok(found)
+    units
+        .into_iter()
+        .filter_map(|(key, unit)| Some((key, unit?)))
 }
 
 #[cfg(test)]
