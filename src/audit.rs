@@ -62,7 +62,9 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding
             if service.observes() {
                 continue;
             }
-            if runs_unbound(systemd, unit).await? {
+            let bound = systemd.loaded_drop_ins(unit).await?;
+            let runs = systemd.state(unit).await?.active_state.is_started();
+            if runs && !bound.kept && !bound.generated {
                 let text = format!(
                     "start or reload putexd before the next \"systemctl daemon-reload\", also of a package: {unit} runs, no lease \
                      binds it yet, and that would stop it"
@@ -101,12 +103,6 @@ pub fn surroundings<'a>(
         unit_only: service.stop_proof == StopProof::UnitOnly,
         may_end: *unit != service.unit,
     }
-}
-
-/// Whether a unit runs that PID 1 has not bound to its lease yet. The generator binds it at the next daemon-reload.
-async fn runs_unbound(systemd: &Systemd, unit: &UnitName) -> Result<bool, BusError> {
-    let bonds = systemd.loaded_drop_ins(unit).await?;
-    Ok(!bonds.kept && !bonds.generated && systemd.state(unit).await?.active_state.is_started())
 }
 
 fn of_boot(Puller { command, cause }: &Puller) -> String {

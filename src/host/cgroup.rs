@@ -29,7 +29,7 @@ const REMOVAL_LOOKS: u32 = 5;
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(1);
 
 // From linux/magic.h, the same on every architecture.
-const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
+const CGROUP2_SUPER_MAGIC: i128 = 0x6367_7270;
 
 impl Hierarchy {
     /// Looks where the unified hierarchy is on this host: at `/sys/fs/cgroup`, or beside those of version 1.
@@ -145,9 +145,12 @@ impl Hierarchy {
 
     fn detect_under(mount: &Path) -> io::Result<Self> {
         let places = [mount.to_owned(), mount.join("unified")];
-        let found = places
-            .into_iter()
-            .find(|place| has_magic(place, CGROUP2_SUPER_MAGIC));
+        // The field's width differs between architectures, the magic numbers fit in all of them.
+        let is_cgroup2 = |place: &PathBuf| {
+            rustix::fs::statfs(place)
+                .is_ok_and(|stat| i128::from(stat.f_type) == CGROUP2_SUPER_MAGIC)
+        };
+        let found = places.into_iter().find(is_cgroup2);
         found.map(|root| Self { root }).ok_or_else(|| {
             odd(
                 "boot this host with systemd.unified_cgroup_hierarchy=1",
@@ -196,11 +199,6 @@ fn is_removed(group: &Path) -> io::Result<()> {
 pub fn group_in(text: &str) -> Option<&str> {
     text.lines()
         .find_map(|line| line.split_once(':')?.1.strip_prefix(':'))
-}
-
-fn has_magic(path: &Path, magic: i64) -> bool {
-    // The field's width differs between architectures, the magic numbers fit in all of them.
-    rustix::fs::statfs(path).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(magic))
 }
 
 /// Whether a file or group does not exist any more. Reading from a group that is removed while one of its files is open

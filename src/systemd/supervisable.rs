@@ -159,7 +159,25 @@ const LEAVES: &str = "which leaves processes behind";
 const UNDRIVEN: &str = "so that putexd cannot drive it";
 const ENDS_HOST: &str = "so that its end stops all else on the host";
 
-fn check_values(properties: &Properties) -> Result<(), Refusal> {
+fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Refusal> {
+    let is_oneshot = properties.text("Type") == Some("oneshot");
+    if is_oneshot && properties.flag("RemainAfterExit") != Some(true) && !around.may_end {
+        let remains = changed(properties, "", "RemainAfterExit=yes");
+        return refuse(
+            properties,
+            "is a oneshot that has ended as soon as it is started",
+            format!(
+                "name what starts it, such as its timer, as unit, and itself in bound-units; if its ExecStop= takes an effect back, \
+                 {remains}"
+            ),
+        );
+    }
+    gate::check_reach(properties)?;
+    // What cannot be mended by a setting comes first.
+    if !around.unit_only {
+        check_elsewhere(properties, around)?;
+    }
+    check_effect(properties, around.self_fence)?;
     for (name, value, why, section, instead) in REFUSED {
         if properties.setting(name).as_deref() == Some(value) {
             return refuse(
@@ -169,20 +187,6 @@ fn check_values(properties: &Properties) -> Result<(), Refusal> {
             );
         }
     }
-    Ok(())
-}
-
-fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Refusal> {
-    if !around.may_end {
-        check_oneshot(properties)?;
-    }
-    gate::check_reach(properties)?;
-    // What cannot be mended by a setting comes first.
-    if !around.unit_only {
-        check_elsewhere(properties, around)?;
-    }
-    check_effect(properties, around.self_fence)?;
-    check_values(properties)?;
     if let Some(signal) = properties.get::<i32>("FinalKillSignal")
         && signal != SIGKILL
     {
@@ -221,22 +225,6 @@ fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<
     };
     let answer = "set stop-proof = \"unit-only\" to answer for it yourself";
     refuse(properties, words, format!("{remedy}; or {answer}"))
-}
-
-fn check_oneshot(properties: &Properties) -> Result<(), Refusal> {
-    let is_oneshot = properties.text("Type") == Some("oneshot");
-    if !is_oneshot || properties.flag("RemainAfterExit") == Some(true) {
-        return Ok(());
-    }
-    let remains = changed(properties, "", "RemainAfterExit=yes");
-    refuse(
-        properties,
-        "is a oneshot that has ended as soon as it is started",
-        format!(
-            "name what starts it, such as its timer, as unit, and itself in bound-units; if its ExecStop= takes an effect back, \
-             {remains}"
-        ),
-    )
 }
 
 /// A mount or a service that remains after exit is an effect: only an orderly stop shows that it is gone, and systemd has to
@@ -533,8 +521,11 @@ mod tests {
     fn an_end_that_stops_the_host_is_refused() {
         let of = |name, mode| {
             let id = ("Id", Variant::from("a.service"));
-            check_values(&Properties::of([id, (name, Variant::from(mode))]))
-                .map_err(|found| found.to_string())
+            check_settings(
+                &Properties::of([id, (name, Variant::from(mode))]),
+                Surroundings::default(),
+            )
+            .map_err(|found| found.to_string())
         };
         assert_eq!(
             (
