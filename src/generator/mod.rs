@@ -77,11 +77,7 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", command_line::version()),
         Some(target) if !target.starts_with('-') => {
-            let (root, target) = (Path::new("/"), Path::new(target));
-            report(&run(root, target).problems);
-            if let Err(problem) = run_for_guard(root, target) {
-                report(&[problem]);
-            }
+            report(&run(Path::new("/"), Path::new(target)).problems);
         }
         _ => {
             eprintln!("{USAGE}");
@@ -189,6 +185,7 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         let text = drop_in(reads, "After", mounts.iter());
         write(DAEMON_UNIT, &text);
     }
+    problems.extend(run_for_guard(root, target).err());
     generated
 }
 

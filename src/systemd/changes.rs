@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::pin::Pin;
 
 use futures_util::{Stream, stream};
-use tokio::sync::watch;
-use zbus::Message;
+use tokio::sync::{broadcast, watch};
+use zbus::{Message, OwnedObjectPath};
 
 use super::Systemd;
 use super::interface::{MANAGER_PATH, object};
@@ -48,13 +48,31 @@ impl Systemd {
     }
 }
 
-/// The units that somebody watches.
-#[derive(Debug, Default)]
+/// How many ends of jobs are remembered for whoever waits for one.
+const JOB_ENDS: usize = 4096;
+
+/// The end of a job: its number, and its result.
+pub type JobRemoved = (u32, String);
+
+/// Who is told of signals.
+#[derive(Debug)]
 pub struct Board {
     /// The hints for the watched units, by the paths of their objects, which signals carry.
     units: HashMap<String, watch::Sender<()>>,
     /// The hints that all units should be read again.
     all: watch::Sender<()>,
+    /// The ends of all jobs.
+    pub job_ends: broadcast::Sender<JobRemoved>,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            units: HashMap::new(),
+            all: watch::Sender::default(),
+            job_ends: broadcast::channel(JOB_ENDS).0,
+        }
+    }
 }
 
 impl Board {
@@ -75,6 +93,12 @@ impl Board {
             ("PropertiesChanged", Some(unit)) => self.hint(unit),
             // After a daemon-reload a unit may be in another slice, and may be bound in another way.
             ("Reloading", Some(MANAGER_PATH)) => self.hint_all(),
+            ("JobRemoved", _) => {
+                let body = signal.body();
+                let end = body.deserialize::<(u32, OwnedObjectPath, String, String)>();
+                // Mostly nobody waits for the end of a job.
+                let _ = end.map(|(job, _, _, result)| self.job_ends.send((job, result)));
+            }
             _ => {}
         }
     }

@@ -12,10 +12,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zbus::{Connection, OwnedObjectPath};
 
 use super::Systemd;
+use super::changes::JobRemoved;
 use super::error::BusError;
 use super::interface::{MANAGER, MANAGER_PATH};
-use super::link::{JobRemoved, Link, Setting, ask, bounded};
+use super::link::{Link, Setting, ask, bounded};
 use super::properties::Invocation;
+use crate::task::lock;
 
 /// The time until a job is looked at first, should its signal be lost. It doubles with each look, up to `POLL_MAX`.
 const POLL_MIN: Duration = Duration::from_secs(1);
@@ -59,11 +61,12 @@ impl Systemd {
         before: Option<Invocation>,
         deadline: Instant,
     ) -> Result<JobEnd, BusError> {
-        let (job_ends, job) = loop {
+        // The job may end before its number is known.
+        let ends = lock(&self.keeper.board).job_ends.subscribe();
+        let job = loop {
             let link = self.keeper.link_by(deadline).await?;
-            // `queue` listens before it asks: the job may end before its number is known.
             match self.queue(order, &link).await {
-                Ok(queued) => break queued,
+                Ok(job) => break job,
                 Err(error) if error.is_unreachable() && Instant::now() < deadline => {}
                 Err(error) if error.is_no_such_unit() && matches!(order, JobOrder::Stop(_)) => {
                     return Ok(JobEnd::Ended(String::new()));
@@ -73,31 +76,23 @@ impl Systemd {
             // Nobody answered, but the order may have arrived. A second stop does no harm, a second start does.
             sleep(SIGNAL_LAG).await;
             if !matches!(order, JobOrder::Stop(_)) {
-                let job_ends = self.keeper.link_by(deadline).await?.ends.subscribe();
                 let state = match self.read(order.unit()).await {
                     Err(error) if error.is_unreachable() && Instant::now() < deadline => continue,
                     other => other?.state(),
                 };
                 if let Some(job) = state.job {
-                    break (job_ends, job);
+                    break job;
                 }
                 if state.is_new(before) {
                     return Ok(JobEnd::Ended(String::new()));
                 }
             }
         };
-        let end = self.await_end(job_ends, order.unit(), job);
-        timeout_at(deadline, end)
-            .await
-            .unwrap_or(Ok(JobEnd::StillQueued))
+        let end = timeout_at(deadline, self.await_end(ends, order.unit(), job));
+        end.await.unwrap_or(Ok(JobEnd::StillQueued))
     }
 
-    async fn queue(
-        &self,
-        order: &JobOrder<'_>,
-        link: &Link,
-    ) -> Result<(broadcast::Receiver<JobRemoved>, u32), BusError> {
-        let job_ends = link.ends.subscribe();
+    async fn queue(&self, order: &JobOrder<'_>, link: &Link) -> Result<u32, BusError> {
         let object: OwnedObjectPath = match order {
             JobOrder::Start(unit) => queue(link, "StartUnit", unit).await?,
             JobOrder::Stop(unit) => queue(link, "StopUnit", unit).await?,
@@ -109,15 +104,13 @@ impl Systemd {
             }
         };
         let number = object.as_str().rsplit('/').next().unwrap_or_default();
-        match number.parse() {
-            Ok(job) => Ok((job_ends, job)),
-            Err(_) => Err(BusError::Malformed(format!("{object} is no job"))),
-        }
+        let no_job = |_| BusError::Malformed(format!("{object} is no job"));
+        number.parse().map_err(no_job)
     }
 
     async fn await_end(
         &self,
-        mut job_ends: broadcast::Receiver<JobRemoved>,
+        mut ends: broadcast::Receiver<JobRemoved>,
         unit: &str,
         job: u32,
     ) -> Result<JobEnd, BusError> {
@@ -126,18 +119,16 @@ impl Systemd {
         let mut pause = POLL_MIN;
         loop {
             tokio::select! {
-                result = result_of(&mut job_ends, job) => return Ok(JobEnd::Ended(result)),
+                result = result_of(&mut ends, job) => return Ok(JobEnd::Ended(result)),
                 // The connection has changed: nobody heard of a job that ended while PID 1 was away.
-                Ok(()) = links.changed() => if let Some(link) = &*links.borrow() {
-                    job_ends = link.ends.subscribe();
-                },
+                Ok(()) = links.changed() => {}
                 () = sleep(pause) => pause = (pause * 2).min(POLL_MAX),
             }
             let row = async { self.link().await?.row(unit).await };
             match row.await {
                 Ok((.., queued, _, _)) if queued == job => {}
                 Ok(_) => {
-                    let late = timeout(SIGNAL_LAG, result_of(&mut job_ends, job)).await;
+                    let late = timeout(SIGNAL_LAG, result_of(&mut ends, job)).await;
                     return Ok(JobEnd::Ended(late.unwrap_or_default()));
                 }
                 // PID 1 does not answer, as while it re-executes itself. A job outlives that.

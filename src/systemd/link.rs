@@ -18,13 +18,10 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use rustix::process::Signal;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use zbus::wire::DynamicDeserialize;
-use zbus::{
-    Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant,
-    Variant,
-};
+use zbus::{Connection, DynamicType, MatchRule, MessageStream, OwnedVariant, Variant};
 
 use super::changes::Board;
 use super::error::BusError;
@@ -39,14 +36,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How many calls may wait for their answer: more would only make each of them late.
 const CALLS: usize = 64;
 
-/// How many ends of jobs are remembered for whoever waits for one.
-const ENDS: usize = 4096;
-
 /// A property and its value, as StartTransientUnit takes them.
 pub type Setting = (&'static str, Variant<'static>);
-
-/// The end of a job: its number, and its result.
-pub type JobRemoved = (u32, String);
 
 /// One connection, while it lasts. Clones share it.
 #[derive(Debug, Clone)]
@@ -54,8 +45,6 @@ pub struct Link {
     connection: Connection,
     /// The path of the control group that all units' groups are in; empty where it is the kernel's own root.
     pub root: Arc<str>,
-    /// The ends of all jobs.
-    pub ends: broadcast::Sender<JobRemoved>,
     limiter: Limiter,
     call_limit: Duration,
 }
@@ -215,7 +204,6 @@ impl Link {
             let link = Self {
                 connection,
                 root: Arc::from(<&str>::try_from(&group)?.trim_end_matches('/')),
-                ends: broadcast::channel(ENDS).0,
                 limiter: Limiter::new(),
                 call_limit,
             };
@@ -291,17 +279,6 @@ pub async fn bounded<T>(
     }
 }
 
-/// What a signal says of the end of a job, if it does.
-fn end_of_job(signal: &Message) -> Option<JobRemoved> {
-    let header = signal.header();
-    if header.member()?.as_str() != "JobRemoved" {
-        return None;
-    }
-    let body = signal.body();
-    let (job, _, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize().ok()?;
-    Some((job, result))
-}
-
 async fn keep(
     call_limit: Duration,
     publish: watch::Sender<Option<Link>>,
@@ -309,12 +286,10 @@ async fn keep(
 ) {
     loop {
         if let Ok((link, mut signals)) = Link::open(call_limit).await {
-            publish.send_replace(Some(link.clone()));
+            publish.send_replace(Some(link));
             lock(&board).hint_all();
             while let Some(Ok(signal)) = signals.next().await {
                 lock(&board).hear(&signal);
-                // Mostly nobody waits for the end of a job.
-                let _ = end_of_job(&signal).map(|end| link.ends.send(end));
             }
             publish.send_replace(None);
             lock(&board).hint_all();
