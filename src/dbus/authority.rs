@@ -81,8 +81,11 @@ impl Authority {
 
     /// Asks polkit.
     async fn permit(&self, call: &Header<'_>, action: &str) -> fdo::Result<()> {
-        let flags = call.primary().flags();
-        let (flags, limit) = if flags.contains(Flags::ALLOW_INTERACTIVE_AUTH) {
+        let may_ask = call
+            .primary()
+            .flags()
+            .contains(Flags::ALLOW_INTERACTIVE_AUTH);
+        let (flags, limit) = if may_ask {
             (
                 CheckAuthorizationFlags::ALLOW_USER_INTERACTION,
                 PASSWORD_LIMIT,
@@ -93,26 +96,24 @@ impl Authority {
         let ask = async {
             let subject = Subject::new_for_message_header(call)?;
             let polkit = AuthorityProxy::new(&self.bus).await?;
-            let answer = polkit
-                .check_authorization(&subject, action, &HashMap::new(), flags, "")
-                .await?;
-            Ok::<_, Box<dyn Error + Send + Sync>>(answer)
+            let details = HashMap::new();
+            let answer = polkit.check_authorization(&subject, action, &details, flags, "");
+            Ok::<_, Box<dyn Error + Send + Sync>>(answer.await?)
         };
         let answer = timeout(limit, ask).await;
         let answer = answer.unwrap_or_else(|_| Err("it does not answer".into()));
-        let answer = answer.map_err(|error| {
-            fdo::Error::AccessDenied(format!("be root: polkit cannot be asked ({error})"))
-        })?;
-        if answer.is_authorized {
-            return Ok(());
+        match answer {
+            Ok(answer) if answer.is_authorized => Ok(()),
+            Ok(answer) if answer.is_challenge => Err(fdo::Error::InteractiveAuthorizationRequired(
+                format!("be root, or let yourself be asked for a password ({action})"),
+            )),
+            Ok(_) => Err(fdo::Error::AccessDenied(format!(
+                "be root: polkit does not permit it ({action})"
+            ))),
+            Err(error) => Err(fdo::Error::AccessDenied(format!(
+                "be root: polkit cannot be asked ({error})"
+            ))),
         }
-        Err(if answer.is_challenge {
-            fdo::Error::InteractiveAuthorizationRequired(format!(
-                "be root, or let yourself be asked for a password ({action})"
-            ))
-        } else {
-            fdo::Error::AccessDenied(format!("be root: polkit does not permit it ({action})"))
-        })
     }
 }
 

@@ -25,37 +25,27 @@ pub struct Answers {
 impl http::Answers for Answers {
     /// A load balancer may ask by HEAD or OPTIONS, and gets the status that GET has.
     async fn to(&self, asked: Asked) -> Answer {
-        let plain = |status, said: String| Answer::new(status, PLAIN, said);
+        let plain = |status, said: &str| Answer::new(status, PLAIN, format!("{said}\n"));
         if !ALLOWED.split(", ").any(|method| method == asked.method) {
-            return plain(
-                StatusCode::METHOD_NOT_ALLOWED,
-                format!("ask with one of {ALLOWED}\n"),
-            );
+            let said = format!("ask with one of {ALLOWED}");
+            return plain(StatusCode::METHOD_NOT_ALLOWED, &said);
         }
-        if asked.path == "/metrics" {
-            let text = if asked.method == "OPTIONS" {
-                Ok(String::new())
-            } else {
+        match asked.path.strip_prefix("/lease/").map(ServiceName::new) {
+            Some(Ok(service)) => lease(&self.sources, &service),
+            Some(Err(error)) => plain(StatusCode::NOT_FOUND, &error.to_string()),
+            None if asked.path == "/metrics" => {
                 let _one = self.making.lock().await;
                 let sources = Arc::clone(&self.sources);
                 // This reads a file for each service, and must not delay what is said of leases.
-                spawn_blocking(move || text::render(&sources)).await
-            };
-            return match text {
-                Ok(body) => Answer::new(StatusCode::OK, OPEN_METRICS, body),
-                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "putexd ends\n".to_owned()),
-            };
-        }
-        match asked.path.strip_prefix("/lease/").map(ServiceName::new) {
-            Some(Ok(service)) => {
-                let (status, said) = lease(&self.sources, &service);
-                Answer::new(status, JSON, said)
+                match spawn_blocking(move || text::render(&sources)).await {
+                    Ok(text) => Answer::new(StatusCode::OK, OPEN_METRICS, text),
+                    Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "putexd ends"),
+                }
             }
-            Some(Err(error)) => plain(StatusCode::NOT_FOUND, format!("{error}\n")),
-            None => {
-                let said = "ask for /metrics, or for /lease/SERVICE with the name of a service\n";
-                plain(StatusCode::NOT_FOUND, said.into())
-            }
+            None => plain(
+                StatusCode::NOT_FOUND,
+                "ask for /metrics, or for /lease/SERVICE with the name of a service",
+            ),
         }
     }
 }
@@ -71,14 +61,14 @@ impl Answers {
 }
 
 /// Whether this host has the lease of `service` now, by the guard's grant, and its unit is active.
-fn lease(sources: &Sources, service: &ServiceName) -> (StatusCode, String) {
+fn lease(sources: &Sources, service: &ServiceName) -> Answer {
     let mut said =
         serde_json::json!({ "service": service.as_str(), "node": sources.node.as_str() });
     let reason = match grant::held(&sources.leases, service) {
         Ok(held) if sources.metrics.serves(service) => {
             said["token"] = held.token.0.into();
             said["left_ms"] = milliseconds(held.left).into();
-            return (StatusCode::OK, format!("{said}\n"));
+            return Answer::new(StatusCode::OK, JSON, format!("{said}\n"));
         }
         Ok(_) => "this host holds the lease, and its unit is not active".to_owned(),
         Err(GrantError::NoGrant(cause)) if cause.kind() == std::io::ErrorKind::NotFound => {
@@ -87,5 +77,5 @@ fn lease(sources: &Sources, service: &ServiceName) -> (StatusCode, String) {
         Err(error) => error.to_string(),
     };
     said["reason"] = reason.into();
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{said}\n"))
+    Answer::new(StatusCode::SERVICE_UNAVAILABLE, JSON, format!("{said}\n"))
 }

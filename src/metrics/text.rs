@@ -18,9 +18,6 @@ use crate::guard_client::GuardClient;
 use crate::guard_client::grant::{self, GrantError};
 use crate::types::NodeId;
 
-/// The prefix of all names.
-const PREFIX: &str = "putexd";
-
 /// Where the answers come from.
 pub struct Sources {
     /// This host's name in the locks.
@@ -48,36 +45,6 @@ pub struct HostFacts {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The name, the help and the value of a number that each service shows on this host.
-type ServiceGauge = (&'static str, &'static str, fn(&ServiceState, &str) -> f64);
-
-const OF_SERVICES: [ServiceGauge; 4] = [
-    (
-        "holder",
-        "Whether this host is the lock's holder by the latest record",
-        |service, node| (service.holder() == Some(node)).into(),
-    ),
-    (
-        "stopped",
-        "Whether an operator keeps the service stopped on all hosts",
-        |service, _| service.stopped.is_some().into(),
-    ),
-    (
-        "paused",
-        "Whether the holder has a long lease, so that no host takes over",
-        |service, _| service.paused.is_some().into(),
-    ),
-    (
-        "lease_duration_seconds",
-        "T, after which a lease that is not renewed is over",
-        |service, _| {
-            let timings = service.timings.as_ref();
-            let lease = timings.map(|timings| Duration::from_millis(timings.lease_ms));
-            lease.unwrap_or_default().as_secs_f64()
-        },
-    ),
-];
-
 fn gauges(
     registry: &mut Registry,
     name: &str,
@@ -98,31 +65,32 @@ fn gauges(
 /// Never: writing to a string does not fail.
 pub fn render(sources: &Sources) -> String {
     let (metrics, host) = (&sources.metrics, (sources.host)());
-    let services = metrics.services();
-    let mut registry = Registry::with_prefix(PREFIX);
+    let (services, node) = (metrics.services(), sources.node.as_str());
+    let mut registry = Registry::with_prefix("putexd");
+    let [version, name] = [env!("CARGO_PKG_VERSION").to_owned(), node.to_owned()];
+    let help = "Version of putexd, and its name in the locks";
     registry.register(
         "build",
-        "Version of putexd, and its name in the locks",
-        Info::new(vec![
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("node", sources.node.to_string()),
-        ]),
+        help,
+        Info::new(vec![("version", version), ("node", name)]),
     );
+    let count = u32::try_from(services.len()).map_or(f64::NAN, f64::from);
+    let is_connected = *sources.guard.link().borrow();
     for (name, help, value) in [
         (
             "services",
             "Services that run under putexd on this host",
-            u32::try_from(services.len()).map_or(f64::NAN, f64::from),
+            count,
         ),
         (
             "guard_connected",
             "Whether the guard answers; without it no lease is armed",
-            f64::from(*sources.guard.link().borrow()),
+            is_connected.into(),
         ),
         (
             "drained",
             "Whether an operator has drained this host",
-            f64::from(host.drained),
+            host.drained.into(),
         ),
         (
             "store_silent_seconds",
@@ -133,11 +101,45 @@ pub fn render(sources: &Sources) -> String {
         registry.register(name, help, ConstGauge::new(value));
     }
     let of = |service: &ServiceState| vec![("service", service.service.clone())];
-    for (name, help, value) in OF_SERVICES {
-        let services = services.iter();
-        let samples = services.map(|service| (of(service), value(service, sources.node.as_str())));
+    let mut each = |name, help, value: &dyn Fn(&ServiceState) -> Option<f64>| {
+        let samples = services.iter();
+        let samples = samples.filter_map(|service| Some((of(service), value(service)?)));
         gauges(&mut registry, name, help, samples);
-    }
+    };
+    each(
+        "holder",
+        "Whether this host is the lock's holder by the latest record",
+        &|service| Some((service.holder() == Some(node)).into()),
+    );
+    each(
+        "stopped",
+        "Whether an operator keeps the service stopped on all hosts",
+        &|service| Some(service.stopped.is_some().into()),
+    );
+    each(
+        "paused",
+        "Whether the holder has a long lease, so that no host takes over",
+        &|service| Some(service.paused.is_some().into()),
+    );
+    each(
+        "lease_duration_seconds",
+        "T, after which a lease that is not renewed is over",
+        &|service| {
+            let lease = Duration::from_millis(service.timings.as_ref()?.lease_ms);
+            Some(lease.as_secs_f64())
+        },
+    );
+    each(
+        "lease_left_seconds",
+        "How long this host may still run the service, by the guard's grant",
+        &|service| match grant::held(&sources.leases, &service.service.parse().ok()?) {
+            Ok(lease) => Some(lease.left.as_secs_f64()),
+            Err(GrantError::Passed) => Some(0.0),
+            Err(GrantError::NoGrant(_) | GrantError::Malformed(_) | GrantError::Token { .. }) => {
+                None
+            }
+        },
+    );
     let states = services.iter().flat_map(|service| {
         State::ALL.map(|state| {
             let mut labels = of(service);
@@ -147,16 +149,6 @@ pub fn render(sources: &Sources) -> String {
     });
     let help = "Whether the service is in this state on this host";
     gauges(&mut registry, "state", help, states);
-    let left = services.iter().filter_map(|service| {
-        let left = match grant::held(&sources.leases, &service.service.parse().ok()?) {
-            Ok(lease) => lease.left.as_secs_f64(),
-            Err(GrantError::Passed) => 0.0,
-            Err(_) => return None,
-        };
-        Some((of(service), left))
-    });
-    let help = "How long this host may still run the service, by the guard's grant";
-    gauges(&mut registry, "lease_left_seconds", help, left);
     let alarms = AlarmKind::ALL.iter().map(|kind| {
         let level = match kind.urgency() {
             Urgency::Error => "error",
