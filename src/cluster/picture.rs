@@ -92,9 +92,7 @@ impl<'a> Service<'a> {
             activity == Activity::Lapsed && holder.is_some_and(|holder| holder.name == last.host)
         });
         let since = last_run.map(|last| last.until);
-        let is_to_come = |wait: &&Wait| matches!(wait, Wait::Entitlement { until, .. } if *until > self.cluster.at);
         let report = holder.and_then(|holder| holder.report);
-        let other = holder.filter(|holder| !holder.is_here);
         let stale = holder.filter(|holder| holder.is_stale);
         ServiceSummary {
             service: self.name.to_owned(),
@@ -106,10 +104,6 @@ impl<'a> Service<'a> {
                 .lock()
                 .and_then(|lock| lock.token)
                 .or(report.and_then(|report| report.token)),
-            wait: other
-                .and_then(|other| other.report?.wait.as_ref())
-                .filter(is_to_come)
-                .cloned(),
             stopped: self.here.and_then(|here| here.stopped.clone()),
             paused: self.here.and_then(|here| here.paused.clone()),
             said: stale.and_then(|holder| holder.host?.reported),

@@ -8,7 +8,7 @@ use super::history;
 use super::output::{Failure, Screen, Style, width};
 use super::runs::Past;
 use super::texts::{date, reasons, standing, style_of};
-use crate::facts::{Bar, Candidate, ClusterState, Health, ServiceState, ServiceSummary};
+use crate::facts::{Activity, Bar, Candidate, ClusterState, Health, ServiceState, ServiceSummary};
 use crate::types::span::rounded;
 use crate::words;
 
@@ -61,39 +61,45 @@ fn facts(
     here: Option<&ServiceState>,
 ) -> Vec<(&'static str, String)> {
     let (now, node) = (cluster.at, &cluster.node);
-    let span = |ms: u64| rounded(Duration::from_millis(ms));
-    let mut state = standing(service);
-    if let Some(since) = service.since {
-        let ago = rounded(since.since(now));
-        state.extend([" since ", &date(since), "; ", &ago, " ago"]);
-    }
-    let mut facts = vec![("State", state)];
-    let mut lease = Vec::new();
+    let since = service.since.map_or_else(String::new, |since| {
+        format!(" since {}; {} ago", date(since), rounded(since.since(now)))
+    });
+    let mut facts = vec![("State", standing(service) + &since)];
     let left = service.lease_until.map(|until| rounded(until.until(now)));
-    lease.extend(left.map(|left| format!("{left} left")));
+    let mut lease = Vec::from_iter(left.map(|left| format!("{left} left")));
     lease.extend(service.token.map(|token| format!("token {token}")));
-    if let Some(timings) = here.and_then(|here| here.timings.as_ref()) {
-        let failover = span(timings.failover_ms.max(timings.wait_ms));
-        lease.push(format!("T {}", span(timings.lease_ms)));
-        lease.push(format!("failover ≤ {failover}"));
-    }
+    lease.extend(here.and_then(|here| here.timings.as_ref()).map(|timings| {
+        let [lease, failover] = [timings.lease_ms, timings.failover_ms.max(timings.wait_ms)]
+            .map(|ms| rounded(Duration::from_millis(ms)));
+        format!("T {lease} · failover ≤ {failover}")
+    }));
     if !lease.is_empty() {
         facts.push(("Lease", lease.join(" · ")));
     }
     let (eligible, not): (Vec<&Candidate>, Vec<&Candidate>) =
         cluster.others(service).partition(|host| host.is_eligible());
-    let mut names: Vec<&str> = eligible.iter().map(|host| &*host.host).collect();
-    if names.is_empty() {
-        names.push("none");
-    }
-    facts.push(("Standby", names.join(", ")));
+    let names: Vec<&str> = eligible.iter().map(|host| &*host.host).collect();
+    let names = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    };
+    facts.push(("Standby", names));
     // Why this host would not take it stands with what it does.
     let mut not = not.into_iter().filter(|host| host.host != *node).peekable();
     if not.peek().is_some() {
         facts.push(("Not", reasons(not, now)));
     }
-    if let Some((wait, holder)) = service.wait.as_ref().zip(service.holder.as_ref()) {
-        facts.push(("Waits", format!("{holder} {}", words::wait(wait, now))));
+    let mut hosts = service.hosts.iter().filter(|host| host.host != *node);
+    let holder = hosts.find(|host| Some(&host.host) == service.holder.as_ref());
+    if service.activity == Activity::Starting
+        && let Some(holder) = holder
+        && let Some(wait) = holder.state.as_ref().and_then(|state| state.wait.as_ref())
+    {
+        facts.push((
+            "Waits",
+            format!("{} {}", holder.host, words::wait(wait, now)),
+        ));
     }
     if let Some(here) = here {
         let mut parts: Vec<String> = here.state.iter().map(ToString::to_string).collect();
@@ -102,17 +108,21 @@ fn facts(
         let bar = here.bar.as_ref().filter(|_| !here.is_held());
         if let Some(bar) = bar.filter(|bar| !matches!(bar, Bar::Stopped(_))) {
             let left = here.next_try.map(|at| at.until(now));
-            let bar = words::bar_and_pause(bar, left);
-            parts.push(format!("does not contend: {bar}"));
+            parts.push(format!(
+                "does not contend: {}",
+                words::bar_and_pause(bar, left)
+            ));
         }
         facts.push(("Here", format!("{node} {}", parts.join("; "))));
         if let Some(Health::Fails(why)) = &here.health {
             facts.push(("Health", format!("fails on {node}: {why}")));
         }
-        if let Some(failure) = &here.failure {
-            let text = format!("on {node} {}: {}", date(failure.at), failure.error);
-            facts.push(("Failed", text));
-        }
+        facts.extend(here.failure.as_ref().map(|failure| {
+            (
+                "Failed",
+                format!("on {node} {}: {}", date(failure.at), failure.error),
+            )
+        }));
     }
     facts.extend(words::store_trouble(&cluster.store, now).map(|trouble| ("Store", trouble)));
     facts

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::{At, Bar, HostState, ServiceState, State, StoreState, Wait, Word};
+use super::{At, Bar, HostState, ServiceState, State, StoreState, Word};
 
 /// All that a host knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -122,8 +122,6 @@ pub struct ServiceSummary {
     pub lease_until: Option<At>,
     /// The fencing token of the holder.
     pub token: Option<u64>,
-    /// What another host, which has the lock, waits for before it starts the unit.
-    pub wait: Option<Wait>,
     /// The operator's word that keeps it stopped.
     pub stopped: Option<Word>,
     /// The operator's word for a long lease.
