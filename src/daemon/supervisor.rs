@@ -12,7 +12,6 @@ mod reader;
 mod reload;
 mod retire;
 mod show;
-mod successors;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,8 +59,7 @@ use crate::store::{self, sealed};
 use crate::systemd::drop_ins::KEPT_DIR;
 use crate::systemd::{ChangeHints, Systemd};
 use crate::task::OwnedTask;
-use crate::types::span::rounded;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named};
+use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, first_named};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -107,52 +105,24 @@ pub async fn run(root: &Path) -> ExitCode {
         );
         return ExitCode::from(exit::REFUSED);
     }
-    let kept = InForce::read(Path::new(config::KEPT));
-    let mut reader = Reader::new(root);
-    let guard = GuardClient::new(Path::new(SOCKET), IDLE_LIMIT);
-    let (mut told, mut is_awaited) = (None, false);
-    let loaded = loop {
-        let mut loaded = reader.read(None, &BTreeSet::new()).await;
-        if told.as_ref() != Some(&loaded.diagnostics) {
-            log(&loaded);
-            told = Some(loaded.diagnostics.clone());
-        }
-        let mut leases = BTreeMap::new();
-        if loaded.settings.is_none() || !loaded.broken.is_empty() {
-            leases = tokio::select! {
-                leases = leased(&loaded, &kept, &guard) => leases,
-                _ = term.recv() => return ExitCode::SUCCESS,
-            };
-            let names = leases.keys().cloned().collect();
-            loaded = reader.read(kept.settings.as_ref(), &names).await;
-        }
-        if loaded.settings.is_some() || leases.is_empty() && !loaded.is_unread {
-            break loaded;
-        }
-        // Where the files are not read it was said what is to be done. Else not even the former settings will do: a file that they name
-        // is missing, as that of seal-key.
-        if !loaded.is_unread && !std::mem::replace(&mut is_awaited, true) {
-            tracing::error!("{}", awaited(&loaded, &leases));
-        }
-        notify::status("waiting for the configuration: see \"journalctl --unit putexd\"");
-        notify::extend_timeout(START_EXTENSION);
-        tokio::select! {
-            () = sleep(TICK) => {}
-            _ = term.recv() => return ExitCode::SUCCESS,
-        }
-    };
-    drop(guard);
-    let broken = Broken::new(&loaded);
-    let Some(settings) = loaded.settings else {
-        return ExitCode::from(exit::CONFIGURATION);
+    let started = async {
+        let kept = InForce::read(Path::new(config::KEPT));
+        let mut reader = Reader::new(root);
+        let loaded = configuration(&mut reader, &kept).await;
+        let broken = Broken::new(&loaded);
+        let Some(settings) = loaded.settings else {
+            return Err(exit::CONFIGURATION);
+        };
+        let started = Supervisor::start(root, settings, broken, kept, reader).await;
+        started.map_err(|(error, status)| {
+            tracing::error!("{error}");
+            status
+        })
     };
     let mut supervisor = tokio::select! {
-        supervisor = Supervisor::start(root, settings, broken, kept, reader) => match supervisor {
+        started = started => match started {
             Ok(supervisor) => supervisor,
-            Err((error, status)) => {
-                tracing::error!("{error}");
-                return ExitCode::from(status);
-            }
+            Err(status) => return ExitCode::from(status),
         },
         // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
         _ = term.recv() => return ExitCode::SUCCESS,
@@ -162,42 +132,62 @@ pub async fn run(root: &Path) -> ExitCode {
     code
 }
 
-/// The services of which the guard has a lease, and when that ends. Empty if the guard need not be asked or does not answer in time.
-async fn leased(
+/// What the files say, and for leases of services whose files are broken, what a former putexd has kept. While there are leases and
+/// nothing that tells how to renew them, it is waited for better files.
+async fn configuration(reader: &mut Reader, kept: &InForce) -> Loaded {
+    let guard = GuardClient::new(Path::new(SOCKET), IDLE_LIMIT);
+    let (mut logged, mut is_awaited) = (None, false);
+    loop {
+        let mut loaded = reader.read(None, &BTreeSet::new()).await;
+        if logged.as_ref() != Some(&loaded.diagnostics) {
+            log(&loaded);
+            logged = Some(loaded.diagnostics.clone());
+        }
+        let mut leased = BTreeSet::new();
+        if loaded.settings.is_none() || !loaded.broken.is_empty() {
+            leased = services_with_leases(&loaded, kept, &guard).await;
+            loaded = reader.read(kept.settings.as_ref(), &leased).await;
+        }
+        if loaded.settings.is_some() || leased.is_empty() && !loaded.is_unread {
+            return loaded;
+        }
+        // Where the files are not read it was said what is to be done. Else not even the former settings will do: a file that they name
+        // is missing, as that of seal-key.
+        if let (Some(error), false) = (&loaded.for_all, loaded.is_unread || is_awaited) {
+            is_awaited = true;
+            let names: Vec<&str> = leased.iter().map(ServiceName::as_str).collect();
+            tracing::error!(
+                "mend {}, or the units of {} are stopped when their leases end: {}",
+                error.location(),
+                first_named(&names, NAMED),
+                error.message
+            );
+        }
+        notify::status("waiting for the configuration: see \"journalctl --unit putexd\"");
+        notify::extend_timeout(START_EXTENSION);
+        sleep(TICK).await;
+    }
+}
+
+/// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
+async fn services_with_leases(
     loaded: &Loaded,
     kept: &InForce,
     guard: &GuardClient,
-) -> BTreeMap<ServiceName, Time> {
+) -> BTreeSet<ServiceName> {
     let is_lost = loaded.settings.is_none();
     let mut kept = kept.settings.iter();
     if kept.all(|kept| kept.services.is_empty()) {
-        return BTreeMap::new();
+        return BTreeSet::new();
     }
     notify::status("waiting for the guard");
     let limit = if is_lost { LEASES_LIMIT } else { Duration::MAX };
     let listed = timeout(limit, list_leases(guard)).await.unwrap_or_default();
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
-    let listed = listed.into_iter();
-    listed
-        .filter(|listed| !(is_lost && listed.lapsed))
-        .map(|listed| (listed.lease.service, listed.lease.terms.deadline))
-        .collect()
-}
-
-/// What to do while nobody renews `leases`, because not even the former settings will do.
-fn awaited(loaded: &Loaded, leases: &BTreeMap<ServiceName, Time>) -> String {
-    let first = leases.values().copied().reduce(Time::earliest);
-    let left = first.map(|deadline| deadline.since_at_least(clock::now()));
-    let names: Vec<&str> = leases.keys().map(ServiceName::as_str).collect();
-    let error = loaded.for_all.as_ref();
-    let (place, message) = error
-        .map(|error| (error.location(), &*error.message))
-        .unwrap_or_default();
-    format!(
-        "mend {place} within {}, or the units of {} are stopped: nobody renews their leases until then; {message}",
-        rounded(left.unwrap_or_default()),
-        first_named(&names, NAMED)
-    )
+    let counting = listed
+        .into_iter()
+        .filter(|listed| !(is_lost && listed.lapsed));
+    counting.map(|listed| listed.lease.service).collect()
 }
 
 fn log(loaded: &Loaded) {
@@ -526,14 +516,10 @@ impl Supervisor {
 
     /// Begins the services in `coming`. While the guard does not answer it is tried again about each second.
     async fn begin(&mut self) {
-        if self.coming.is_empty() {
-            return;
-        }
-        match self.host.guard.list().await {
-            Ok(leases) => self.begin_with(&leases),
-            Err(error) => {
-                tracing::debug!("failed to ask the guard for its leases: {error}, trying again");
-            }
+        if !self.coming.is_empty()
+            && let Ok(leases) = self.host.guard.list().await
+        {
+            self.begin_with(&leases);
         }
     }
 

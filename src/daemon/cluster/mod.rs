@@ -14,7 +14,7 @@ mod publish;
 pub mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem::discriminant;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -169,20 +169,13 @@ impl Cluster {
         at_once(publish::publish(&self.0)).await
     }
 
-    /// Reads the reports of all other hosts anew, and returns those of which that was possible: what [`known`](Self::known) tells
-    /// of them is not older than this call.
-    pub async fn look_again(&self) -> Result<BTreeSet<NodeId>, String> {
-        let read = async {
-            match self.0.look(None).await {
-                (read, Err(error)) if read.is_empty() => Err(error),
-                (read, _) => Ok(read),
-            }
-        };
-        at_once(read).await
+    /// Reads the reports of all other hosts anew: what [`known`](Self::known) tells of them is not older than this call.
+    pub async fn look_again(&self) -> Result<(), String> {
+        at_once(async { self.0.look(None).await.1 }).await
     }
 }
 
-async fn at_once<T>(done: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
+async fn at_once(done: impl Future<Output = Result<(), StoreError>>) -> Result<(), String> {
     match timeout(AT_ONCE, done).await {
         Ok(done) => done.map_err(|error| words::missing(&missing(&error))),
         Err(_) => Err(format!(
@@ -247,22 +240,16 @@ impl Shared {
     /// Notes what came of a part's last attempt. The journal hears of a refusal once, until nothing is refused any more.
     fn note(&self, part: Part, result: &Result<(), StoreError>) {
         let mut troubles = lock(&self.troubles);
-        match result {
-            Ok(()) => drop(troubles.remove(&part)),
-            Err(error) => {
-                let was_refused = troubles.get(&part).is_some_and(is_refusal);
-                let is_told = troubles.values().any(is_refusal);
-                if is_refusal(error) && !is_told {
-                    tracing::warn!(
-                        "{}, trying again from time to time",
-                        words::missing(&missing(error))
-                    );
-                }
-                // What the store refused is refused until it is allowed, also while the store is away.
-                if is_refusal(error) || !was_refused {
-                    troubles.insert(part, error.clone());
-                }
-            }
+        let Err(error) = result else {
+            return drop(troubles.remove(&part));
+        };
+        if is_refusal(error) && !troubles.values().any(is_refusal) {
+            let missing = words::missing(&missing(error));
+            tracing::warn!("{missing}, trying again from time to time");
+        }
+        // What the store refused is refused until it is allowed, also while the store is away.
+        if is_refusal(error) || !troubles.get(&part).is_some_and(is_refusal) {
+            troubles.insert(part, error.clone());
         }
     }
 }

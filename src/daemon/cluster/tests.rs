@@ -1,5 +1,6 @@
 //! Hosts that tell each other of themselves through a store in memory, on tokio's clock.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::{Instant, sleep};
@@ -477,8 +478,7 @@ async fn a_report_is_written_and_the_others_are_read_at_once() {
         "one at a time"
     );
     one.cluster.announce().await.expect("it is written");
-    let read = two.cluster.look_again().await.expect("it is read");
-    assert_eq!(read.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["h1"]);
+    two.cluster.look_again().await.expect("it is read");
     assert!(two.sees("h1").state.drained.is_some() && began.elapsed() < Duration::from_millis(100));
     one.drain.decided();
     one.cluster.announce().await.expect("it is written");
@@ -726,6 +726,6 @@ async fn a_hint_of_one_report_has_that_report_read_alone() {
     let (shared, node) = (&one.cluster.0, NodeId::new("h2").expect("a name"));
     let (key, before) = (shared.page_of(&node, 0), one.reads());
     let looked = shared.look(Some(BTreeSet::from([&key]))).await;
-    assert_eq!(looked, (BTreeSet::from([node]), Ok(())));
+    assert_eq!(looked, (1, Ok(())));
     assert_eq!(one.reads() - before, 1);
 }

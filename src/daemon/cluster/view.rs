@@ -63,9 +63,8 @@ struct Seen {
     is_lost: bool,
     report: Option<HostState>,
     services: BTreeMap<String, ServiceState>,
-    /// How long its report was, and whether there was no room for its services.
+    /// How long its report was.
     bytes: usize,
-    is_cut: bool,
 }
 
 impl Seen {
@@ -169,7 +168,11 @@ impl View {
 
     /// Whether the reports of the hosts are larger together than what is kept of them.
     pub fn is_cut(&self) -> bool {
-        self.hosts.values().any(|seen| seen.is_cut)
+        self.bytes() > BYTES_LIMIT
+    }
+
+    fn bytes(&self) -> usize {
+        self.hosts.values().map(|seen| seen.bytes).sum()
     }
 
     /// Looks at these hosts from now on, and at those that the list lacks and that report all the same: it may be written by somebody
@@ -206,8 +209,7 @@ impl View {
         now: Duration,
     ) {
         let counted = self.counted(now);
-        let others = self.hosts.iter().filter(|(name, _)| *name != node);
-        let kept: usize = others.map(|(_, seen)| seen.bytes).sum();
+        let all = self.bytes();
         let Some(seen) = self.hosts.get_mut(node) else {
             return;
         };
@@ -219,12 +221,9 @@ impl View {
             (seen.changed, seen.reported, seen.is_lost) = (Some(counted), Some(now), false);
         }
         seen.report = Some(host);
-        seen.is_cut = kept + bytes > BYTES_LIMIT;
-        (seen.services, seen.bytes) = if seen.is_cut {
-            (BTreeMap::new(), 0)
-        } else {
-            (services, bytes)
-        };
+        let has_room = all - seen.bytes + bytes <= BYTES_LIMIT;
+        seen.bytes = bytes;
+        seen.services = if has_room { services } else { BTreeMap::new() };
     }
 }
 
@@ -248,9 +247,7 @@ pub async fn run(cluster: Cluster) {
             due = Instant::now() + LOOK;
         }
         let rest = match shared.look(hinted).await {
-            (read, Ok(())) => {
-                AGAIN.max(AGAIN_OF_HOST * u32::try_from(read.len()).unwrap_or(u32::MAX))
-            }
+            (read, Ok(())) => AGAIN.max(AGAIN_OF_HOST * read),
             // A store that fails is left alone for a while.
             (_, Err(error)) if is_refusal(&error) => REPORT,
             (_, Err(_)) => AWAY,
@@ -264,14 +261,11 @@ pub async fn run(cluster: Cluster) {
 
 impl Shared {
     /// Reads what is under the `hinted` keys, and reports that were not read before; `None`: the list of hosts and all reports. Returns the
-    /// hosts whose reports could be read, and what has failed.
-    pub async fn look(
-        &self,
-        hinted: Option<BTreeSet<&Key>>,
-    ) -> (BTreeSet<NodeId>, Result<(), StoreError>) {
+    /// number of reports that could be read, and what has failed.
+    pub async fn look(&self, hinted: Option<BTreeSet<&Key>>) -> (u32, Result<(), StoreError>) {
         let _one = self.looking.lock().await;
         let is_hinted = |key| hinted.as_ref().is_none_or(|hinted| hinted.contains(&key));
-        let (mut read, mut result) = (BTreeSet::new(), Ok(()));
+        let (mut read, mut result) = (0, Ok(()));
         if is_hinted(self.list()) {
             result = self.look_at_list().await;
         }
@@ -280,7 +274,7 @@ impl Shared {
             for node in due {
                 // One report that cannot be read does not keep the others from being read.
                 match self.look_at_host(&node).await {
-                    Ok(()) => drop(read.insert(node)),
+                    Ok(()) => read += 1,
                     Err(error) => result = Err(error),
                 }
             }

@@ -77,7 +77,10 @@ impl FallbackDropIns {
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        self.tell(failed);
+        if let (Some(error), None) = (&failed, &self.failed) {
+            tracing::warn!("free space or inodes in /run: {error}, trying again");
+        }
+        self.failed = failed;
         replaced
     }
 
@@ -93,22 +96,6 @@ impl FallbackDropIns {
             removed.push(unit);
         }
         Ok(removed)
-    }
-
-    fn tell(&mut self, failed: Option<String>) {
-        match &failed {
-            Some(error) if self.failed.is_none() => {
-                tracing::warn!("free space or inodes in /run: {error}, trying again")
-            }
-            None if self.failed.is_some() => {
-                tracing::info!(
-                    "the drop-ins in {} are kept again",
-                    self.directory.display()
-                );
-            }
-            Some(_) | None => {}
-        }
-        self.failed = failed;
     }
 }
 

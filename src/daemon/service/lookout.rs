@@ -116,22 +116,18 @@ pub async fn watch_outside(
             units.find_strays_anew(age()).await
         };
         let clients = units.find_clients(age()).await.map_err(NotDead::from);
-        match strays.and_then(|strays| Ok((strays, clients?))) {
-            Ok((strays, clients)) => {
-                let left = strays.into_iter().map(OutsideWork::left);
-                let found: Vec<OutsideWork> = left.chain(clients).collect();
-                let seen_twice = |work: &&OutsideWork| before.iter().any(|other| other.is(work));
-                let lasting: Vec<OutsideWork> = found.iter().filter(seen_twice).cloned().collect();
-                before = found;
-                units.remember_client(&lasting);
-                if lasting != told {
-                    told.clone_from(&lasting);
-                    inbox.send(Message::Outside(lasting)).await;
-                }
+        // What is not known now is looked for again.
+        if let Ok((strays, clients)) = strays.and_then(|strays| Ok((strays, clients?))) {
+            let left = strays.into_iter().map(OutsideWork::left);
+            let found: Vec<OutsideWork> = left.chain(clients).collect();
+            let seen_twice = |work: &&OutsideWork| before.iter().any(|other| other.is(work));
+            let lasting: Vec<OutsideWork> = found.iter().filter(seen_twice).cloned().collect();
+            before = found;
+            units.remember_client(&lasting);
+            if lasting != told {
+                told.clone_from(&lasting);
+                inbox.send(Message::Outside(lasting)).await;
             }
-            Err(error) => tracing::debug!(
-                "not known whether processes are outside of their control group: {error}"
-            ),
         }
         sleep(STRAY_INTERVAL).await;
     }

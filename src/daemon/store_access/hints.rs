@@ -63,14 +63,12 @@ type Board = HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>;
 
 /// The bells of all services, by key. Clones share them.
 #[derive(Clone, Default)]
-pub struct Hints {
-    board: Arc<Mutex<Board>>,
-}
+pub struct Hints(Arc<Mutex<Board>>);
 
 impl Hints {
     /// The bell that rings whenever `key` may have changed. Only one task at a time may wait for it.
     pub(crate) fn of(&self, key: &Key) -> Arc<Bell> {
-        let mut board = lock(&self.board);
+        let mut board = lock(&self.0);
         Arc::clone(board.entry(key.clone()).or_default())
     }
 
@@ -93,7 +91,7 @@ impl Hints {
                 self.ring_all(true);
                 while let Some(key) = hints.next().await {
                     back_off = BACK_OFF_MIN;
-                    if let Some(bell) = lock(&self.board).get(&key) {
+                    if let Some(bell) = lock(&self.0).get(&key) {
                         bell.ring(true);
                     }
                 }
@@ -123,7 +121,7 @@ impl Hints {
     }
 
     fn ring_all(&self, is_hint: bool) {
-        let board = lock(&self.board);
+        let board = lock(&self.0);
         for bell in board.values() {
             bell.ring(is_hint);
         }

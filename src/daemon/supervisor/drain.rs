@@ -1,4 +1,5 @@
-//! Whether this host may be drained: only if each service that would lose it has another host, or if the operator insists.
+//! Whether other hosts would take services over, as far as their reports tell, and so whether this host may be drained: only if each
+//! service that would lose it has another host, or if the operator insists.
 //!
 //! Hosts that are drained at the same time must not leave a service to nobody. So a drain is first *announced* in this host's
 //! report, then the reports of the others are read, and then it is decided. Of two hosts that do so at least one sees the
@@ -7,26 +8,27 @@
 //! A service that is handed over from one host to the next may be held by none of them for a moment. So not only what this host
 //! holds is looked at, but also what it would take from a host that is drained, or from nobody.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use super::Supervisor;
-use super::successors::{self, Lonely};
+use crate::cluster::picture;
 use crate::config::ServiceSettings;
 use crate::daemon::cluster::Cluster;
-use crate::daemon::local::drain::Drain;
+use crate::daemon::host::Host;
 use crate::daemon::service::Said;
-use crate::daemon::store_access::hints::Hints;
 use crate::daemon::units::busy_mounts;
 use crate::election::State;
 use crate::facts::alarm::AlarmKind;
-use crate::facts::{ClusterState, ServiceState, Word};
+use crate::facts::{At, ClusterState, KnownHost, ServiceState, Word};
+use crate::host::clock;
 use crate::journal::{self, Notice};
-use crate::systemd::Manager;
-use crate::types::{first_named, shortened};
+use crate::types::{NodeId, first_named, shortened};
 use crate::words;
 
 /// How long it is waited for a host that can take over: a report of which it is not known whether it is old is made anew within this
@@ -39,12 +41,9 @@ const WORDS_LIMIT: usize = 400;
 
 /// A drain that is to be decided.
 struct Question {
-    drain: Drain,
+    host: Host,
     cluster: Cluster,
-    hints: Hints,
     services: Vec<(Arc<ServiceSettings>, watch::Receiver<ServiceState>)>,
-    /// What is asked whether the mounts of a service that is handed over are in use by others.
-    systemd: Arc<dyn Manager>,
 }
 
 impl Supervisor {
@@ -52,13 +51,11 @@ impl Supervisor {
     pub fn drain(&self, word: Word, force: bool) -> BoxFuture<'static, Said> {
         let services = self.services.values();
         let question = Question {
-            drain: self.host.drain.clone(),
+            host: self.host.clone(),
             cluster: self.cluster.clone(),
-            hints: self.host.hints.clone(),
             services: services
                 .map(|handle| (Arc::clone(&handle.settings), handle.status.clone()))
                 .collect(),
-            systemd: Arc::clone(&self.host.systemd),
         };
         Box::pin(async move { Ok(question.decide(word, force).await?) })
     }
@@ -66,22 +63,22 @@ impl Supervisor {
 
 impl Question {
     async fn decide(&self, mut word: Word, force: bool) -> Result<String, String> {
-        if let Some(former) = self.drain.word() {
+        if let Some(former) = self.host.drain.word() {
             // What is not said anew stays as it was.
             word.until = word.until.or(former.until);
             if word.reason.is_empty() {
                 word.reason = former.reason;
             }
-            self.drain.set(Some(word)).await?;
+            self.host.drain.set(Some(word)).await?;
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }
         if let Some(busy) = self.busy().await.filter(|_| !force) {
             return Err(format!("nothing was changed: {busy}; or use --force"));
         }
-        self.drain.announce(word.clone())?;
+        self.host.drain.announce(word.clone())?;
         let done = self.decide_announced(word, force).await;
-        self.drain.decided();
+        self.host.drain.decided();
         self.cluster.changed();
         done
     }
@@ -107,14 +104,14 @@ impl Question {
         }
         let held = self.held();
         let handed: Vec<&str> = held.iter().map(|settings| settings.name.as_str()).collect();
-        self.drain.set(Some(word.clone())).await?;
+        self.host.drain.set(Some(word.clone())).await?;
         let left = match &*left {
             "" => left,
             left => format!("; nobody takes over: {left}"),
         };
         let by = words::asked(&word, "");
         journal::notice(Notice::Drained, &format!("{}{left}", by.trim_start()));
-        self.hints.wake();
+        self.host.hints.wake();
         let begun = match &handed[..] {
             [] => "it holds nothing".to_owned(),
             handed => format!("begun to hand over {}", first_named(handed, NAMED)),
@@ -125,7 +122,7 @@ impl Question {
     /// What to do about processes of others that keep the mounts of what this host holds from being unmounted.
     async fn busy(&self) -> Option<String> {
         for settings in self.held() {
-            if let Some(words) = busy_mounts::in_use(&*self.systemd, &settings).await {
+            if let Some(words) = busy_mounts::in_use(&*self.host.systemd, &settings).await {
                 return Some(format!("{}: {words}", settings.name));
             }
         }
@@ -149,7 +146,7 @@ impl Question {
                 .map(|(settings, _)| (settings.name.to_string(), known.node.clone()))
                 .collect()
         };
-        successors::lonely(&self.cluster, None, false, limit, leaves).await
+        lonely(&self.cluster, None, false, limit, leaves).await
     }
 }
 
@@ -164,7 +161,7 @@ fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
     }
     let is_free = status
         .holder()
-        .is_none_or(|holder| holder == known.node || successors::is_drained(known, holder));
+        .is_none_or(|holder| holder == known.node || is_drained(known, holder));
     status.is_held()
         || status.state == Some(State::Standby) && is_free && status.told_bar().is_none()
 }
@@ -178,13 +175,98 @@ fn in_words(lonely: &Lonely) -> String {
     shortened(&first_named(&each, NAMED), WORDS_LIMIT)
 }
 
+/// Time between two looks for a host that can take over.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The services that no other host would take, and why.
+type Lonely = BTreeMap<String, String>;
+
+/// Those of the services that no host would take from the one that `leaves` names with them, or not `to`. For a moment, `limit` at most, it
+/// is waited for such a host. `is_lenient`: where a host is not known well enough, that is not held against it. `Err`: the reports of the
+/// other hosts cannot be read.
+pub async fn lonely(
+    cluster: &Cluster,
+    to: Option<&NodeId>,
+    is_lenient: bool,
+    limit: Duration,
+    leaves: impl Fn(&ClusterState) -> Vec<(String, String)>,
+) -> Result<Lonely, String> {
+    let begin = Instant::now();
+    loop {
+        let read = cluster.look_again().await;
+        if is_lenient && (read.is_err() || to.is_none() && cluster.is_new()) {
+            return Ok(Lonely::new());
+        }
+        read?;
+        let known = cluster.known();
+        let (mut lonely, mut may_change) = (Lonely::new(), false);
+        for (service, holder) in leaves(&known) {
+            if let Some((why, is_open)) = nobody(&known, is_lenient, &service, &holder, to) {
+                may_change |= is_open;
+                lonely.insert(service, why);
+            }
+        }
+        if !may_change || begin.elapsed() >= limit {
+            return Ok(lonely);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Why no host would take `service` from `holder`, or not `to`, and whether that may change in a moment. `None`: some host would.
+/// `is_lenient`: or one that is not known well enough.
+fn nobody(
+    known: &ClusterState,
+    is_lenient: bool,
+    service: &str,
+    holder: &str,
+    to: Option<&NodeId>,
+) -> Option<(String, bool)> {
+    let (mut reasons, mut may_change) = (Vec::new(), false);
+    for candidate in picture::candidates(known, service) {
+        let host = &candidate.host;
+        if host == holder || to.is_some_and(|to| to.as_str() != host) {
+            continue;
+        }
+        let why = candidate.not_taking.as_ref()?;
+        if candidate.uncertain && is_lenient && to.is_none() {
+            return None;
+        }
+        let why = words::not_taking(why, At::new(clock::wall()));
+        reasons.push(format!("{host} {why}"));
+        // An operator who has drained a host does not end that within seconds.
+        may_change |= !is_drained(known, host);
+    }
+    if reasons.is_empty() {
+        let why = match to {
+            None => "no other host has reported".to_owned(),
+            Some(to) => {
+                let names: Vec<&str> = known.hosts.iter().map(KnownHost::node).collect();
+                format!("no host is called {to}; known: {}", names.join(", "))
+            }
+        };
+        return Some((why, true));
+    }
+    Some((reasons.join(", "), may_change))
+}
+
+fn is_drained(known: &ClusterState, node: &str) -> bool {
+    let known = known.host(node);
+    known.is_some_and(|known| known.state.drained.is_some())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::daemon::cluster::tests::{LIMIT, Member, SEEN, service_name};
     use crate::daemon::fake::{Fake, process, settings, unit};
-    use crate::facts::LockState;
+    use crate::daemon::host_fake::host;
+    use crate::daemon::local::drain::Drain;
+    use crate::daemon::local::machine::ThisMachine;
     use crate::facts::alarm::{Alarm, Problem};
+    use crate::facts::{HostState, LockState, Presence};
     use crate::store::memory::MemoryStore;
 
     /// Hosts with one service, of which the first holds it.
@@ -243,11 +325,17 @@ mod tests {
             let member = &self.members[number];
             let settings = Arc::new(self.settings.clone());
             let question = Question {
-                drain: member.drain.clone(),
+                host: Host {
+                    drain: member.drain.clone(),
+                    systemd: Arc::new(self.systemd.clone()),
+                    ..host(
+                        "h1",
+                        Arc::new(self.store.clone()),
+                        Arc::new(ThisMachine::new(Path::new("/nowhere"))),
+                    )
+                },
                 cluster: member.cluster.clone(),
-                hints: Hints::default(),
                 services: vec![(settings, member.statuses[0].subscribe())],
-                systemd: Arc::new(self.systemd.clone()),
             };
             question.decide(word(""), force).await
         }
@@ -372,5 +460,45 @@ mod tests {
             "{told}"
         );
         assert!(told.chars().count() <= WORDS_LIMIT, "{told}");
+    }
+
+    fn cluster(drained: &[&str]) -> ClusterState {
+        let now = At::new(clock::wall());
+        let host = |node: &str| KnownHost {
+            state: HostState {
+                node: node.to_owned(),
+                drained: drained.contains(&node).then(Word::default),
+                ..HostState::default()
+            },
+            presence: Presence::Up,
+            heard: Some(now),
+            reported: Some(now),
+            services: [("db".to_owned(), ServiceState::default())].into(),
+            ..KnownHost::default()
+        };
+        ClusterState {
+            node: "h1".to_owned(),
+            hosts: ["h1", "h2", "h3"].map(host).into(),
+            ..ClusterState::default()
+        }
+    }
+
+    #[test]
+    fn nothing_is_handed_over_that_nobody_could_take_and_what_no_waiting_helps_is_told_at_once() {
+        let judged = |drained: &[&str], to: Option<&str>| {
+            let to = to.map(|to| NodeId::new(to).expect("a node's name"));
+            nobody(&cluster(drained), true, "db", "h1", to.as_ref())
+        };
+        assert_eq!(judged(&[], None), None);
+        assert_eq!(judged(&["h2"], None), None);
+        assert_eq!(judged(&["h2"], Some("h3")), None);
+        for (drained, to) in [(&["h2"][..], Some("h2")), (&["h2", "h3"], None)] {
+            let (why, may_change) = judged(drained, to).expect("nobody would take it");
+            assert!(!may_change && why.contains("h2 is drained"), "{why}");
+        }
+        assert_eq!(
+            judged(&[], Some("h9")),
+            Some(("no host is called h9; known: h1, h2, h3".to_owned(), true))
+        );
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::Supervisor;
-use super::successors;
+use super::drain;
 use crate::cluster::verb::{Unmet, Verb};
 use crate::daemon::cluster::Cluster;
 use crate::daemon::service::{Handle, Order, Request, Said};
@@ -178,7 +178,7 @@ async fn may_step_down(
         )));
     }
     let leaves = |_: &ClusterState| vec![(service.to_string(), holder.to_owned())];
-    let lonely = successors::lonely(cluster, to, true, PATIENCE, leaves).await?;
+    let lonely = drain::lonely(cluster, to, true, PATIENCE, leaves).await?;
     match lonely.into_values().next() {
         None => Ok(()),
         Some(why) => Err(Unmet::Refused(format!(

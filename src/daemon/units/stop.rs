@@ -263,15 +263,10 @@ impl UnitControl {
     /// Looks for strays before an orderly stop, because the stop ends the parents by which they are found. It takes
     /// [`LAST_LOOK_LIMIT`] at most.
     pub async fn look_before_stop(&self) {
-        if self.is_unit_only() {
-            return;
+        if !self.is_unit_only() {
+            // Those that are found are remembered.
+            let _ = timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO)).await;
         }
-        let why = match timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO)).await {
-            Ok(Ok(_)) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        tracing::debug!("not known whether processes are outside of their control group: {why}");
     }
 }
 
