@@ -123,7 +123,7 @@ fn open(known: &str) -> Failure {
 async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
-            "see \"systemctl status putexd\", and restart it if this stays so: no answer within {}",
+            "see \"systemctl status putexd\", and restart it if this stays so: it has not answered within {}",
             rounded(CALL_LIMIT)
         )))
     })

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Diagnosis, NAMED};
+use super::NAMED;
 use crate::audit;
 use crate::config::{ServiceSettings, Settings};
 use crate::facts::ClusterState;
@@ -21,38 +21,34 @@ const REPLACED: &str = " (deleted)";
 
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-pub async fn look(settings: &Settings, daemon: Option<&ClusterState>, report: &mut Diagnosis) {
-    match audit::connect().await {
-        Err(reason) => report.wrong(format!("run putexctl where systemd can be asked: {reason}")),
-        Ok(systemd) => parts(&systemd, report).await,
-    }
-    if let Some(daemon) = daemon {
-        unread(&settings.services, daemon, report);
-    }
+pub async fn look(settings: &Settings, daemon: Option<&ClusterState>) -> Vec<String> {
+    let mut wrong = match audit::connect().await {
+        Err(reason) => vec![format!("run putexctl where systemd can be asked: {reason}")],
+        Ok(systemd) => parts(&systemd).await,
+    };
+    wrong.extend(daemon.and_then(|daemon| unread(&settings.services, daemon)));
     let source = fs::read_to_string(CLOCK_SOURCE).unwrap_or_default();
-    clock(source.trim(), report);
+    wrong.extend(clock(source.trim()));
+    wrong
 }
 
-async fn parts(systemd: &Systemd, report: &mut Diagnosis) {
+async fn parts(systemd: &Systemd) -> Vec<String> {
+    let mut wrong = Vec::new();
     for name in PARTS {
         let found = async {
             let unit = UnitName::new(name)?;
             let boot = systemd.boot(&BTreeSet::new()).await?;
-            let at_boot = boot.pullers(&unit).await?;
+            let is_at_boot = !boot.pullers(&unit).await?.is_empty();
             let state = systemd.state(&unit).await?;
             let program = state
                 .main_pid
                 .and_then(|pid| fs::read_link(format!("/proc/{pid}/exe")).ok());
-            let is_at_boot = !at_boot.is_empty();
             Ok::<_, Box<dyn Error>>(of_part(name, &state, is_at_boot, program))
         };
-        match found.await {
-            Ok(found) => found.iter().for_each(|text| report.wrong(text)),
-            Err(error) => {
-                report.wrong(format!("run this again: {name} was not looked at: {error}"));
-            }
-        }
+        let missed = |error| vec![format!("run this again: {name} was not looked at: {error}")];
+        wrong.extend(found.await.unwrap_or_else(missed));
     }
+    wrong
 }
 
 /// What is wrong with one of the units. `at_boot`: whether it is started then. `program`: what its main process runs.
@@ -91,7 +87,7 @@ pub fn of_part(
 
 /// Services whose files putexd has not read as they are: they came, went or were changed since. systemd binds and unbinds the units at
 /// each of its own reloads, whether putexd has read the files or not.
-pub fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Diagnosis) {
+pub fn unread(files: &[ServiceSettings], cluster: &ClusterState) -> Option<String> {
     let known = cluster.services.iter();
     let known = known.filter_map(|service| cluster.here(service));
     // What a service has of its file; one that is only observed has no settings. A file that is broken is told of by itself.
@@ -107,20 +103,20 @@ pub fn unread(files: &[ServiceSettings], cluster: &ClusterState, report: &mut Di
         }
     }
     unread.extend(read.keys().map(|&service| service.to_owned()));
-    if !unread.is_empty() {
-        report.wrong(format!(
+    (!unread.is_empty()).then(|| {
+        format!(
             "run \"systemctl reload putexd\": it has not taken up the files of {} as they are",
             first_named(&unread, NAMED)
-        ));
-    }
+        )
+    })
 }
 
 /// Judges the clock source. Without a hardware clock the kernel counts its own ticks, and loses those that a hypervisor or a long
 /// interrupt takes.
-pub fn clock(source: &str, report: &mut Diagnosis) {
-    if let "jiffies" | "refined-jiffies" = source {
-        report.wrong(format!(
+pub fn clock(source: &str) -> Option<String> {
+    matches!(source, "jiffies" | "refined-jiffies").then(|| {
+        format!(
             "give this host a hardware clock, such as tsc, kvm-clock or hpet: {source} may be off by more than clock-error"
-        ));
-    }
+        )
+    })
 }

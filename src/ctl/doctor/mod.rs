@@ -21,72 +21,36 @@ use crate::types::{NodeId, first_named};
 /// How many services and units a line names.
 const NAMED: usize = 6;
 
-/// What a line tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Weight {
-    Fact,
-    /// It keeps services from being run here.
-    Wrong,
-    /// It should not be so.
-    Warning,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Line {
-    level: Weight,
-    /// What was found; what to do comes first where it is no fact.
-    text: String,
-}
-
-/// All that was found, as `--json` prints it.
+/// All that was found, as `--json` prints it. What to do comes first where it is no fact.
 #[derive(Debug, Default, Serialize)]
 struct Diagnosis {
-    lines: Vec<Line>,
+    facts: Vec<String>,
+    /// What keeps services from being run here.
+    wrong: Vec<String>,
+    /// What should not be so.
+    warnings: Vec<String>,
 }
 
 impl Diagnosis {
-    fn add(&mut self, level: Weight, text: &str) {
-        let text = text.replace('\n', " ");
-        self.lines.push(Line { level, text });
-    }
-
-    fn fact(&mut self, text: impl AsRef<str>) {
-        self.add(Weight::Fact, text.as_ref());
-    }
-
-    fn warn(&mut self, text: impl AsRef<str>) {
-        self.add(Weight::Warning, text.as_ref());
-    }
-
-    fn wrong(&mut self, text: impl AsRef<str>) {
-        self.add(Weight::Wrong, text.as_ref());
-    }
-
-    /// What many services have alike is told once.
-    fn warn_of(&mut self, found: impl IntoIterator<Item = (String, &'static str)>) {
-        for (text, services) in grouped(found) {
-            self.warn(format!("{}: {text}", first_named(&services, NAMED)));
-        }
-    }
-
-    fn is_wrong(&self) -> bool {
-        self.lines.iter().any(|line| line.level == Weight::Wrong)
-    }
-
-    fn screen(&mut self, width: Option<usize>) -> Screen {
+    fn screen(&self, width: Option<usize>) -> Screen {
         let mut screen = Screen::new(width);
-        self.lines.sort_by_key(|line| line.level);
-        for line in &self.lines {
-            let (mark, style) = match line.level {
-                Weight::Fact => ("  ", Style::Plain),
-                Weight::Wrong => ("× ", Style::Bad),
-                Weight::Warning => ("! ", Style::Notable),
-            };
-            screen.sentence(mark, &line.text, style);
+        for (texts, mark, style) in [
+            (&self.facts, "  ", Style::Plain),
+            (&self.wrong, "× ", Style::Bad),
+            (&self.warnings, "! ", Style::Notable),
+        ] {
+            for text in texts {
+                screen.sentence(mark, &text.replace('\n', " "), style);
+            }
         }
         screen
     }
+}
+
+/// What many services have alike is told once.
+fn once(found: impl IntoIterator<Item = (String, &'static str)>) -> impl Iterator<Item = String> {
+    let grouped = grouped(found).into_iter();
+    grouped.map(|(text, services)| format!("{}: {text}", first_named(&services, NAMED)))
 }
 
 /// Looks, and prints what was found.
@@ -101,17 +65,16 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
         None
     };
     let looked = store::look(&settings, &mut report).await;
-    report.warn_of(settings.services.iter().filter_map(|service| {
+    let services = settings.services.iter();
+    report.warnings.extend(once(services.filter_map(|service| {
         let text = unfenced(&service.fence, &settings.node)?;
         Some((service.name.to_string(), text))
-    }));
+    })));
     if settings.seal_key.is_none() {
-        report.warn(
-            "have one seal-key on all hosts, see putexd.toml(5): whoever may write to the store can have two hosts run a unit",
-        );
+        report.warnings.push("have one seal-key on all hosts, see putexd.toml(5): whoever may write to the store can have two hosts run a unit".to_owned());
     }
     if is_here {
-        host::look(&settings, daemon.as_ref(), &mut report).await;
+        report.wrong = host::look(&settings, daemon.as_ref()).await;
     }
     if json {
         print_json(&report)?;
@@ -119,7 +82,11 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
         report.screen(width()).show()?;
     }
     looked?;
-    Failure::end(if report.is_wrong() { exit::REFUSED } else { 0 })
+    Failure::end(if report.wrong.is_empty() {
+        0
+    } else {
+        exit::REFUSED
+    })
 }
 
 /// What keeps a former holder from being fenced.

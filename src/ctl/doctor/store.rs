@@ -21,15 +21,14 @@ pub async fn look(settings: &Settings, report: &mut Diagnosis) -> Result<(), Fai
         fault,
         forgeable,
     } = store.examine().await?;
-    report.fact(what);
+    report.facts.push(what);
     let forgeable = forgeable.filter(|_| settings.seal_key.is_some());
-    warnings
-        .iter()
-        .chain(&forgeable)
-        .for_each(|text| report.warn(text));
+    report
+        .warnings
+        .extend(warnings.into_iter().chain(forgeable));
     match trial(&*store, settings).await {
-        Ok((read, written)) => report.fact(format!("round trip: read {read:.1?}, write {written:.1?}")),
-        Err(error) => report.warn(format!(
+        Ok((read, written)) => report.facts.push(format!("round trip: read {read:.1?}, write {written:.1?}")),
+        Err(error) => report.warnings.push(format!(
             "give putexd the rights to putex-host/ in the store, see WHAT HOSTS TELL EACH OTHER in putexd.toml(5): {error}"
         )),
     }
