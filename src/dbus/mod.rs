@@ -188,9 +188,7 @@ async fn attend(
     let authority = Authority::new(asking.clone());
     let (socket, refusals) = Limit::limited(bus::socket().await?, authority.clone());
     let bus = Builder::socket(socket).build().await?;
-    let follow = async {
-        let mut signals =
-            signals::Signals::register(&bus, daemon, Caller::OnBus(authority)).await?;
+    let follow = signals::serve(&bus, daemon, Caller::OnBus(authority), async || {
         bus.request_name(NAME).await?;
         if std::mem::take(is_lost) {
             tracing::info!("the system bus is back: {NAME} is served there again");
@@ -198,8 +196,8 @@ async fn attend(
         if let Some(tried) = tried.take() {
             let _ = tried.send(());
         }
-        signals.follow().await
-    };
+        Ok(())
+    });
     let closed = || {
         Err(zbus::Error::Failure(
             "it has closed the connection".to_owned(),

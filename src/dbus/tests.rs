@@ -16,7 +16,6 @@ use zbus::connection::Builder;
 use zbus::message::{Flags, Type};
 use zbus::{Connection, Guid, Message, MessageStream, OwnedVariant, Variant, fdo};
 
-use super::signals::Signals;
 use super::*;
 use crate::bus::Plain;
 use crate::facts::ServiceSummary;
@@ -123,12 +122,13 @@ impl Stage {
         let server = server.expect("a connection");
         let (ready, is_ready) = oneshot::channel();
         tokio::spawn(async move {
-            let mut signals = Signals::register(&server, &daemon, Caller::OnBus(authority))
-                .await
-                .expect("objects");
-            let _ = ready.send(());
+            let caller = Caller::OnBus(authority);
+            let told = signals::serve(&server, &daemon, caller, async || {
+                let _ = ready.send(());
+                Ok(())
+            });
             tokio::select! {
-                _ = signals.follow() => {}
+                _ = told => {}
                 () = refusals.send(&server) => {}
             }
         });
