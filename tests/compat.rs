@@ -455,6 +455,14 @@ fn histories() {
         }),
         ended: "stopped by root@h1".to_owned(),
         stopped: true,
+        alarms: vec![Alarm::new(
+            None,
+            Problem::CheckFailed {
+                unit: None,
+                error: "no".to_owned(),
+            },
+            1_767_225_650,
+        )],
         ..Run::new(1_767_225_600, "h1", Start::At(1_767_225_600_123))
     };
     let seen = Run {

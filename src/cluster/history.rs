@@ -16,8 +16,11 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
+use serde_json::Value as Json;
+use serde_with::{VecSkipError, serde_as, skip_serializing_none};
 
+use crate::facts::alarm::Alarm;
+use crate::facts::json;
 use crate::types::span::rounded;
 use crate::types::{NodeId, Value, shortened};
 
@@ -36,7 +39,11 @@ pub struct History {
     pub runs: Vec<Run>,
 }
 
+/// How many alarms of one tenure are kept. The first ones say most about a cause.
+pub const ALARMS: usize = 16;
+
 /// One tenure. Times are those of the host that has written them, in milliseconds since 1970.
+#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
@@ -54,6 +61,10 @@ pub struct Run {
     /// Whether an operator had the service stopped everywhere: the time after it is no gap.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+    /// The alarms that were raised while it lasted.
+    #[serde_as(as = "VecSkipError<_>")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<Alarm>,
 }
 
 /// When the unit was started.
@@ -119,6 +130,7 @@ impl Run {
             end: None,
             ended: String::new(),
             stopped: false,
+            alarms: Vec::new(),
         }
     }
 
@@ -153,6 +165,11 @@ impl Run {
         })
     }
 
+    /// Whether its host was not heard of again, as far as is known.
+    pub fn is_silent(&self) -> bool {
+        self.end.is_some_and(|end| end.known == Known::AtLeast)
+    }
+
     /// The time by which it has its place on a screen.
     pub fn at_ms(&self) -> u64 {
         match (self.start, self.end) {
@@ -171,11 +188,13 @@ impl Run {
         if other.end.map(|end| end.known) >= self.end.map(|end| end.known) && other.end.is_some() {
             (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
         }
+        if self.alarms.len() < other.alarms.len() {
+            self.alarms = other.alarms;
+        }
     }
 
-    /// Has the text of another host as short as this host's own. `false`: it is not believed.
-    fn is_sound(&mut self, now_ms: u64) -> bool {
-        self.ended = shortened(&self.ended, TEXT_LIMIT);
+    /// Whether another host's run is believed.
+    fn is_sound(&self, now_ms: u64) -> bool {
         NodeId::new(&self.host).is_ok() && self.at_ms() <= now_ms.saturating_add(AHEAD_MS)
     }
 }
@@ -185,10 +204,12 @@ impl History {
     pub fn decode(value: Option<&Value>, now_ms: u64) -> Self {
         let value = value
             .filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
-        let mut history: Self = value
-            .and_then(|value| serde_json::from_slice(&value.body).ok())
+        // Whoever may write to the store may have written it: each text is made short.
+        let said = value.and_then(|value| serde_json::from_slice::<Json>(&value.body).ok());
+        let mut history: Self = said
+            .and_then(|said| serde_json::from_str(&json(&said, short)).ok())
             .unwrap_or_default();
-        history.runs.retain_mut(|run| run.is_sound(now_ms));
+        history.runs.retain(|run| run.is_sound(now_ms));
         history.runs.sort_by_key(|run| run.token);
         history.shorten();
         history
@@ -197,9 +218,8 @@ impl History {
     /// The value to write, with as many tenures as have room in it.
     pub fn encode(mut self) -> Value {
         loop {
-            // A structure of numbers and texts always becomes JSON.
             let value = Value {
-                body: serde_json::to_vec(&self).unwrap_or_default(),
+                body: json(&self, short).into_bytes(),
                 ..Value::default()
             };
             if value.size() <= Value::LIMIT_BYTES || self.runs.is_empty() {
@@ -210,8 +230,7 @@ impl History {
     }
 
     /// Adds what is known of a tenure. The same may be added again.
-    pub fn add(&mut self, mut run: Run) {
-        run.is_sound(u64::MAX);
+    pub fn add(&mut self, run: Run) {
         if let Some(known) = self
             .runs
             .iter_mut()
@@ -228,6 +247,10 @@ impl History {
     fn shorten(&mut self) {
         self.runs.drain(..self.runs.len().saturating_sub(KEPT));
     }
+}
+
+fn short(text: &str) -> String {
+    shortened(text, TEXT_LIMIT)
 }
 
 #[cfg(test)]

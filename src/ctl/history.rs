@@ -8,7 +8,7 @@ use clap::Args;
 use super::ask::Bus;
 use super::output::{Cell, Failure, Screen, Style, print, print_json, width};
 use super::picture;
-use super::runs::{Past, PastRun, ended, lasted};
+use super::runs::{Past, PastRun, began, ended, lasted};
 use super::texts::{is_named, known, local};
 use crate::cluster::verb::time;
 use crate::command_line::exit;
@@ -93,17 +93,24 @@ fn screen(pasts: &[Past], now_ms: u64, width: Option<usize>) -> Screen {
             screen.put(&past.service, Style::Bold).end();
         }
         table(&mut screen, &past.runs, now_ms);
+        for PastRun { run, .. } in &past.runs {
+            for alarm in &run.alarms {
+                let (at, problem) = (local(alarm.since), &alarm.problem);
+                let text = format!("{at} on {}: {problem}", run.host);
+                screen.sentence("! ", &text, Style::Plain);
+            }
+        }
     }
     screen
 }
 
-/// The tenures, a line for each, with the fencing token where there is room for it.
+/// The tenures, a line for each, with why it began and the fencing token where there is room for them.
 pub fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
-    let header = ["WHEN", "HOST", "FOR", "GAP", "ENDED", "TOKEN"];
-    screen.table(1, header, runs.iter().map(|shown| row(shown, now_ms)));
+    let header = ["WHEN", "HOST", "FOR", "GAP", "ENDED", "BEGAN", "TOKEN"];
+    screen.table(2, header, runs.iter().map(|shown| row(shown, now_ms)));
 }
 
-fn row(shown: &PastRun, now_ms: u64) -> [Cell; 6] {
+fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
     let PastRun { run, gap, .. } = shown;
     let gap = gap.map_or_else(String::new, |gap| gap.to_string());
     [
@@ -112,6 +119,7 @@ fn row(shown: &PastRun, now_ms: u64) -> [Cell; 6] {
         lasted(shown, now_ms),
         Cell::styled(gap, Style::Notable),
         ended(run).into(),
+        began(shown).into(),
         run.token.to_string().into(),
     ]
 }
@@ -122,17 +130,23 @@ mod tests {
     use super::*;
     use crate::cluster::history::{Known, Run, Start};
     use crate::facts::Activity;
+    use crate::facts::alarm::{Alarm, Problem};
 
     const NOW_MS: u64 = NOW * 1000;
 
     fn pasts() -> Vec<Past> {
-        let first = one(
-            -9000,
-            "h3",
-            1,
-            Some((-7520, Known::Exactly)),
-            "root@h3: <b>\u{1b}[2J",
-        );
+        let error = "<b>\u{1b}[2J".to_owned();
+        let alarm = Problem::CheckFailed { unit: None, error };
+        let first = Run {
+            alarms: vec![Alarm::new(None, alarm, NOW - 8000)],
+            ..one(
+                -9000,
+                "h3",
+                1,
+                Some((-7520, Known::Exactly)),
+                "root@h3: <b>\u{1b}[2J",
+            )
+        };
         let runs = vec![
             first,
             Run {

@@ -60,7 +60,10 @@ pub fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
     let mut y = TOP;
     for past in pasts {
         picture = picture.add(label(LEFT - 10, y + 15, &past.service).set("text-anchor", "end"));
-        for PastRun { run, gap, goes_on } in &past.runs {
+        for PastRun {
+            run, gap, goes_on, ..
+        } in &past.runs
+        {
             let Start::At(start) = run.start else {
                 continue;
             };

@@ -24,6 +24,8 @@ pub struct PastRun {
     pub run: Run,
     /// For how long nobody ran the service before. `None`: that is not known, or an operator had it stopped.
     pub gap: Option<Length>,
+    /// The host that was not heard of again, and after which this one took over.
+    pub takeover: Option<String>,
     /// Whether it is known to go on.
     pub goes_on: bool,
 }
@@ -44,8 +46,11 @@ impl Past {
         for run in runs {
             let mut before = shown.iter().rev();
             let before = before.find(|before| before.run.start != Start::Failed);
+            let before = before.map(|before| &before.run);
+            let silent = before.filter(|before| before.is_silent() && before.host != run.host);
             shown.push(PastRun {
-                gap: before.and_then(|before| run.gap_after(&before.run)),
+                gap: before.and_then(|before| run.gap_after(before)),
+                takeover: silent.map(|silent| silent.host.clone()),
                 goes_on: service.is_some_and(|service| goes_on(&run, service)),
                 run,
             });
@@ -81,11 +86,18 @@ pub fn lasted(PastRun { run, goes_on, .. }: &PastRun, now_ms: u64) -> Cell {
     }
 }
 
+/// Why it began; empty: nothing is special about it.
+pub fn began(shown: &PastRun) -> String {
+    let silent = shown.takeover.as_ref();
+    silent.map_or_else(String::new, |host| format!("takeover ({host} silent)"))
+}
+
 /// Why it ended; empty: that is not known, or it goes on.
 pub fn ended(run: &Run) -> &str {
-    match run.end.map(|end| end.known) {
-        Some(Known::AtLeast) if run.ended.is_empty() => "not heard of again",
-        _ => &run.ended,
+    if run.is_silent() && run.ended.is_empty() {
+        "not heard of again"
+    } else {
+        &run.ended
     }
 }
 

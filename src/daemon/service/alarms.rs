@@ -52,6 +52,7 @@ impl Service {
         };
         let now = self.host.machine.wall().as_secs();
         let alarm = Alarm::new(Some(self.settings.name.clone()), problem, now);
+        self.runs.note(&alarm);
         self.host.alarms.add(alarm, Some(lock));
     }
 

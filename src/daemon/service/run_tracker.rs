@@ -2,9 +2,10 @@
 
 use std::mem::{replace, take};
 
-use crate::cluster::history::{End, Known, Run, Start};
+use crate::cluster::history::{ALARMS, End, Known, Run, Start};
 use crate::daemon::store_access::history::Histories;
 use crate::election::{Heard, State, Transition, Wait};
+use crate::facts::alarm::Alarm;
 use crate::facts::{At, LastRun};
 use crate::types::{FencingToken, Key, NodeId};
 
@@ -102,6 +103,13 @@ impl RunTracker {
     /// Notes that the unit is proven dead.
     pub fn note_death(&mut self, now: At) {
         self.end.dead = Some(now);
+    }
+
+    /// Notes an alarm of the tenure that goes on.
+    pub fn note(&mut self, alarm: &Alarm) {
+        if self.own.alarms.len() < ALARMS {
+            self.own.alarms.push(alarm.clone());
+        }
     }
 
     /// Follows a change of state, and writes what that says of a tenure. `stopped`: an operator has the service stopped everywhere.
@@ -287,6 +295,22 @@ mod tests {
             (run.start, run.end.map(|end| end.known)),
             (Start::Unseen, Some(Known::AtMost))
         );
+    }
+
+    #[test]
+    fn alarms_are_of_the_tenure_in_which_they_were_raised() {
+        use State::{Active, Releasing, Standby};
+        let alarm = |since| Alarm::new(None, crate::facts::alarm::Problem::GuardGone, since);
+        let mut bench = bench();
+        bench.tracker.note(&alarm(0));
+        bench.starts(3, 91);
+        for since in 1..=2 * ALARMS as u64 {
+            bench.tracker.note(&alarm(since));
+        }
+        bench.change(3, (Active, Releasing, "drained"), 92);
+        bench.change(3, (Releasing, Standby, ""), 93);
+        let alarms = bench.entries.taken().remove(1).alarms;
+        assert_eq!((alarms.len(), alarms[0].since), (ALARMS, 1));
     }
 
     /// h2 has run it, and its fencing by this host has failed once: this host's own claim is no run.
