@@ -3,9 +3,8 @@
 //! PID 1 tells of changes by signals. A signal can be lost, so whoever takes a hint also reads the unit from time to time.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 
-use futures_util::{Stream, stream};
+use futures_util::stream::{self, BoxStream};
 use tokio::sync::{broadcast, watch};
 use zbus::{Message, OwnedObjectPath};
 
@@ -15,7 +14,7 @@ use crate::task::lock;
 use crate::types::UnitName;
 
 /// Hints that a unit may have changed. The stream never ends.
-pub type ChangeHints = Pin<Box<dyn Stream<Item = ()> + Send>>;
+pub type ChangeHints = BoxStream<'static, ()>;
 
 impl Systemd {
     /// Hints that the unit's state should be read again: its properties changed, or PID 1 came back. Needs no connection: as soon as

@@ -80,21 +80,25 @@ impl BusError {
 
 impl From<zbus::Error> for BusError {
     fn from(error: zbus::Error) -> Self {
-        #[expect(
-            clippy::wildcard_enum_match_arm,
-            reason = "the enum may grow, by what counts as an answer that was not understood"
-        )]
-        match error {
-            zbus::Error::MethodError(name, message, _) => Self::Refused {
+        if let zbus::Error::MethodError(name, message, _) = error {
+            return Self::Refused {
                 name: name.to_string(),
                 message: message.unwrap_or_default(),
-            },
-            // The bus itself is not asked anything but to take the connection.
+            };
+        }
+        // The bus itself is not asked anything but to take the connection.
+        let is_lost = matches!(
+            error,
             zbus::Error::InputOutput(_)
-            | zbus::Error::Connection(..)
-            | zbus::Error::Handshake(_)
-            | zbus::Error::FDO(_) => Self::Unreachable(error.to_string()),
-            other => Self::Malformed(other.to_string()),
+                | zbus::Error::Connection(..)
+                | zbus::Error::Handshake(_)
+                | zbus::Error::FDO(_)
+        );
+        let error = error.to_string();
+        if is_lost {
+            Self::Unreachable(error)
+        } else {
+            Self::Malformed(error)
         }
     }
 }

@@ -1,10 +1,15 @@
 //! The interface for what the daemon asks of PID 1: [`Systemd`] implements it over D-Bus, a simulated host in memory.
 
+#![expect(
+    clippy::elidable_lifetime_names,
+    reason = "the rows of the table name it"
+)]
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::pin::Pin;
 use std::time::Duration;
 
+pub use futures_util::future::BoxFuture as ManagerFuture;
 use rustix::process::Signal;
 
 use super::{
@@ -14,58 +19,41 @@ use super::{
 use crate::host::processes::{Members, Process};
 use crate::types::{ServiceName, UnitName};
 
-/// The future that a method of [`Manager`] returns.
-pub type ManagerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Makes the trait, and its implementation by the methods of [`Systemd`] with the same names.
+/// Makes the trait, and its implementation by the methods of [`Systemd`] with the same names: those that wait, and those that do not.
 macro_rules! manager {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+    (
+        wait { $($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)* }
+        at once { $($plain:ident($($given:ident: $type:ty),*) -> $result:ty;)* }
+    ) => {
         /// What runs the units of a host. Each call but `start`, `run_unit_to_completion` and `run_check` is bounded in time by
         /// the manager itself. A call whose future is dropped may have taken effect. What each method promises is written at the
         /// method of [`Systemd`] with its name.
-        #[expect(clippy::elidable_lifetime_names, reason = "the rows of the table name it")]
         pub trait Manager: fmt::Debug + Send + Sync + 'static {
             $(
                 fn $name<'a>(&'a self, $($argument: $kind),*) -> ManagerFuture<'a, $answer>;
             )*
-            /// Notes that another putexd has begun a start whose end is not known.
-            fn doubt_start(&self, unit: &UnitName);
-            /// Hints that a unit's state should be read again.
-            fn changes(&self, unit: &UnitName) -> ChangeHints;
-            /// Hints that all that PID 1 has loaded should be read again.
-            fn reloads(&self) -> ChangeHints;
-            /// How many units are watched for changes.
-            fn watched(&self) -> usize;
+            $(
+                fn $plain(&self, $($given: $type),*) -> $result;
+            )*
         }
 
-        #[expect(clippy::elidable_lifetime_names, reason = "the rows of the table name it")]
         impl Manager for Systemd {
             $(
                 fn $name<'a>(&'a self, $($argument: $kind),*) -> ManagerFuture<'a, $answer> {
                     Box::pin(Systemd::$name(self, $($argument),*))
                 }
             )*
-
-            fn doubt_start(&self, unit: &UnitName) {
-                Systemd::doubt_start(self, unit);
-            }
-
-            fn changes(&self, unit: &UnitName) -> ChangeHints {
-                Box::pin(Systemd::changes(self, unit))
-            }
-
-            fn reloads(&self) -> ChangeHints {
-                Box::pin(Systemd::reloads(self))
-            }
-
-            fn watched(&self) -> usize {
-                Systemd::watched(self)
-            }
+            $(
+                fn $plain(&self, $($given: $type),*) -> $result {
+                    Systemd::$plain(self, $($given),*)
+                }
+            )*
         }
     };
 }
 
 manager! {
+wait {
     brief(unit: &'a UnitName) -> Result<UnitState, BusError>;
     look(unit: &'a UnitName) -> Result<Look, BusError>;
     placement(unit: &'a UnitName) -> Result<Placement, BusError>;
@@ -85,4 +73,11 @@ manager! {
     run_unit_to_completion(unit: &'a UnitName, limit: Duration) -> Result<RunResult, BusError>;
     check_user(service: &'a ServiceName) -> Result<CheckUser, CheckUserError>;
     run_check(check: &'a Check) -> Result<RunResult, BusError>;
+}
+at once {
+    doubt_start(unit: &UnitName) -> ();
+    changes(unit: &UnitName) -> ChangeHints;
+    reloads() -> ChangeHints;
+    watched() -> usize;
+}
 }
