@@ -3,7 +3,7 @@
 
 use std::io::{self, Read as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::table::{Effect, Table};
 use super::watch::{Beats, next_of, wait};
 use super::watchdog::HostWatchdog;
 use crate::guard_client::frame::{Command, GuardState, Lease, Of, Outcome, Request};
-use crate::host::cgroup::Hierarchy;
+use crate::host::cgroup::{Hierarchy, group_of};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
 use crate::host::self_fence::self_fence;
@@ -292,7 +292,7 @@ impl Guard {
                 continue;
             }
             let peer = peer.pid.as_raw_nonzero().to_string();
-            let group = self.hierarchy.group_of(&peer).ok();
+            let group = group_of(&Path::new("/proc").join(&peer)).ok();
             let serves_putexd =
                 self.connection.is_some() && is_of_putexd(self.connection_group.as_deref());
             if serves_putexd && !is_of_putexd(group.as_deref()) {

@@ -123,19 +123,11 @@ impl Hierarchy {
         }
     }
 
-    /// The group of a process, as PID 1 calls it. `process` is its number, or `self`.
-    pub fn group_of(&self, process: &str) -> io::Result<String> {
-        let file = Path::new("/proc").join(process).join("cgroup");
-        let text = fs::read_to_string(&file).map_err(|error| named(&file, error))?;
-        let group = group_in(&text).map(str::to_owned);
-        group.ok_or_else(|| odd(file.display(), "does not name the group"))
-    }
-
     /// The directory of a group that holds neither PID 1 nor the caller: one that does is not killed. Fails where that cannot be read.
     pub fn units_group(&self, path: &str) -> io::Result<PathBuf> {
         let group = self.locate(path)?;
-        for (who, process) in [("PID 1", "1"), ("the caller", "self")] {
-            if is_within(&self.group_of(process)?, path) {
+        for (who, process) in [("PID 1", "/proc/1"), ("the caller", "/proc/self")] {
+            if is_within(&group_of(Path::new(process))?, path) {
                 let why = format!("the group holds {who}, it is not a unit's to kill");
                 return Err(odd(path, &why));
             }
@@ -192,6 +184,14 @@ fn is_removed(group: &Path) -> io::Result<()> {
         group.display(),
         "lacks a file that every control group has",
     ))
+}
+
+/// The group of the process with this folder of procfs, as PID 1 calls it.
+pub fn group_of(process: &Path) -> io::Result<String> {
+    let file = process.join("cgroup");
+    let text = String::from_utf8_lossy(&fs::read(&file)?).into_owned();
+    let group = group_in(&text).map(str::to_owned);
+    group.ok_or_else(|| odd(file.display(), "names no group of cgroup v2"))
 }
 
 /// The path of the group in the text of `/proc/PID/cgroup`, each line of which has a number, a list of controllers and a

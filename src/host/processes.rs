@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::group_in;
+use super::cgroup::group_of;
 use super::group_name::is_within;
 use crate::types::shortened;
 
@@ -84,15 +84,14 @@ impl Proc {
         Self(PathBuf::from("/proc"))
     }
 
+    fn folder(&self, pid: i32) -> PathBuf {
+        self.0.join(pid.to_string())
+    }
+
     /// The text of a file of a process; `None` when the process is gone.
     fn read(&self, pid: i32, file: &str) -> io::Result<Option<String>> {
-        match fs::read(self.0.join(format!("{pid}/{file}"))) {
-            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::NOENT | Errno::SRCH) => Ok(None),
-                _ => Err(error),
-            },
-        }
+        let text = unless_gone(fs::read(self.folder(pid).join(file)))?;
+        Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 
     /// What `/proc/PID/stat` says; `None` when the process is gone.
@@ -104,10 +103,7 @@ impl Proc {
 
     /// The control group of a process, as PID 1 names it; `None` when the process is gone.
     fn group(&self, pid: i32) -> io::Result<Option<String>> {
-        let text = self.read(pid, "cgroup")?;
-        let group = |text: String| group_in(&text).map(str::to_owned);
-        let odd = || io::Error::other(format!("/proc/{pid}/cgroup names no group of cgroup v2"));
-        text.map(|text| group(text).ok_or_else(odd)).transpose()
+        unless_gone(group_of(&self.folder(pid)))
     }
 
     /// A process as it is now; `None` when it is gone, or a zombie.
@@ -119,6 +115,20 @@ impl Proc {
             group,
             command: command_of(&self.0, pid),
         }))
+    }
+}
+
+/// `None`: the process that was asked for is gone.
+fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    let is_gone = |error| {
+        matches!(
+            Errno::from_io_error(error),
+            Some(Errno::NOENT | Errno::SRCH)
+        )
+    };
+    match found {
+        Err(error) if is_gone(&error) => Ok(None),
+        found => found.map(Some),
     }
 }
 
@@ -304,7 +314,7 @@ pub fn users_of(place: &Path, groups: &BTreeSet<String>) -> io::Result<Vec<Proce
 fn users_in(proc: Proc, place: &Path, groups: &BTreeSet<String>) -> io::Result<Vec<Process>> {
     let family = Family::read_in(proc)?;
     let is_user = |(pid, stat): &(&i32, &Stat)| {
-        !stat.is_dead && !stat.is_kernels && uses(&family.proc.0.join(pid.to_string()), place)
+        !stat.is_dead && !stat.is_kernels && uses(&family.proc.folder(**pid), place)
     };
     let users = family.stats.iter().filter(is_user);
     let users: Vec<i32> = users.map(|(pid, _)| *pid).collect();

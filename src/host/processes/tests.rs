@@ -1,6 +1,7 @@
 use std::process::{Child, Command};
 
 use super::*;
+use crate::host::cgroup::group_in;
 
 const INIT: (i32, i32, &str, &str) = (1, 0, "S", "/init.scope");
 
