@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use putexd::guard_client::frame::{self, Lease, REQUEST_LIMIT_BYTES};
 use putexd::guard_client::{GuardClient, GuardError};
-use putexd::host::{cgroup::Hierarchy, clock};
+use putexd::host::cgroup::{Hierarchy, group_of};
+use putexd::host::clock;
 use putexd::types::{
     Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName,
     Time, WriteId,
@@ -698,9 +699,7 @@ async fn a_putexd_in_the_group_of_its_unit() {
         return;
     };
     fs::write(group.join("cgroup.procs"), "0").expect("moves");
-    let own = Hierarchy::detect()
-        .and_then(|hierarchy| hierarchy.group_of("self"))
-        .expect("is known");
+    let own = group_of(Path::new("/proc/self")).expect("is known");
     let client = client_of(&socket).await;
     let mut lease = lease(1, ms(30_000));
     lease.cgroups = vec![own.trim_end_matches("/inner").to_owned()];
