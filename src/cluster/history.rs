@@ -305,7 +305,7 @@ mod tests {
             start: Start::Unseen,
             ..own.clone()
         });
-        assert_eq!(history.runs, [own.clone()]);
+        assert_eq!(history.runs, std::slice::from_ref(&own));
         // systemd had counted it as started.
         history.add(Run {
             start: Start::Failed,

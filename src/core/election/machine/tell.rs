@@ -112,7 +112,7 @@ impl Election {
             }
             Phase::Confirming => Wait::Entitlement {
                 until: at(tenure.claim.inherited.entitled_at),
-                former: told(&tenure.claim.inherited.former, ahead),
+                former: told(tenure.claim.inherited.former.as_ref(), ahead),
             },
             Phase::Fencing => Wait::Fencing {
                 hosts: tenure
@@ -227,13 +227,13 @@ impl Election {
         }
         (contends && !now.has_waited_until(claim.entitled_at)).then_some(Wait::Entitlement {
             until: at(claim.entitled_at),
-            former: told(&claim.former, ahead),
+            former: told(claim.former.as_ref(), ahead),
         })
     }
 }
 
 /// A former holder, with when something was last heard of it by a wall clock that is `ahead`.
-fn told(former: &Option<(String, Heard<Time>)>, ahead: Duration) -> Option<(String, Heard)> {
-    let (name, heard) = former.clone()?;
-    Some((name, heard.map(|time| At::of(time, ahead))))
+fn told(former: Option<&(String, Heard<Time>)>, ahead: Duration) -> Option<(String, Heard)> {
+    let (name, heard) = former?;
+    Some((name.clone(), heard.map(|time| At::of(time, ahead))))
 }
