@@ -304,7 +304,7 @@ impl Service {
             self.progress.store(now, Ordering::Release);
         }
         self.show();
-        tell_of_dropped(&self.settings.name, self.unwritten().as_deref());
+        log_dropped(&self.settings.name, self.unwritten().as_deref());
     }
 
     /// Whether the service has retired. One that is only observed has nothing to end before.
@@ -337,7 +337,7 @@ impl Service {
             Message::Bar(Reason::Entry, bar) => self.register(bar),
             Message::Bar(reason, bar) => {
                 if let (Reason::Admission, Some(bar)) = (reason, &bar) {
-                    self.tell_of_refusal(bar);
+                    self.log_refusal(bar);
                 }
                 self.bars.set(reason, bar);
                 self.show();
@@ -363,7 +363,7 @@ impl Service {
             });
         }
         let unit = self.judge(look.units)?;
-        self.tell_of_end(&unit);
+        self.log_end(&unit);
         self.failures.only_tries |= matches!(unit, ObservedUnit::Failing(_));
         Some(Event::Unit(unit))
     }
@@ -401,13 +401,6 @@ impl Service {
         }
     }
 
-    /// The administrator has had the configuration read anew. So the file is good, and he may have mended what let
-    /// processes leave their control groups.
-    fn forgive(&mut self) {
-        self.bars.set(Reason::File, None);
-        self.bars.set(Reason::Outside, None);
-    }
-
     /// Takes over what the entries of the units say, and raises the alarm of a refusal. A service that was cleared stays so while
     /// the store does not answer.
     fn register(&mut self, bar: Option<Bar>) {
@@ -418,16 +411,11 @@ impl Service {
         if self.left_store.is_some() {
             self.keep(self.election.memory().clone());
         }
-        match (before, bar) {
-            (_, Some(Bar::OtherLock { error })) => {
-                self.raise(Problem::OtherLock { reason: error });
-            }
-            (Some(Bar::OtherLock { .. }), None) => {
-                self.clear(AlarmKind::OtherLock);
-                // Another store was meant, as an operator has said, and so its revisions are others.
-                self.clear(AlarmKind::Regression);
-            }
-            _ => {}
+        if let Some(Bar::OtherLock { error }) = bar {
+            self.raise(Problem::OtherLock { reason: error });
+        } else if let (Some(Bar::OtherLock { .. }), None) = (before, bar) {
+            // Another store was meant, as an operator has said, and so its revisions are others.
+            self.clear(AlarmKind::Regression);
         }
     }
 
@@ -521,17 +509,15 @@ impl Service {
                 Event::Retire(because)
             }
             Order::TryAgain => Event::TryAgain,
-            Order::Reconsider => {
-                self.forgive();
-                Event::TryAgain
-            }
             Order::Request(request, answer) => self.take_request(request, answer),
             Order::Reconfigure(settings) => {
                 let changed = settings.health != self.settings.health;
                 self.display.settings = of_settings(&settings);
                 self.settings = settings;
                 self.units.require(self.settings.stop_proof);
-                self.forgive();
+                // The file is good, and the administrator may have mended what let processes leave their control groups.
+                self.bars.set(Reason::File, None);
+                self.bars.set(Reason::Outside, None);
                 self.shown.send_replace(Arc::clone(&self.settings));
                 self.check_health(changed);
                 self.handle(Event::Reconfigure(
@@ -570,7 +556,7 @@ impl Drop for Service {
 }
 
 /// Says that a word of an operator ends with this putexd, or with the service.
-pub fn tell_of_dropped(service: &ServiceName, unsaid: Option<&str>) {
+pub fn log_dropped(service: &ServiceName, unsaid: Option<&str>) {
     if let Some(word) = unsaid {
         tracing::warn!(
             "{service}: say it again: {word}: it is not in the lock's record, and is dropped"

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::broken::Broken;
-use self::net_units::NetUnits;
+use self::net_units::NetProcesses;
 use self::reader::Reader;
 use self::retire::Retiring;
 use super::cluster::{Cluster, Services};
@@ -262,7 +262,7 @@ impl Supervisor {
         systemd.connected().await;
         notify::status("waiting for the guard");
         let leases = list_leases(&guard).await;
-        let socket: Socket = Arc::new(NetUnits::new(systemd.clone()));
+        let socket: Socket = Arc::new(NetProcesses::new(systemd.clone()));
         let store = store::open(&settings.store, call_limit, socket.clone());
         let store = sealed::as_configured(
             store,
@@ -364,7 +364,7 @@ impl Supervisor {
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
         // What goes on all the same is known only now.
-        supervisor.tell_of_broken_files();
+        supervisor.alarm_of_broken_files();
         supervisor.show();
         control::serve(Path::new(control::SOCKET), served.clone());
         tokio::spawn(dbus::serve(served, tried));
@@ -384,7 +384,7 @@ impl Supervisor {
         let beat = sd_notify::watchdog_enabled().map_or(TICK, |interval| (interval / 3).min(TICK));
         let mut tick = interval(beat);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut watchdog = Watchdog::default();
+        let mut watchdog = LoopWatchdog::default();
         // What is shown is made anew at a change. With a thousand services it is not made for each question.
         let mut show_at = Instant::now();
         loop {
@@ -408,7 +408,7 @@ impl Supervisor {
                     watchdog.beat(self.host.machine.now().boot, &self.services);
                     if !self.broken.is_empty() {
                         // A service may have lost the lease with which it went on.
-                        self.tell_of_broken_files();
+                        self.alarm_of_broken_files();
                     }
                     self.end_drain();
                     self.end_words_on_the_dead();
@@ -441,7 +441,7 @@ impl Supervisor {
     }
 
     /// Raises the alarm of broken files for as long as there are any.
-    fn tell_of_broken_files(&self) {
+    fn alarm_of_broken_files(&self) {
         let brief = self.broken.in_brief(|name| self.goes_on(name));
         let problem = brief.map(|error| Problem::ConfigurationBroken { error });
         let alarms = &self.host.alarms;
@@ -537,14 +537,14 @@ impl Supervisor {
 
 /// Watches whether every service's loop makes progress.
 #[derive(Default)]
-struct Watchdog {
+struct LoopWatchdog {
     /// When the watchdog last looked.
     last: Duration,
     /// No loop is judged by what was before this.
     judged_from: Duration,
 }
 
-impl Watchdog {
+impl LoopWatchdog {
     /// A loop shows progress every four seconds at least. A loop without progress for this long stands still.
     const PATIENCE: Duration = Duration::from_secs(8);
 

@@ -37,7 +37,7 @@ const LOOKED_AT_LIMIT: usize = 2 * HOSTS_LIMIT;
 /// What is known of the other hosts. Times are by `CLOCK_BOOTTIME`, but for those that are counted.
 #[derive(Default)]
 pub struct View {
-    hosts: BTreeMap<NodeId, Seen>,
+    hosts: BTreeMap<NodeId, SeenHost>,
     /// When the store has last answered a look, and how much time has counted until then: that in which it does not answer says nothing
     /// of the other hosts.
     answered: Duration,
@@ -50,7 +50,7 @@ pub struct View {
 
 /// What is known of a host.
 #[derive(Default)]
-struct Seen {
+struct SeenHost {
     /// When it was found, of the time that counts.
     found: Duration,
     /// When its report was last seen to change, of the time that counts.
@@ -67,7 +67,7 @@ struct Seen {
     bytes: usize,
 }
 
-impl Seen {
+impl SeenHost {
     /// When its report was written by its own clock, if that clock seems to go as this host's does. It counts until the report is
     /// seen to change.
     fn written(&self, wall: Duration) -> Option<At> {
@@ -101,7 +101,7 @@ impl View {
     }
 
     /// Notes whether the store has answered a look.
-    fn hear(&mut self, is_answered: bool, now: Duration) {
+    fn note_answer(&mut self, is_answered: bool, now: Duration) {
         if is_answered {
             (self.counted, self.answered) = (self.counted(now), now);
         }
@@ -159,7 +159,7 @@ impl View {
     /// The hosts that seem to report without a valid seal, and do not report otherwise.
     pub fn unsealed(&self, now: Duration) -> Vec<String> {
         let (counted, (unsealed, at)) = (self.counted(now), &self.unsealed);
-        let reports = |seen: &Seen| seen.reports(counted);
+        let reports = |seen: &SeenHost| seen.reports(counted);
         let silent = unsealed.iter().filter(|node| {
             now.saturating_sub(*at) <= UNSEALED && !self.hosts.get(*node).is_some_and(reports)
         });
@@ -186,9 +186,9 @@ impl View {
             is_kept
         });
         for node in listed {
-            self.hosts.entry(node).or_insert_with(|| Seen {
+            self.hosts.entry(node).or_insert_with(|| SeenHost {
                 found: counted,
-                ..Seen::default()
+                ..SeenHost::default()
             });
         }
     }
@@ -279,7 +279,7 @@ impl Shared {
                 }
             }
         }
-        lock(&self.view).hear(result.is_ok(), self.host.machine.now().boot);
+        lock(&self.view).note_answer(result.is_ok(), self.host.machine.now().boot);
         self.note(Part::View, &result);
         (read, result)
     }
@@ -309,7 +309,7 @@ impl Shared {
 
     async fn look_at_host(&self, node: &NodeId) -> Result<(), StoreError> {
         let (found, value) = self.read(&self.page_of(node, 0)).await?;
-        let is_known = |seen: &Seen| seen.position.as_ref() == Some(&found);
+        let is_known = |seen: &SeenHost| seen.position.as_ref() == Some(&found);
         if lock(&self.view).hosts.get(node).is_none_or(is_known) {
             return Ok(());
         }

@@ -48,7 +48,7 @@ struct Shared {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredDrain {
     format: Format,
     #[serde(flatten)]
     word: Word,
@@ -59,7 +59,7 @@ impl Drain {
     /// side: the host takes nothing until an operator has looked.
     pub fn read(directory: &Path) -> Self {
         let path = directory.join(FILE);
-        let word = match read::<Stored>(&path) {
+        let word = match read::<StoredDrain>(&path) {
             Ok(stored) => stored.map(|stored| stored.word),
             Err(error) => Some(Word {
                 reason: format!("{} cannot be read: {error}", path.display()),
@@ -127,7 +127,7 @@ impl Drain {
     pub async fn set(&self, word: Option<Word>) -> Result<(), String> {
         let content = |word: Option<Word>| {
             word.map(|word| {
-                render(&Stored {
+                render(&StoredDrain {
                     format: Format,
                     word,
                 })

@@ -166,10 +166,7 @@ impl Service {
             let result = match write_within(limit, &*store, &key, &attempt).await {
                 WriteOutcome::Won(revision) => WriteResult::Won(revision),
                 WriteOutcome::Conflict => WriteResult::Conflict,
-                WriteOutcome::Unknown(reason) => {
-                    tracing::debug!("a write of {key} may have been applied or not: {reason}");
-                    WriteResult::Unknown
-                }
+                WriteOutcome::Unknown(_) => WriteResult::Unknown,
             };
             if let Some((metrics, sent)) = renewal {
                 metrics.renewed(sent, &result);

@@ -233,7 +233,7 @@ async fn are_dead_by_guard(
 
 impl Service {
     /// Tells the journal why the units are refused.
-    pub fn tell_of_refusal(&mut self, bar: &Bar) {
+    pub fn log_refusal(&mut self, bar: &Bar) {
         // A service that retires takes nothing under supervision any more, and a daemon-reload takes the gate away from units whose
         // file is gone while they are being stopped.
         if self.retiring.is_some() {
@@ -254,7 +254,7 @@ impl Service {
 
     /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
     /// it should know that.
-    pub fn tell_of_end(&self, unit: &ObservedUnit) {
+    pub fn log_end(&self, unit: &ObservedUnit) {
         if let (State::Active, ObservedUnit::Dead { failed: false, .. }) =
             (self.election.state(), unit)
         {
@@ -267,25 +267,25 @@ impl Service {
     }
 
     /// Tells of a change of state.
-    pub fn report(&mut self, told: &Transition) {
+    pub fn report(&mut self, change: &Transition) {
         let stopped = self.election.stop_word(self.host.machine.now()).is_some();
         let wall = self.host.machine.wall();
-        self.runs.follow(told, stopped, At::new(wall));
+        self.runs.follow(change, stopped, At::new(wall));
         // A lapse that is found when putexd starts is told then, and any other by the entry of this change.
-        if told.to == State::Lapsing && told.from != State::NoStore {
-            let cause = told.reason.clone();
+        if change.to == State::Lapsing && change.from != State::NoStore {
+            let cause = change.reason.clone();
             let (about, problem) = (self.settings.name.clone(), Problem::Lapsed { cause });
             let alarm = Alarm::new(Some(about), problem, wall.as_secs());
             self.host.alarms.add(alarm, None);
         }
         let (service, unit) = (&self.settings.name, &self.settings.unit);
         let follows_the_store = matches!(
-            (told.from, told.to),
+            (change.from, change.to),
             (State::Standby, State::NoStore) | (State::NoStore, State::Standby)
         );
         // The alarm tells it once for all services.
         if !(follows_the_store && self.host.alarms.stands(AlarmKind::StoreLost)) {
-            journal::transition(service, unit, told);
+            journal::transition(service, unit, change);
         }
     }
 }

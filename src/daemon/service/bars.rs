@@ -28,7 +28,7 @@ pub enum Reason {
 pub struct Bars {
     standing: BTreeMap<Reason, Bar>,
     /// Whether the election was told that there is none.
-    is_told_clear: bool,
+    is_clear_known: bool,
 }
 
 impl Bars {
@@ -57,11 +57,11 @@ impl Bars {
             .find(|bar| bar.ends_running())
             .or_else(|| self.standing.values().next().filter(|_| !may_run));
         if let Some(bar) = counts {
-            self.is_told_clear = false;
+            self.is_clear_known = false;
             return Some(Err(bar.clone()));
         }
-        let is_news = self.standing.is_empty() && !self.is_told_clear && !ends;
-        self.is_told_clear |= is_news;
+        let is_news = self.standing.is_empty() && !self.is_clear_known && !ends;
+        self.is_clear_known |= is_news;
         is_news.then_some(Ok(()))
     }
 }

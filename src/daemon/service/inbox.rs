@@ -26,10 +26,9 @@ pub type Answer = oneshot::Sender<Said>;
 
 /// What the daemon or an operator tells a service to do.
 pub enum Order {
-    /// Go on with these settings; units and key are the same.
+    /// The configuration was read anew: go on with these settings, whose units and key are the same, and try again what was refused
+    /// (back-off, K9).
     Reconfigure(Arc<ServiceSettings>),
-    /// The configuration was read anew, and the service's part of it is unchanged: what was refused is tried again (back-off, K9).
-    Reconsider,
     /// What failed is tried again at once: the back-off (K9) ends.
     TryAgain,
     /// Do what an operator asks for, and answer.

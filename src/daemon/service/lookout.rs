@@ -83,7 +83,7 @@ pub async fn watch_outside(
     mut looked: watch::Receiver<bool>,
     inbox: Inbox,
 ) {
-    let (mut before, mut told): (Vec<OutsideWork>, Vec<OutsideWork>) = (Vec::new(), Vec::new());
+    let (mut before, mut reported): (Vec<OutsideWork>, Vec<OutsideWork>) = (Vec::new(), Vec::new());
     let age = || {
         let half = settings.borrow().timings.renew_interval / 2;
         pace(
@@ -96,7 +96,7 @@ pub async fn watch_outside(
     loop {
         let strays = if before
             .iter()
-            .all(|work| told.iter().any(|other| other.is(work)))
+            .all(|work| reported.iter().any(|other| other.is(work)))
         {
             let interval = settings.borrow().timings.renew_interval;
             let interval = pace(&*units.systemd, &units.main, interval, SHARE_OF_STRAYS);
@@ -124,8 +124,8 @@ pub async fn watch_outside(
             let lasting: Vec<OutsideWork> = found.iter().filter(seen_twice).cloned().collect();
             before = found;
             units.remember_client(&lasting);
-            if lasting != told {
-                told.clone_from(&lasting);
+            if lasting != reported {
+                reported.clone_from(&lasting);
                 inbox.send(Message::Outside(lasting)).await;
             }
         }

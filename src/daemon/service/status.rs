@@ -49,7 +49,7 @@ pub(in crate::daemon) fn unknown(settings: &ServiceSettings, since: At) -> Servi
 }
 
 /// What STATUS=, the properties on the bus and the other hosts are told of at once. A renewal changes none of it.
-fn told(said: &ServiceState) -> impl PartialEq {
+fn notable(said: &ServiceState) -> impl PartialEq {
     (
         said.state,
         said.since,
@@ -137,7 +137,7 @@ impl Service {
             remarks: self.remarks(),
             ..self.display.settings.clone()
         };
-        let mut is_told = false;
+        let mut is_notable = false;
         self.display.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
@@ -147,12 +147,12 @@ impl Service {
             {
                 lock.since = before.since;
             }
-            is_told = told(shown) != told(&status);
+            is_notable = notable(shown) != notable(&status);
             let modified = *shown != status;
             *shown = status;
             modified
         });
-        if is_told {
+        if is_notable {
             self.display.changed.notify_one();
         }
     }

@@ -40,7 +40,7 @@ const NAMED: usize = 6;
 const WORDS_LIMIT: usize = 400;
 
 /// A drain that is to be decided.
-struct Question {
+struct Draining {
     host: Host,
     cluster: Cluster,
     services: Vec<(Arc<ServiceSettings>, watch::Receiver<ServiceState>)>,
@@ -50,18 +50,18 @@ impl Supervisor {
     /// Drains the host, unless some service has no other host.
     pub fn drain(&self, word: Word, force: bool) -> BoxFuture<'static, Said> {
         let services = self.services.values();
-        let question = Question {
+        let draining = Draining {
             host: self.host.clone(),
             cluster: self.cluster.clone(),
             services: services
                 .map(|handle| (Arc::clone(&handle.settings), handle.status.clone()))
                 .collect(),
         };
-        Box::pin(async move { Ok(question.decide(word, force).await?) })
+        Box::pin(async move { Ok(draining.decide(word, force).await?) })
     }
 }
 
-impl Question {
+impl Draining {
     async fn decide(&self, mut word: Word, force: bool) -> Result<String, String> {
         if let Some(former) = self.host.drain.word() {
             // What is not said anew stays as it was.
@@ -324,7 +324,7 @@ mod tests {
         async fn drain(&self, number: usize, force: bool) -> Result<String, String> {
             let member = &self.members[number];
             let settings = Arc::new(self.settings.clone());
-            let question = Question {
+            let draining = Draining {
                 host: Host {
                     drain: member.drain.clone(),
                     systemd: Arc::new(self.systemd.clone()),
@@ -337,7 +337,7 @@ mod tests {
                 cluster: member.cluster.clone(),
                 services: vec![(settings, member.statuses[0].subscribe())],
             };
-            question.decide(word(""), force).await
+            draining.decide(word(""), force).await
         }
 
         fn is_drained(&self, number: usize) -> bool {

@@ -8,13 +8,13 @@ use crate::systemd::Systemd;
 use crate::types::NET_SOCKET;
 
 /// The units of the processes that have the network.
-pub struct NetUnits {
+pub struct NetProcesses {
     systemd: Systemd,
     /// Where systemd is spoken to.
     runtime: Handle,
 }
 
-impl NetUnits {
+impl NetProcesses {
     /// It has to be made on the runtime of `systemd`.
     pub fn new(systemd: Systemd) -> Self {
         Self {
@@ -25,7 +25,7 @@ impl NetUnits {
 }
 
 #[async_trait]
-impl Units for NetUnits {
+impl Units for NetProcesses {
     fn start_socket(&self) {
         let systemd = self.systemd.clone();
         // An error is seen by the next attempt to connect.

@@ -17,13 +17,13 @@ const NAMED: usize = 16;
 
 /// Tells that putexd is ready: the bus is reached and every election runs.
 pub fn ready() {
-    tell(&[NotifyState::Ready]);
+    send(&[NotifyState::Ready]);
 }
 
 /// Tells that a reload has begun. `Type=notify-reload` waits for the time stamp.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(error) => {
             tracing::warn!("failed to read the monotonic clock for systemd: {error}, ignoring")
         }
@@ -32,7 +32,7 @@ pub fn reloading() {
 
 /// Tells that the daemon is about to end.
 pub fn stopping(status: &str) {
-    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+    send(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Sets the line that `systemctl status` shows.
@@ -82,7 +82,7 @@ pub fn extend_timeout(by: Duration) {
     )]);
 }
 
-fn tell(states: &[NotifyState]) {
+fn send(states: &[NotifyState]) {
     log(sd_notify::notify(states));
 }
 

@@ -33,7 +33,7 @@ impl Supervisor {
             self.in_force.replace(settings.clone());
             done = self.apply(settings).await;
         }
-        self.tell_of_broken_files();
+        self.alarm_of_broken_files();
         done.extend(self.broken.in_brief(|name| self.goes_on(name)));
         if done.is_empty() {
             done.push("nothing changed".to_owned());
@@ -84,13 +84,11 @@ impl Supervisor {
             match self.services.get_mut(name) {
                 None => done.push(format!("{name} added")),
                 Some(_) if self.broken.has(name) => continue,
-                Some(handle) if *handle.settings == service => {
-                    handle.orders.give(Order::Reconsider);
-                    continue;
-                }
                 Some(handle) => {
-                    done.push(format!("{name} changed"));
                     let former = &handle.settings;
+                    if **former != service {
+                        done.push(format!("{name} changed"));
+                    }
                     if former.has_same_units(&service)
                         && (&former.key, former.observes()) == (&service.key, service.observes())
                     {

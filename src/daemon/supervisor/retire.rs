@@ -38,7 +38,7 @@ impl Supervisor {
         notify::stopping("restarting; the units run on");
         tracing::info!("putexd ends, and the units run on for the next one");
         for (name, handle) in &self.services {
-            service::tell_of_dropped(name, handle.status.borrow().unwritten.as_deref());
+            service::log_dropped(name, handle.status.borrow().unwritten.as_deref());
         }
         ExitCode::SUCCESS
     }

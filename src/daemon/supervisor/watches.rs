@@ -56,7 +56,7 @@ pub fn begin(host: &Host, systemd: Systemd) {
     };
     tokio::spawn(watch(alarms.clone(), 1, DESCRIPTORS_CALM, descriptors));
     tokio::spawn(follow_guard(host.guard.clone(), alarms.clone()));
-    tokio::spawn(tell_of_thaws());
+    tokio::spawn(log_thaws());
 }
 
 /// What the guard says of itself: that it can arm no lease, or cannot serve the hardware watchdog. A guard that does not answer is told
@@ -87,7 +87,7 @@ pub async fn judge_answers(store: Arc<dyn Store>, alarms: Alarms) {
 }
 
 /// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.
-async fn tell_of_thaws() {
+async fn log_thaws() {
     loop {
         let before = clock::now();
         sleep(TICK).await;

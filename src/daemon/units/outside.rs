@@ -30,11 +30,11 @@ impl TermThenKill {
     /// The signal that is due now for the processes that are left: SIGTERM at the first call, SIGKILL from [`GRACE`] later
     /// on.
     fn due(&mut self, now: Time) -> Option<Signal> {
-        let Some(told) = self.0 else {
+        let Some(asked) = self.0 else {
             self.0 = Some(now);
             return Some(Signal::TERM);
         };
-        now.has_passed(told.plus(GRACE)).then_some(Signal::KILL)
+        now.has_passed(asked.plus(GRACE)).then_some(Signal::KILL)
     }
 }
 

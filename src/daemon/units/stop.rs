@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
 use super::outside::TermThenKill;
-use super::{CachedUnit, UnderWay, UnitControl, Work, busy_mounts};
+use super::{CachedUnit, Progress, UnderWay, UnitControl, busy_mounts};
 use crate::guard_client::frame::ListedLease;
 use crate::systemd::{JobEnd, Look, NotDead, begun};
 use crate::task::lock;
@@ -36,7 +36,7 @@ impl UnitControl {
     /// units that are bound with it, then the lease target.
     pub async fn stop(&self, kill_at: Option<Time>) {
         let mut warn_at = self.machine.now().plus(WARN_AGAIN);
-        let mut is_told = false;
+        let mut is_warned = false;
         let mut left = TermThenKill::default();
         let mut patience = STOP_SLICE;
         let _under_way = UnderWay::begin(self);
@@ -82,8 +82,8 @@ impl UnitControl {
                     let trouble = busy.unwrap_or_else(|| trouble.of(&name));
                     *lock(&self.unproven) = Some(trouble.clone());
                     let now = self.machine.now();
-                    if now.has_passed(warn_at) || is_urgent && !is_told {
-                        (warn_at, is_told) = (now.plus(WARN_AGAIN), true);
+                    if now.has_passed(warn_at) || is_urgent && !is_warned {
+                        (warn_at, is_warned) = (now.plus(WARN_AGAIN), true);
                         tracing::warn!(
                             OBJECT_SYSTEMD_UNIT = name.as_str(),
                             "{}: {trouble}",
@@ -117,7 +117,7 @@ impl UnitControl {
     pub async fn is_late_for_good(&self) -> bool {
         let mut work = self.work.subscribe();
         let begun = work.borrow_and_update().looks.begun;
-        let ended = work.wait_for(|Work { looks, .. }| looks.is_proven || looks.failed > begun);
+        let ended = work.wait_for(|Progress { looks, .. }| looks.is_proven || looks.failed > begun);
         timeout(ONE_MORE_LOOK_LIMIT, ended)
             .await
             .map_or(true, |work| work.is_ok_and(|work| !work.looks.is_proven))
