@@ -1484,7 +1484,7 @@ fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
     };
     let several = HOST.replace("4222\"", "4222\", \"nats://10.77.0.12:4222\"");
     let short = "unit = \"x.service\"\nrenew-interval = \"1s\"\nfailures = 3\n";
-    let expected = "set failures = 11: a lease of 3.0s is shorter than an election of the NATS servers, 4 to 9 s, which stops the unit";
+    let expected = "set failures = 11: a lease of 3.0s is shorter than an election of the NATS servers, up to 9s, which stops the unit";
     assert_eq!(warnings(&several, short), [expected]);
     // A single server holds no elections, and no other store takes so long for one.
     assert_eq!(warnings(HOST, short), Vec::<String>::new());

@@ -166,7 +166,7 @@ pub fn check<'t>(
         let defaults = &mut common.defaults;
         // They have to be safe by themselves, so that an unsafe service can be blamed on its own file.
         let is_safe = table.read(SHARED, defaults)
-            && check_timings(&defaults.timings, common.election.as_ref(), &table)
+            && check_timings(&defaults.timings, common.election, &table)
             && check_stop_limit(defaults.stop_limit, defaults.timings.stop_budget, &table);
         common.bad = !is_safe;
         common.given = table.given();

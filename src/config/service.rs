@@ -1,7 +1,6 @@
 //! The settings of a service: its keys, those that `[defaults]` may set for all services, and what follows from them.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -271,8 +270,8 @@ pub struct Common {
     pub bad: bool,
     /// There is no table `[store]`.
     pub lacks_store: bool,
-    /// What kind of store it is, and how long it answers nobody while its servers elect a leader, if that is long.
-    pub election: Option<(&'static str, RangeInclusive<Duration>)>,
+    /// How long the store may answer nobody while its servers elect a leader, if that is long.
+    pub election: Option<Duration>,
     pub watchdog: Option<WatchdogSettings>,
     pub node: Option<NodeId>,
 }

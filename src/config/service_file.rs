@@ -41,7 +41,7 @@ pub fn check(
     }
     check_units(&service, &table);
 
-    let is_safe = are_known && check_timings(&service.timings, common.election.as_ref(), &table);
+    let is_safe = are_known && check_timings(&service.timings, common.election, &table);
     let timings = is_safe.then_some(service.timings);
     if let Some(timings) = &timings {
         if let Some(watchdog) = &common.watchdog {

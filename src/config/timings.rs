@@ -15,13 +15,9 @@ pub const START_LIMITS: RangeInclusive<Duration> = Duration::from_secs(10)..=LON
 /// The default of `stop-limit`: systemd's own default for the time that a unit may take to stop.
 pub const STOP_LIMIT: Duration = Duration::from_secs(90);
 
-/// Checks timings that were read from `table`, and reports errors at the responsible key. `election`: what kind of store it is, and
-/// how long it answers nobody while its servers elect a leader. `false`: an error was reported.
-pub fn check_timings(
-    timings: &Timings,
-    election: Option<&(&str, RangeInclusive<Duration>)>,
-    table: &Table<'_>,
-) -> bool {
+/// Checks timings that were read from `table`, and reports errors at the responsible key. `election`: how long
+/// the store may answer nobody while its servers elect a leader. `false`: an error was reported.
+pub fn check_timings(timings: &Timings, election: Option<Duration>, table: &Table<'_>) -> bool {
     if let Err(error) = timings.validate() {
         table.error(error.keys, error.text);
         return false;
@@ -29,17 +25,13 @@ pub fn check_timings(
     for caution in timings.warnings() {
         table.warning(caution.keys, caution.text);
     }
-    if let Some((store, election)) =
-        election.filter(|(_, election)| timings.rides_through() < *election.end())
-    {
+    if let Some(election) = election.filter(|election| timings.rides_through() < *election) {
         table.warning(
             &["failures", "renew-interval"],
             format!(
-                "set failures = {}: a lease of {:.1?} is shorter than an election of the {store} servers, {} to {} s, which stops the unit",
-                timings.failures_to_ride_through(*election.end()),
+                "set failures = {}: a lease of {:.1?} is shorter than an election of the NATS servers, up to {election:?}, which stops the unit",
+                timings.failures_to_ride_through(election),
                 timings.lease(),
-                election.start().as_secs(),
-                election.end().as_secs(),
             ),
         );
     }

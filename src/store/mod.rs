@@ -33,7 +33,6 @@ mod tls;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -322,10 +321,10 @@ impl StoreSettings {
         !matches!(self, Self::Directory(_))
     }
 
-    /// Its name, and how long its servers take to elect a leader, and answer nobody meanwhile, if that is long.
-    pub fn election(&self) -> Option<(&'static str, RangeInclusive<Duration>)> {
-        let span = Duration::from_secs(4)..=Duration::from_secs(9);
-        matches!(self, Self::Nats(nats) if nats.servers.len() > 1).then_some(("NATS", span))
+    /// How long its servers may take to elect a leader, and answer nobody meanwhile, if that is long.
+    pub fn election(&self) -> Option<Duration> {
+        let longest = Duration::from_secs(9);
+        matches!(self, Self::Nats(nats) if nats.servers.len() > 1).then_some(longest)
     }
 
     /// The file system on which `init` would make a store that only this machine sees, in words. It may take as long as a folder
