@@ -47,7 +47,7 @@ const ASKED_LIMIT: usize = 64;
 const FORMAT: u8 = 5;
 
 /// What the process is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Role {
     /// The client of a lock store.
     Store,
@@ -56,7 +56,7 @@ pub enum Role {
 }
 
 /// What became of the process before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Previous {
     /// There was none, or it has ended.
     Ended,
@@ -138,7 +138,7 @@ pub trait Owner {
 }
 
 /// How often it is looked whether a process stands still, how long a ping may take, and the longest pause between two processes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Pace {
     pub look: Duration,
     pub patience: Duration,
@@ -174,7 +174,7 @@ where
 }
 
 /// What a frame is. Behind it is what is said.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 enum Head {
     /// Asks whether the other end stands still.
     Ping,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 /// The severity of the finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration works, but probably not as intended.
     Warning,

@@ -25,7 +25,6 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DEPTH_LIMIT: u32 = 16;
 
 /// An open folder. It stays the same folder even if its path leads elsewhere by now.
-#[derive(Debug)]
 pub struct Folder {
     handle: OwnedFd,
     path: PathBuf,

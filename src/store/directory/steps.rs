@@ -35,7 +35,6 @@ pub const KEPT: u64 = 16;
 const COLLECTED_AT_ONCE: usize = 4;
 
 /// One lock in the store's folder.
-#[derive(Debug)]
 pub struct Lock {
     pub root: Folder,
     /// The path of the lock's folder, relative to `root`.
@@ -45,7 +44,7 @@ pub struct Lock {
 }
 
 /// The latest revision of a lock, which is genuine, and whose witness exists.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Top {
     pub incarnation: Incarnation,
     pub revision: Revision,
@@ -402,7 +401,6 @@ impl Lock {
 }
 
 /// One compare-and-set, step by step.
-#[derive(Debug)]
 pub struct Write<'a> {
     lock: &'a Lock,
     base: Revision,

@@ -46,7 +46,7 @@ const IDENTITIES_IN_A_CALL: u32 = 50;
 pub type Refusal = async_nats::jetstream::Error;
 
 /// The properties of a bucket that putexd requests after every answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub struct Identity {
     pub incarnation: Incarnation,
     /// Whether there are several copies. Then the leader may let several writers win, and its version is not known. The

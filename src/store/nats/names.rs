@@ -6,7 +6,6 @@ use crate::store::{MAKE_ONCE, StoreError};
 use crate::types::Key;
 
 /// A bucket, by its name, and the names in NATS that follow from it.
-#[derive(Debug, Clone)]
 pub struct Bucket {
     pub name: String,
 }
