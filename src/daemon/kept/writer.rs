@@ -152,7 +152,7 @@ impl FileWriter {
             let Ok((content, written)) = written.await else {
                 return;
             };
-            let Some(pause) = self.written(&path, content, written) else {
+            let Some(pause) = self.written(&path, content.as_ref(), written) else {
                 return;
             };
             let _ = timeout(pause, self.again.notified()).await;
@@ -163,7 +163,7 @@ impl FileWriter {
     fn written(
         &self,
         path: &Path,
-        content: Option<Vec<u8>>,
+        content: Option<&Vec<u8>>,
         written: io::Result<()>,
     ) -> Option<Duration> {
         let mut files = self.files();
@@ -172,7 +172,7 @@ impl FileWriter {
         if waiting.trouble.is_some() {
             return Some(RETRY);
         }
-        if waiting.content != content {
+        if waiting.content.as_ref() != content {
             return Some(Duration::ZERO);
         }
         files.remove(path);
