@@ -68,8 +68,8 @@ pub enum Verb {
         #[arg(long)]
         reason: Option<String>,
         /// For how long, such as 30min or 1h
-        #[arg(long = "for", value_name = "TIME", value_parser = length_of_pause)]
-        seconds: u64,
+        #[arg(long = "for", value_name = "TIME", value_parser = end_of_pause)]
+        until: u64,
     },
     /// End a pause
     Resume {
@@ -116,31 +116,28 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same in whole seconds.
-fn seconds(text: &str) -> Result<u64, String> {
-    time(text).map(|span| span.as_secs().max(1))
-}
-
-fn length_of_pause(text: &str) -> Result<u64, String> {
-    let seconds = seconds(text)?;
-    check_pause(seconds).map(|()| seconds)
-}
-
-fn check_pause(seconds: u64) -> Result<(), String> {
-    let longest = LONGEST_PAUSE.as_secs();
-    if (1..=longest).contains(&seconds) {
-        return Ok(());
-    }
-    Err(format!(
-        "give a time of at least a second and at most {} days: nobody takes over in a pause",
-        longest / 86_400
-    ))
-}
-
 /// When a span that begins now is over, in seconds since 1970.
 fn end(text: &str) -> Result<u64, String> {
+    end_within(text, LONGEST)
+}
+
+/// The same of a pause.
+fn end_of_pause(text: &str) -> Result<u64, String> {
+    end_within(text, LONGEST_PAUSE)
+}
+
+fn end_within(text: &str, longest: Duration) -> Result<u64, String> {
+    let span = time(text)?;
+    if span > longest {
+        return Err(too_long(longest));
+    }
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
-    seconds(text).map(|seconds| now.saturating_add(seconds))
+    Ok(now.saturating_add(span.as_secs().max(1)))
+}
+
+fn too_long(longest: Duration) -> String {
+    let days = longest.as_secs() / 86_400;
+    format!("give a time of at most {days} days from now")
 }
 
 /// Why a request has not begun, as far as that is known.
@@ -167,15 +164,13 @@ pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 const REASON_LIMIT: usize = 256;
 
 impl Verb {
-    /// The reason that is given, and until when this is to be so, at `now` in seconds since 1970.
-    fn terms(&self, now: u64) -> (&str, Option<u64>) {
+    /// The reason that is given, and until when this is to be so, in seconds since 1970.
+    fn terms(&self) -> (&str, Option<u64>) {
         let (reason, until) = match self {
             Self::Stop { reason, until, .. } | Self::Drain { reason, until, .. } => {
                 (reason, *until)
             }
-            Self::Pause {
-                reason, seconds, ..
-            } => (reason, Some(now.saturating_add(*seconds))),
+            Self::Pause { reason, until, .. } => (reason, Some(*until)),
             Self::StepDown { reason, .. } => (reason, None),
             Self::Start { .. }
             | Self::Resume { .. }
@@ -188,7 +183,7 @@ impl Verb {
 
     /// The word of the operator `by`, who asks for it at `now`. Its reason is not too long.
     pub fn word(&self, by: &str, now: u64) -> Word {
-        let (reason, until) = self.terms(now);
+        let (reason, until) = self.terms();
         Word::new(by, &shortened(reason, REASON_LIMIT), now, until)
     }
 
@@ -198,17 +193,13 @@ impl Verb {
     ///
     /// What to say instead.
     pub fn check(&self, now: u64) -> Result<(), String> {
-        if let Self::Pause { seconds, .. } = self {
-            return check_pause(*seconds);
-        }
-        match self.terms(now).1 {
+        let is_pause = matches!(self, Self::Pause { .. });
+        let longest = if is_pause { LONGEST_PAUSE } else { LONGEST };
+        match self.terms().1 {
             Some(until) if until <= now => Err(format!(
                 "give a later time: \"until\" is {until}, and now it is {now}"
             )),
-            Some(until) if until - now > LONGEST.as_secs() => Err(format!(
-                "give a time of at most {} days from now",
-                LONGEST.as_secs() / 86_400
-            )),
+            Some(until) if until - now > longest.as_secs() => Err(too_long(longest)),
             Some(_) | None => Ok(()),
         }
     }
@@ -242,7 +233,7 @@ mod tests {
         ] {
             assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        assert!(length_of_pause("8d").is_err_and(|error| error.contains("at most 7 days")));
+        assert!(end_of_pause("8d").is_err_and(|error| error.contains("at most 7 days")));
         for text in [
             "",
             "0s",
@@ -273,10 +264,10 @@ mod tests {
             until,
             force: true,
         };
-        let pause = |seconds| Verb::Pause {
+        let pause = |until| Verb::Pause {
             service: service.clone(),
             reason: None,
-            seconds,
+            until,
         };
         for until in [None, Some(now + 1), Some(now + LONGEST.as_secs())] {
             assert_eq!(
@@ -293,15 +284,15 @@ mod tests {
         }
         assert_eq!(
             (
-                pause(1).check(now),
-                pause(LONGEST_PAUSE.as_secs()).check(now)
+                pause(now + 1).check(now),
+                pause(now + LONGEST_PAUSE.as_secs()).check(now)
             ),
             (Ok(()), Ok(()))
         );
         assert!(
-            [0, LONGEST_PAUSE.as_secs() + 1, u64::MAX]
+            [0, now, now + LONGEST_PAUSE.as_secs() + 1, u64::MAX]
                 .iter()
-                .all(|seconds| pause(*seconds).check(now).is_err())
+                .all(|until| pause(*until).check(now).is_err())
         );
     }
 }

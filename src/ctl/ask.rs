@@ -204,7 +204,7 @@ mod tests {
             Verb::Pause {
                 service: service.clone(),
                 reason: reason.clone(),
-                seconds: 1,
+                until: 1,
             },
             Verb::Resume {
                 service: service.clone(),

@@ -366,8 +366,8 @@ async fn the_objects_are_found_and_read_by_the_standard_interfaces_alone() {
             "unknown field `force`",
         ),
         (
-            r#"{"verb":"pause","service":"db-1","seconds":0}"#,
-            "at least a second",
+            r#"{"verb":"pause","service":"db-1","until":0}"#,
+            "give a later time",
         ),
     ] {
         let error = stage.carry_out(verb).await.expect_err("it is refused");

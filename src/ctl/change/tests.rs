@@ -170,7 +170,7 @@ fn a_start_waits_for_a_host_and_says_why_none_may() {
 
 #[test]
 fn a_pause_belongs_to_the_tenure_that_was_asked() {
-    let pause = verb(r#"{"verb":"pause","service":"db","seconds":60}"#);
+    let pause = verb(r#"{"verb":"pause","service":"db","until":60}"#);
     assert_eq!(end(&pause, &cluster()), None);
     let mut now = cluster();
     now.services[0].paused = Some(word(""));
