@@ -15,8 +15,8 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::{Members, Process};
 use crate::systemd::{
-    ActiveState, BusError, ChangeHints, Check, CheckUser, CheckUserError, JobEnd, KernelError,
-    Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
+    ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd,
+    KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
     Surroundings, UnitState,
 };
 use crate::types::{
@@ -431,7 +431,10 @@ impl Manager for Fake {
         Box::pin(std::future::ready(Err(CheckUserError::NoneLeft)))
     }
 
-    fn run_check<'a>(&'a self, _: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+    fn run_check<'a>(
+        &'a self,
+        _: &'a CheckCommand,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
         unreachable!("no test asks for it")
     }
 }

@@ -73,11 +73,11 @@ fn still_mounted(
     if table.iter().any(is_there) {
         return Ok(Some(format!("something is mounted at {place}")));
     }
-    if let Some(device) = source.devices.iter().find(|it| it.claim == Claim::Busy) {
+    if let Some(device) = source.devices.iter().find(|it| it.claim == DeviceUse::Busy) {
         let users = users_of(proc, |mount| has(device, mount))?;
         return Ok(Some(busy(device, &users)));
     }
-    let users = Wanted::of(unit, was, source, &table).find(proc)?;
+    let users = MountSearch::of(unit, was, source, &table).find(proc)?;
     Ok(users.first().map(User::to_string))
 }
 
@@ -100,12 +100,12 @@ struct Device {
     /// major:minor.
     number: String,
     /// Whether a file system uses it.
-    claim: Claim,
+    claim: DeviceUse,
 }
 
 /// Whether a file system uses a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
+enum DeviceUse {
     /// No file system uses it.
     Free,
     /// A file system uses it, or something else claims it for itself.
@@ -120,7 +120,7 @@ impl Device {
         Self {
             path: path.into(),
             number: number.into(),
-            claim: Claim::Unknown,
+            claim: DeviceUse::Unknown,
         }
     }
 }
@@ -172,20 +172,20 @@ fn device_at(path: &Path) -> Option<Device> {
     Some(Device::new(path.to_string_lossy(), number))
 }
 
-fn claim(device: &Device) -> io::Result<Claim> {
+fn claim(device: &Device) -> io::Result<DeviceUse> {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for attempt in 1.. {
         match open(device.path.as_str(), flags, Mode::empty()) {
-            Ok(_) => return Ok(Claim::Free),
+            Ok(_) => return Ok(DeviceUse::Free),
             Err(Errno::BUSY) if is_part_of_another(device) => break,
             Err(Errno::BUSY) if attempt < CLAIM_TRIES => sleep(CLAIM_INTERVAL),
-            Err(Errno::BUSY) => return Ok(Claim::Busy),
+            Err(Errno::BUSY) => return Ok(DeviceUse::Busy),
             // That says nothing about the device.
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
             Err(_) => break,
         }
     }
-    Ok(Claim::Unknown)
+    Ok(DeviceUse::Unknown)
 }
 
 /// Whether device mapper, md or the like use the device or the disk that it is a part of: then no file system uses it.
@@ -243,7 +243,7 @@ fn device_path(what: &str) -> PathBuf {
 }
 
 /// What is looked for among the mounts of all processes.
-struct Wanted<'a> {
+struct MountSearch<'a> {
     /// The devices that may have it.
     devices: Vec<Device>,
     /// A mount that no device identifies, as it was, or else the source of one.
@@ -255,22 +255,22 @@ struct Wanted<'a> {
     place: &'a str,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> MountSearch<'a> {
     fn of(unit: &'a MountUnit, was: Option<&'a Mount>, source: &Source, pid1: &[Mount]) -> Self {
         let of_claim = |claim| source.devices.iter().filter(move |it| it.claim == claim);
         let mut wanted = Self {
-            devices: of_claim(Claim::Unknown).cloned().collect(),
+            devices: of_claim(DeviceUse::Unknown).cloned().collect(),
             part: None,
             anywhere: false,
             place: &unit.place,
         };
         match was {
-            Some(was) if source.is_file || of_claim(Claim::Free).any(|it| has(it, was)) => {}
+            Some(was) if source.is_file || of_claim(DeviceUse::Free).any(|it| has(it, was)) => {}
             Some(was) if !source.is_bind && !was.number.starts_with("0:") => {
                 wanted.devices.push(Device::new(&*was.source, &*was.number));
             }
             Some(was) if source.is_bind || was.has_identity() => wanted.part = Some(Ok(was)),
-            None if of_claim(Claim::Free).next().is_none()
+            None if of_claim(DeviceUse::Free).next().is_none()
                 && !source.is_file
                 && unit.what.contains(['/', ':']) =>
             {

@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
             let before = forced.len();
             let (edges, belonging) = self.walk(&mut forced)?;
             if forced.len() == before {
-                return Ok(self.tell(&edges, &belonging));
+                return Ok(self.sum_up(&edges, &belonging));
             }
         }
     }
@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
         Ok(false)
     }
 
-    fn tell(&self, edges: &[Edge<'_>], belonging: &BTreeSet<&str>) -> Belongings {
+    fn sum_up(&self, edges: &[Edge<'_>], belonging: &BTreeSet<&str>) -> Belongings {
         let by = |unit: &&str| {
             let ways = edges.iter().filter(|(.., to)| to == unit);
             let (of, how, unit) = *ways

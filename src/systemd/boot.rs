@@ -12,7 +12,7 @@ use super::Systemd;
 use super::belongings::PULLS;
 use super::error::BusError;
 use super::interface::{MANAGER, MANAGER_PATH};
-use super::link::Link;
+use super::link::Pid1Link;
 use super::properties::Properties;
 use super::remedy::{self, quoted};
 use crate::host::mounts;
@@ -34,7 +34,7 @@ pub struct Puller {
 /// What a boot starts.
 #[derive(Debug)]
 pub struct Boot {
-    link: Link,
+    link: Pid1Link,
     /// The folders of unit files.
     folders: Vec<PathBuf>,
     /// What starts each unit that a boot starts, or a device: the property that names it, and the unit that has that.

@@ -85,7 +85,7 @@ impl Board {
     }
 
     /// Takes a signal.
-    pub fn hear(&mut self, signal: &Message) {
+    pub fn handle(&mut self, signal: &Message) {
         let header = signal.header();
         let member = header.member().map_or("", |member| member.as_str());
         match (member, header.path().map(zbus::ObjectPath::as_str)) {

@@ -51,9 +51,9 @@ pub enum CheckUserError {
 /// Those who want a user wait here for each other, so that no look at a file keeps another service from its own user, and so that
 /// one thread waits if a disk hangs.
 #[derive(Debug, Clone, Default)]
-pub struct Turn(Arc<Mutex<()>>);
+pub struct CheckUsers(Arc<Mutex<()>>);
 
-impl Turn {
+impl CheckUsers {
     pub async fn take(&self, service: &ServiceName) -> Result<CheckUser, CheckUserError> {
         let turn = Arc::clone(&self.0).lock_owned().await;
         let service = service.clone();
@@ -61,7 +61,7 @@ impl Turn {
             let _turn = turn;
             let user = CheckUser::take(Path::new(LOCKS), Path::new("/etc"), &service)?;
             // Without a name the check does with less, as on a host without nss-systemd.
-            let _ = user.tell_name(Path::new(NAMES), &service);
+            let _ = user.publish_name(Path::new(NAMES), &service);
             Ok(user)
         });
         taking
@@ -77,7 +77,7 @@ impl CheckUser {
     }
 
     /// Gives the user a name, which the bus and some programs want. It stays until the boot, as what the checks leave behind does.
-    fn tell_name(&self, names: &Path, service: &ServiceName) -> io::Result<()> {
+    fn publish_name(&self, names: &Path, service: &ServiceName) -> io::Result<()> {
         make_folder(names)?;
         let uid = self.uid;
         let name = format!("{OWNER}{uid}");
@@ -286,7 +286,7 @@ mod tests {
         let names = host.0.path().join("names");
         let user = host.take("db").expect("a user");
         for _ in 0..2 {
-            user.tell_name(&names, &"db".parse().expect("a service's name"))
+            user.publish_name(&names, &"db".parse().expect("a service's name"))
                 .expect("the folder can be written to");
         }
         for (kind, part) in [

@@ -15,7 +15,7 @@ use super::Systemd;
 use super::changes::JobRemoved;
 use super::error::BusError;
 use super::interface::{MANAGER, MANAGER_PATH};
-use super::link::{Link, Setting, ask, bounded};
+use super::link::{Pid1Link, Setting, ask, bounded};
 use super::properties::Invocation;
 use crate::task::lock;
 
@@ -92,7 +92,7 @@ impl Systemd {
         end.await.unwrap_or(Ok(JobEnd::StillQueued))
     }
 
-    async fn queue(&self, order: &JobOrder<'_>, link: &Link) -> Result<u32, BusError> {
+    async fn queue(&self, order: &JobOrder<'_>, link: &Pid1Link) -> Result<u32, BusError> {
         let object: OwnedObjectPath = match order {
             JobOrder::Start(unit) => queue(link, "StartUnit", unit).await?,
             JobOrder::Stop(unit) => queue(link, "StopUnit", unit).await?,
@@ -152,7 +152,7 @@ async fn result_of(ends: &mut broadcast::Receiver<JobRemoved>, job: u32) -> Stri
 
 /// Queues a job for a unit, and returns its object.
 pub async fn queue(
-    link: &Link,
+    link: &Pid1Link,
     method: &'static str,
     unit: &str,
 ) -> Result<OwnedObjectPath, BusError> {

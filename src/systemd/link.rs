@@ -41,7 +41,7 @@ pub type Setting = (&'static str, Variant<'static>);
 
 /// One connection, while it lasts. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Link {
+pub struct Pid1Link {
     connection: Connection,
     /// The path of the control group that all units' groups are in; empty where it is the kernel's own root.
     pub root: Arc<str>,
@@ -82,7 +82,7 @@ impl Limiter {
     }
 }
 
-impl Link {
+impl Pid1Link {
     /// Makes a call when its turn has come, and bounds it in time from then on. Over the limit the outcome is unknown. A call has
     /// its place until it is answered, even if nobody waits for the answer any more.
     async fn call<A, T>(
@@ -231,7 +231,7 @@ where
 /// The newest link, and the task that replaces it. The task ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Keeper {
-    newest: watch::Receiver<Option<Link>>,
+    newest: watch::Receiver<Option<Pid1Link>>,
     pub call_limit: Duration,
     pub board: Arc<Mutex<Board>>,
     _task: Arc<OwnedTask>,
@@ -251,12 +251,12 @@ impl Keeper {
     }
 
     /// The newest link; waits for one as long as a call may take.
-    pub async fn link(&self) -> Result<Link, BusError> {
+    pub async fn link(&self) -> Result<Pid1Link, BusError> {
         self.link_by(Instant::now() + self.call_limit).await
     }
 
     /// The newest link; waits for one until `deadline`.
-    pub async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
+    pub async fn link_by(&self, deadline: Instant) -> Result<Pid1Link, BusError> {
         let mut newest = self.newest.clone();
         let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
         let link = found.ok().and_then(|found| found.ok()?.clone());
@@ -264,7 +264,7 @@ impl Keeper {
     }
 
     /// Follows the newest link; `None` while there is none.
-    pub fn watch(&self) -> watch::Receiver<Option<Link>> {
+    pub fn watch(&self) -> watch::Receiver<Option<Pid1Link>> {
         self.newest.clone()
     }
 }
@@ -281,15 +281,15 @@ pub async fn bounded<T>(
 
 async fn keep(
     call_limit: Duration,
-    publish: watch::Sender<Option<Link>>,
+    publish: watch::Sender<Option<Pid1Link>>,
     board: Arc<Mutex<Board>>,
 ) {
     loop {
-        if let Ok((link, mut signals)) = Link::open(call_limit).await {
+        if let Ok((link, mut signals)) = Pid1Link::open(call_limit).await {
             publish.send_replace(Some(link));
             lock(&board).hint_all();
             while let Some(Ok(signal)) = signals.next().await {
-                lock(&board).hear(&signal);
+                lock(&board).handle(&signal);
             }
             publish.send_replace(None);
             lock(&board).hint_all();

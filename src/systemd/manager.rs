@@ -13,8 +13,8 @@ pub use futures_util::future::BoxFuture as ManagerFuture;
 use rustix::process::Signal;
 
 use super::{
-    BusError, ChangeHints, Check, CheckUser, CheckUserError, JobEnd, KernelError, Look, NotDead,
-    OutsideWork, Placement, Refusal, RunResult, Surroundings, Systemd, UnitState,
+    BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd, KernelError, Look,
+    NotDead, OutsideWork, Placement, Refusal, RunResult, Surroundings, Systemd, UnitState,
 };
 use crate::host::processes::{Members, Process};
 use crate::types::{ServiceName, UnitName};
@@ -72,7 +72,7 @@ wait {
     end_processes(processes: &'a [Process], signal: Option<Signal>) -> Result<Vec<Process>, KernelError>;
     run_unit_to_completion(unit: &'a UnitName, limit: Duration) -> Result<RunResult, BusError>;
     check_user(service: &'a ServiceName) -> Result<CheckUser, CheckUserError>;
-    run_check(check: &'a Check) -> Result<RunResult, BusError>;
+    run_check(check: &'a CheckCommand) -> Result<RunResult, BusError>;
 }
 at once {
     doubt_start(unit: &UnitName) -> ();

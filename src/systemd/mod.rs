@@ -51,14 +51,14 @@ pub use error::{BusError, KernelError};
 pub use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type, type_name};
 pub use job::JobEnd;
 pub use link::Setting;
-use link::{Keeper, Link};
+use link::{Keeper, Pid1Link};
 pub use link::{ask, bounded};
 pub use manager::{Manager, ManagerFuture};
 use outside::Walker;
 pub use properties::Properties;
 pub use properties::{ActiveState, Invocation, UnitState};
 pub use refusal::Refusal;
-pub use run::{Check, RunResult};
+pub use run::{CheckCommand, RunResult};
 pub use start::{PATIENCE, RESTARTS_LIMIT, insist};
 pub use units::{Devices, Look, NotDead, Placement};
 
@@ -78,7 +78,7 @@ pub struct Systemd {
     devices: Option<Arc<dyn Devices>>,
     walker: Walker,
     checks: Arc<Semaphore>,
-    check_users: check_user::Turn,
+    check_users: check_user::CheckUsers,
     /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
@@ -98,7 +98,7 @@ impl Systemd {
             devices: None,
             walker: Walker::default(),
             checks: Arc::new(Semaphore::new(run::CHECKS)),
-            check_users: check_user::Turn::default(),
+            check_users: check_user::CheckUsers::default(),
             doubted: Arc::default(),
         }
     }
@@ -118,7 +118,7 @@ impl Systemd {
     }
 
     /// The newest link. Waits for one as long as a call may take.
-    async fn link(&self) -> Result<Link, BusError> {
+    async fn link(&self) -> Result<Pid1Link, BusError> {
         self.keeper.link().await
     }
 

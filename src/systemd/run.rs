@@ -36,7 +36,7 @@ const LOG_LINES: u32 = 5;
 
 /// A command that is run as a unit of its own, and judged by its exit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
+pub struct CheckCommand {
     /// The unit, a `.service` that nothing else uses. One run at a time: an older one is killed.
     pub unit: UnitName,
     /// Shown by `systemctl status`.
@@ -74,7 +74,7 @@ impl Systemd {
     /// It is run once more, less apart from the host, if systemd could not keep it apart: that is no failure of
     /// the service. A command may itself exit with such a status, and gains nothing by it, because it still runs as the
     /// same user.
-    pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
+    pub async fn run_check(&self, check: &CheckCommand) -> Result<RunResult, BusError> {
         let _place = self.checks.acquire().await;
         let deadline = Instant::now() + check.timeout + OWN_LIMIT_LATER;
         match self.run_apart(check, true, deadline).await? {
@@ -87,7 +87,7 @@ impl Systemd {
 
     async fn run_apart(
         &self,
-        check: &Check,
+        check: &CheckCommand,
         apart: bool,
         deadline: Instant,
     ) -> Result<(RunResult, UnitState), BusError> {
@@ -196,7 +196,7 @@ impl Systemd {
     }
 }
 
-fn settings(check: &Check, apart: bool) -> Result<Vec<Setting>, BusError> {
+fn settings(check: &CheckCommand, apart: bool) -> Result<Vec<Setting>, BusError> {
     let program = check.argv.first().map_or("", String::as_str);
     let name = Path::new(program).file_name().unwrap_or_default();
     let name = name.to_string_lossy().into_owned();

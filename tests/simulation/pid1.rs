@@ -7,9 +7,9 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::{Members, Process};
 use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, Check, CheckUser, CheckUserError, Invocation, JobEnd,
-    KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
-    Surroundings, UnitState,
+    ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, Invocation,
+    JobEnd, KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal,
+    RunResult, Surroundings, UnitState,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
@@ -839,7 +839,10 @@ impl Manager for Pid1 {
         unreachable!("no service of the simulation has a check that is a command")
     }
 
-    fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+    fn run_check<'a>(
+        &'a self,
+        check: &'a CheckCommand,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
         Box::pin(self.run(check.timeout, &check.unit))
     }
 }

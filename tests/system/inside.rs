@@ -17,8 +17,8 @@ use putexd::host::cgroup::Hierarchy;
 use putexd::host::mounts::check_unmounted;
 use putexd::host::processes::{Members, Process};
 use putexd::systemd::{
-    ActiveState, BusError, Check, Devices, JobEnd, KernelError, NotDead, Refusal, RunAs, RunResult,
-    Surroundings, Systemd,
+    ActiveState, BusError, CheckCommand, Devices, JobEnd, KernelError, NotDead, Refusal, RunAs,
+    RunResult, Surroundings, Systemd,
 };
 use putexd::types::mount::{Mount, MountUnit};
 use putexd::types::{ServiceName, UnitName};
@@ -1365,8 +1365,8 @@ fn a_systemd_that_cannot_be_reached_is_unknown_and_comes_back() {
     });
 }
 
-fn check(name: &str, argv: &[&str], seconds: u64) -> Check {
-    Check {
+fn check(name: &str, argv: &[&str], seconds: u64) -> CheckCommand {
+    CheckCommand {
         unit: unit(name),
         description: "A check".to_owned(),
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
@@ -1396,7 +1396,7 @@ fn checks_pass_fail_and_end() {
         let result = systemd.run_check(&missing).await;
         let reason = "exit status 203: the program is missing, or its user may not execute it";
         assert_eq!(result, Ok(RunResult::Failed(reason.to_owned())));
-        let user = Check {
+        let user = CheckCommand {
             user: RunAs::Named("nobody".to_owned()),
             ..check(
                 "t-check.service",
@@ -1412,7 +1412,7 @@ fn checks_pass_fail_and_end() {
 async fn check_as(systemd: &Systemd, user: Option<&str>, script: &str) -> RunResult {
     let check = check("t-check-as.service", &["/bin/sh", "-c", script], 20);
     let named = user.map(|name| RunAs::Named(name.to_owned()));
-    let check = Check {
+    let check = CheckCommand {
         user: named.unwrap_or(RunAs::Numbered(61184)),
         ..check
     };

@@ -14,7 +14,7 @@ use crate::election::{Event, State};
 use crate::facts::Health;
 use crate::facts::alarm::Problem;
 use crate::http::{CheckError, Target};
-use crate::systemd::{Check, CheckUser, RunAs, RunResult};
+use crate::systemd::{CheckCommand, CheckUser, RunAs, RunResult};
 use crate::task::OwnedTask;
 use crate::types::ServiceName;
 use crate::types::span::rounded;
@@ -211,7 +211,7 @@ impl Checker {
             Err(error) => return Some(Err(error)),
         };
         let role = self.role.as_str();
-        let check = Check {
+        let check = CheckCommand {
             unit: self.settings.probe.unit(&self.service, role)?,
             description: format!("Health check of {} as {role}", self.service),
             argv: argv.iter().cloned().chain([role.to_owned()]).collect(),

@@ -50,7 +50,7 @@ fn users(
         ..Source::default()
     };
     let configured = configured(place, what);
-    let wanted = Wanted::of(&configured, was, &source, pid1);
+    let wanted = MountSearch::of(&configured, was, &source, pid1);
     pids(&wanted.find(proc(tables).path()).expect("it can be read"))
 }
 
@@ -81,7 +81,7 @@ fn what_cannot_be_read_proves_nothing() {
         table_of_pid1(proc(&[(1, table)]).path()).expect_err("that is no table");
     }
     let (configured, source) = (configured("/mnt", "nas:/b"), Source::default());
-    let wanted = Wanted::of(&configured, None, &source, &[]);
+    let wanted = MountSearch::of(&configured, None, &source, &[]);
     wanted
         .find(proc(&[(7, PID1)]).path())
         .expect_err("PID 1 is hidden, and so may others be");
@@ -232,7 +232,7 @@ fn what_is_looked_for_is_the_device_or_what_tells_it_from_others() {
             is_bind,
             ..Source::default()
         };
-        let wanted = Wanted::of(&configured, was.as_ref(), &source, pid1);
+        let wanted = MountSearch::of(&configured, was.as_ref(), &source, pid1);
         (wanted.devices.len(), wanted.part.map(|_| wanted.anywhere))
     };
     let looked_for = |line: &str, is_bind| wanted("what", Some(line), is_bind, &[]);
@@ -330,7 +330,7 @@ fn what_this_host_has_mounted_is_not_gone() {
         .is_some()
     };
     assert_eq!(
-        [Claim::Free, Claim::Unknown, Claim::Busy].map(is_in_use),
+        [DeviceUse::Free, DeviceUse::Unknown, DeviceUse::Busy].map(is_in_use),
         [false, false, true]
     );
 }
