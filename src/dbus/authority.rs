@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 use zbus::message::{Flags, Header};
 use zbus::names::BusName;
@@ -31,9 +30,8 @@ const BUS_LIMIT: Duration = Duration::from_secs(2);
 const POLKIT_LIMIT: Duration = Duration::from_secs(5);
 /// How long polkit may take where a user has to type a password.
 const PASSWORD_LIMIT: Duration = Duration::from_secs(120);
-/// The file with the names of users, and how much of it is read.
+/// The file with the names of users.
 const USERS: &str = "/etc/passwd";
-const USERS_LIMIT: u64 = 1024 * 1024;
 
 /// Finds out who asks, and what he may do.
 #[derive(Debug, Clone)]
@@ -133,10 +131,7 @@ async fn user_name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
     }
-    let mut users = String::new();
-    if let Ok(file) = tokio::fs::File::open(USERS).await {
-        let _ = file.take(USERS_LIMIT).read_to_string(&mut users).await;
-    }
+    let users = tokio::fs::read_to_string(USERS).await.unwrap_or_default();
     name_in(&users, uid).unwrap_or_else(|| format!("uid-{uid}"))
 }
 

@@ -164,7 +164,7 @@ mod tests {
             crate::types::printable::short(&word.by)
         );
         assert_eq!(written, serde_json::to_string(&word).expect("JSON"));
-        let shown = json(&word, |text| text.to_uppercase());
+        let shown = json(&word, str::to_uppercase);
         assert!(shown.contains("B\"") && !shown.contains("UNTIL"), "{shown}");
         let anyone = Asked::StepDown(None);
         let read = serde_json::from_str::<Asked>(&json(&anyone, str::to_owned));

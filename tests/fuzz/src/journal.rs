@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use putexd::election::{State, Transition};
 use putexd::facts::alarm::{Alarm, Problem};
-use putexd::journal::{LockFields, alarm, message_id, transition};
+use putexd::journal::{LockFields, alarm, entry, transition};
 use putexd::types::{FencingToken, Revision, ServiceName, UnitName};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -71,7 +71,7 @@ pub fn journal(input: &[u8]) {
         .iter()
         .find(|(name, _)| *name == "MESSAGE_ID")
         .map(|(_, id)| id.as_str());
-    assert_eq!(id, Some(message_id(to)));
+    assert_eq!(id, Some(entry(to).1));
 }
 
 type Fields = Vec<(&'static str, String)>;
