@@ -66,8 +66,7 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding
             let runs = systemd.state(unit).await?.active_state.is_started();
             if runs && !bound.kept && !bound.generated {
                 let text = format!(
-                    "start or reload putexd before the next \"systemctl daemon-reload\", also of a package: {unit} runs, no lease \
-                     binds it yet, and that would stop it"
+                    "start or reload putexd before the next \"systemctl daemon-reload\", which would stop {unit}: no lease binds it yet"
                 );
                 add(Severity::Warning, text);
             }

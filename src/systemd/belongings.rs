@@ -223,7 +223,7 @@ impl<'a> Walk<'a> {
         if self.known.len() > MOST {
             return Ok(Belongings {
                 trouble: Some(format!(
-                    "{main} brings along more units than are looked at: name in beside those that may run on several hosts, see \
+                    "{main} brings along too many units: name in beside those that may run on several hosts, see \
                      \"systemctl list-dependencies {main}\"",
                     main = self.main
                 )),

@@ -41,8 +41,7 @@ const STAYING: [Programs; 7] = [
     (
         "docker docker-compose nerdctl podman-compose ctr crictl",
         |arguments, _| has_verb(arguments, ENGINE),
-        "run the containers with --cgroup-parent=db.slice (\"cgroup_parent: db.slice\" in a compose file) and no restart policy, and \
-         add contains = [\"db.slice\"]",
+        "run the containers with --cgroup-parent=db.slice (\"cgroup_parent: db.slice\" in a compose file), and add contains = [\"db.slice\"]",
     ),
     (
         "podman",
@@ -62,8 +61,7 @@ const STAYING: [Programs; 7] = [
     (
         "dockerd",
         |_, _| true,
-        "set \"cgroup-parent\": \"docker.slice\" in /etc/docker/daemon.json and add contains = [\"docker.slice\"], or name the unit \
-         of a container in its place",
+        "set \"cgroup-parent\": \"docker.slice\" in /etc/docker/daemon.json and add contains = [\"docker.slice\"], or name a container's unit",
     ),
     (
         "containerd crio kubelet lxd incusd lxc-containers libvirtd virtqemud virtlxcd virtxend",

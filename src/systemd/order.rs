@@ -51,8 +51,7 @@ impl Systemd {
             format!("run \"{}\"", remedy::mounted_by_putexd_alone(place))
         } else {
             format!(
-                "run \"systemctl edit --full {unit}\" and take {first} out of Before= and WantedBy=, or {unit} out of After= of {first}; \
-                 leave {unit} out of the service if this host needs it for {first}"
+                "run \"systemctl edit --full {unit}\" and take {first} out of Before= and WantedBy=, or {unit} out of After= of {first}"
             )
         };
         let trouble = format!(
