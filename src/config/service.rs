@@ -171,9 +171,9 @@ impl ServiceSettings {
     }
 
     /// What the election of this service needs to know on this host.
-    pub fn election(&self, node: NodeId, machine: MachineId) -> election::Settings {
+    pub fn election(&self, node: NodeId, machine: MachineId) -> election::ElectionSettings {
         let lease = self.timings.lease();
-        election::Settings {
+        election::ElectionSettings {
             key: self.key.clone(),
             node,
             machine,

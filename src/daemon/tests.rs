@@ -8,7 +8,7 @@ use serde_json::json;
 use super::kept::memory;
 use super::local::alarms::{self, Alarms};
 use super::local::drain::Drain;
-use crate::election::{KeptPlace, Memory, PassingHold, Place, Timings};
+use crate::election::{KeptPlace, LockPlace, Memory, PassingHold, Timings};
 use crate::facts::Word;
 use crate::facts::alarm::{Alarm, Problem};
 use crate::journal::LockFields;
@@ -66,7 +66,7 @@ fn of_unit() -> Vec<u8> {
         servers: vec!["nats://10.0.0.1".to_owned()],
     };
     let kept = KeptPlace {
-        place: Place {
+        place: LockPlace {
             store,
             key: key("db"),
         },

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::log::{self, Priority, say};
-use super::table::Entry;
+use super::table::LeaseEntry;
 use crate::guard_client::frame::Lease;
 use crate::guard_client::{grant, kept};
 use crate::host::clock;
@@ -120,7 +120,7 @@ impl KeptLeases {
 
     /// The leases that the previous guard left. A file that cannot be read is ignored: at the end of that guard systemd has
     /// stopped all units already, and enforcing the deadlines is an additional safeguard.
-    pub fn load(&self) -> Vec<Entry> {
+    pub fn load(&self) -> Vec<LeaseEntry> {
         let folder = &self.records.folder;
         let lost = |path: &Path, error: io::Error| {
             let path = path.display();
@@ -156,7 +156,7 @@ impl KeptLeases {
 
     /// Writes the record of a lease that begins, and takes the space for its grant. `Err`: one of them cannot be written, so that
     /// the lease must not begin; nothing of it is on the disk then.
-    pub fn begin(&mut self, entry: &Entry) -> Result<(), String> {
+    pub fn begin(&mut self, entry: &LeaseEntry) -> Result<(), String> {
         let lease = entry.lease();
         // The grant comes first: a lease that gets no grant must not have a record either.
         let prepared = self.grants.prepare(&lease.service, &grant::render(lease));
@@ -174,13 +174,13 @@ impl KeptLeases {
     }
 
     /// Writes what an extension has changed into the record. If that fails, the whole record is written.
-    pub fn extend(&mut self, entry: &Entry) {
+    pub fn extend(&mut self, entry: &LeaseEntry) {
         let extended = self.records.extend(entry.lease());
         self.note_of(extended.or_else(|_| self.write_record(entry)));
     }
 
     /// Writes the record of a lease that has changed otherwise.
-    pub fn write(&mut self, entry: &Entry) {
+    pub fn write(&mut self, entry: &LeaseEntry) {
         let written = self.write_record(entry);
         self.note_of(written);
     }
@@ -222,7 +222,7 @@ impl KeptLeases {
         self.trouble.clone()
     }
 
-    fn write_record(&self, entry: &Entry) -> io::Result<()> {
+    fn write_record(&self, entry: &LeaseEntry) -> io::Result<()> {
         let text = kept::render(self.boot, entry)?;
         self.records.write(&entry.lease().service, &text)
     }
@@ -265,7 +265,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::guard::table::Table;
+    use crate::guard::table::LeaseTable;
     use crate::guard_client::frame::{Command, Lease};
     use crate::types::{
         FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time,
@@ -311,7 +311,7 @@ mod tests {
     struct Bench {
         folder: tempfile::TempDir,
         kept: KeptLeases,
-        table: Table,
+        table: LeaseTable,
     }
 
     impl Bench {
@@ -320,7 +320,7 @@ mod tests {
             let mut bench = Self {
                 kept: kept(folder.path(), boot()),
                 folder,
-                table: Table::default(),
+                table: LeaseTable::default(),
             };
             bench.table.handle(
                 at(1),
@@ -333,7 +333,7 @@ mod tests {
             bench
         }
 
-        fn entry(&self) -> Entry {
+        fn entry(&self) -> LeaseEntry {
             self.table
                 .entry_of(&lease("db").service)
                 .expect("there is one")
@@ -366,7 +366,7 @@ mod tests {
         }
 
         /// The entries that a successor finds.
-        fn found(&self) -> Vec<Entry> {
+        fn found(&self) -> Vec<LeaseEntry> {
             kept(self.folder.path(), boot()).load()
         }
     }

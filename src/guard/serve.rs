@@ -19,7 +19,7 @@ use super::kept::KeptLeases;
 use super::log::{self, Priority, say};
 use super::looks::Inquiries;
 use super::program;
-use super::table::{Effect, Table};
+use super::table::{Effect, LeaseTable};
 use super::watch::{Beats, next_of, wait};
 use super::watchdog::HostWatchdog;
 use crate::guard_client::frame::{Command, GuardState, Lease, Of, Outcome, Request};
@@ -54,7 +54,7 @@ pub struct Guard {
     pub sysrq: PathBuf,
     pub hierarchy: Arc<Hierarchy>,
     pub timer: BootTimer,
-    pub table: Table,
+    pub table: LeaseTable,
     pub kept: KeptLeases,
     pub enforcer: Enforcer,
     pub listener: UnixListener,

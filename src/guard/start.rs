@@ -18,7 +18,7 @@ use super::kept::KeptLeases;
 use super::log::{Priority, say};
 use super::looks::Inquiries;
 use super::serve::{Guard, cannot};
-use super::table::Table;
+use super::table::LeaseTable;
 use super::watch::{Beats, listen, stay_in_memory};
 use super::watchdog::HostWatchdog;
 use crate::guard_client::frame;
@@ -55,7 +55,7 @@ impl Guard {
         let hierarchy =
             Arc::new(Hierarchy::that_kills().map_err(cannot("find the control groups"))?);
         let kept = KeptLeases::new(&root.at(GUARDED_LEASES_DIR), &root.at(LEASES_DIR), boot);
-        let (mut table, mut effects) = Table::resume(clock::now(), kept.load());
+        let (mut table, mut effects) = LeaseTable::resume(clock::now(), kept.load());
         effects.extend(table.expire(clock::now()));
         let systemd = root.at(frame::SYSTEMD_PRIVATE);
         let enforcer =

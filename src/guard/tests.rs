@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::kept::KeptLeases;
-use super::table::{Entry, Table};
+use super::table::{LeaseEntry, LeaseTable};
 use crate::guard_client::frame::{Command, Lease};
 use crate::samples;
 use crate::types::{
@@ -19,7 +19,7 @@ fn at(seconds: u64) -> Time {
     Time::both(Duration::from_secs(seconds))
 }
 
-fn table() -> Table {
+fn table() -> LeaseTable {
     let unit = |name: &str| UnitName::new(name).expect("a unit's name");
     let lease = Lease {
         service: ServiceName::new("db").expect("a service's name"),
@@ -41,7 +41,7 @@ fn table() -> Table {
         on_stop_failure: OnStopFailure::RebootForce,
         closing: false,
     };
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     table.handle(
         at(1),
         Command::Arm {
@@ -52,7 +52,7 @@ fn table() -> Table {
     table
 }
 
-fn extended(mut table: Table) -> Table {
+fn extended(mut table: LeaseTable) -> LeaseTable {
     let (service, instance) = (
         ServiceName::new("db").expect("a service's name"),
         Instance(2),
@@ -73,7 +73,7 @@ fn extended(mut table: Table) -> Table {
     table
 }
 
-fn lapsed() -> Table {
+fn lapsed() -> LeaseTable {
     let mut table = table();
     table.expire(at(11));
     table
@@ -84,7 +84,7 @@ fn kept_in(folder: &tempfile::TempDir) -> KeptLeases {
 }
 
 /// The file of the lease, of which the second table is an extension.
-fn record(first: &Table, second: Option<&Table>) -> Vec<u8> {
+fn record(first: &LeaseTable, second: Option<&LeaseTable>) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut kept = kept_in(&folder);
     kept.write(&first.entries()[0]);
@@ -94,7 +94,7 @@ fn record(first: &Table, second: Option<&Table>) -> Vec<u8> {
     fs::read(folder.path().join("db")).expect("it is there")
 }
 
-fn understood(entries: &[Entry]) -> serde_json::Value {
+fn understood(entries: &[LeaseEntry]) -> serde_json::Value {
     entries
         .iter()
         .map(|entry| serde_json::to_value(entry).expect("JSON"))

@@ -34,7 +34,7 @@ use sd_notify::NotifyState;
 
 use super::log::{self, Priority, say};
 use super::pid1::{self, Pid1};
-use super::table::{LEAST_PATIENCE, Table};
+use super::table::{LEAST_PATIENCE, LeaseTable};
 use super::{Root, WATCH_SOCKET};
 use crate::guard_client::frame::SYSTEMD_PRIVATE;
 use crate::guard_client::kept::Unguarded;
@@ -99,7 +99,7 @@ impl Beats {
     }
 
     /// Sends a beat, if the next one is due, or if the patience ends earlier than the last beat said.
-    pub fn beat(&mut self, table: &Table) {
+    pub fn beat(&mut self, table: &LeaseTable) {
         if self.watcher.is_none() {
             // An error is met by the main loop as well, which ends the guard.
             let _ = self.accept();
@@ -141,7 +141,7 @@ impl Beats {
 
 /// How long the guard may be silent from now on. The watcher counts this on `CLOCK_MONOTONIC`, so an eighth of it is left
 /// out, as where the guard waits.
-pub fn patience(table: &Table) -> Duration {
+pub fn patience(table: &LeaseTable) -> Duration {
     let patience = table.patience(clock::now());
     patience.map_or(IDLE_PATIENCE, |patience| {
         patience.saturating_sub(patience / 8).min(IDLE_PATIENCE)

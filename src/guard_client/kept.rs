@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::{fs, str};
 
-use putexd_core::guard::table::Entry;
+use putexd_core::guard::table::LeaseEntry;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Lease;
@@ -26,7 +26,7 @@ struct Saved<E> {
 }
 
 /// The whole text of a record.
-pub fn render(boot: BootId, entry: &Entry) -> io::Result<String> {
+pub fn render(boot: BootId, entry: &LeaseEntry) -> io::Result<String> {
     let saved = serde_json::to_string(&Saved {
         format: Format,
         boot,
@@ -36,17 +36,17 @@ pub fn render(boot: BootId, entry: &Entry) -> io::Result<String> {
 }
 
 /// The entry in a record, with the boot in which it was written.
-pub fn read(text: &[u8]) -> io::Result<(BootId, Entry)> {
+pub fn read(text: &[u8]) -> io::Result<(BootId, LeaseEntry)> {
     let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
     let (extension, rest) = Extension::read(text).ok_or(ErrorKind::InvalidData)?;
-    let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
+    let mut saved = serde_json::from_str::<Saved<LeaseEntry>>(rest)?;
     saved.entry.extend(extension);
     Ok((saved.boot, saved.entry))
 }
 
 /// The entry in the record at `path`. `None`: the file is of another boot; or it is hidden and was not put in its place, because the
 /// guard that wrote it has not confirmed that lease.
-pub fn read_of(boot: BootId, path: &Path) -> io::Result<Option<Entry>> {
+pub fn read_of(boot: BootId, path: &Path) -> io::Result<Option<LeaseEntry>> {
     let name = path.file_name().unwrap_or_default();
     if name.as_encoded_bytes().starts_with(b".") {
         return Ok(None);
@@ -117,7 +117,7 @@ mod tests {
     use std::time::Duration;
 
     use putexd_core::guard::frame::Command;
-    use putexd_core::guard::table::Table;
+    use putexd_core::guard::table::LeaseTable;
 
     use super::*;
     use crate::types::{
@@ -147,7 +147,7 @@ mod tests {
             closing: false,
         };
         let name = lease.service.clone();
-        let mut table = Table::default();
+        let mut table = LeaseTable::default();
         let shorter = false;
         table.handle(Time::default(), Command::Arm { lease, shorter });
         let entry = table.entry_of(&name).expect("it is armed");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Event, GuardRequest, Memory, Observation, ObservedUnit, OperatorNote,
-    Record, Settings, Standing, State, Step, Wait, Word, WriteResult,
+    Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation,
+    ObservedUnit, OperatorNote, Record, Standing, State, Step, Wait, Word, WriteResult,
 };
 use putexd::facts::alarm::Problem;
 use putexd::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
@@ -45,7 +45,7 @@ fn nobody_contends_before_the_unit_is_known_to_be_dead() {
 #[test]
 fn a_check_of_the_active_host_alone_is_not_waited_for_by_a_standby() {
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             check_validity: Some(ms(3000)),
             ..settings()
         },
@@ -382,7 +382,7 @@ fn an_administrator_who_asks_for_another_try_leaves_alone_what_runs() {
 #[test]
 fn a_fence_that_is_answered_before_it_is_asked_for_shortens_no_wait() {
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             fences: true,
             ..settings()
         },
@@ -513,7 +513,7 @@ fn only_hosts_that_are_configured_or_have_held_the_lock_are_fenced() {
     let fenced = |configured: &[&str], shown: Vec<Content>| {
         let fence_hosts = configured.iter().map(|host| node(host)).collect();
         let mut host = Host::new(
-            Settings {
+            ElectionSettings {
                 fences: true,
                 fence_hosts,
                 ..settings()

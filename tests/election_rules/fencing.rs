@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Event, Memory, Observation, ObservedUnit, Record, Settings, Standing,
-    State, Step, Wait, WriteRequest, WriteResult,
+    Action, Content, Details, ElectionSettings, Event, Memory, Observation, ObservedUnit, Record,
+    Standing, State, Step, Wait, WriteRequest, WriteResult,
 };
 use putexd::facts::{At, Retirement};
 use putexd::types::{Holder, Instance, NodeId, Revision, Time};
@@ -14,8 +14,8 @@ use crate::host::{
     stepped_down, stop, write,
 };
 
-fn fences() -> Settings {
-    Settings {
+fn fences() -> ElectionSettings {
+    ElectionSettings {
         fences: true,
         ..settings()
     }
@@ -37,7 +37,7 @@ fn record_of(holder: &str, standing: Standing, unfenced: &[&str]) -> Content {
 }
 
 /// A host that has taken the lock from `found`, and waits until it may start the unit. Also returns its tenure.
-fn confirming(settings: Settings, found: Content) -> (Host, Instance) {
+fn confirming(settings: ElectionSettings, found: Content) -> (Host, Instance) {
     let mut host = Host::new(settings, Memory::default(), None);
     let id = host.ready();
     host.handle(Event::StandbyCheck(Ok(())));
@@ -200,7 +200,7 @@ fn a_host_says_that_it_gave_up_whatever_it_gives_up_for() {
         let (mut host, _) = fencing();
         assert!(gave_up(&host.handle(event.clone())).is_some(), "{event:?}");
     }
-    let checked = Settings {
+    let checked = ElectionSettings {
         checks_standby: true,
         ..fences()
     };

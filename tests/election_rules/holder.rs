@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Event, GuardRequest, Memory, ObservedUnit, OperatorNote, Record, Remembered,
-    Settings, Standing, State, Step, Timings, Wait, WriteRequest, WriteResult,
+    Action, Content, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, OperatorNote,
+    Record, Remembered, Standing, State, Step, Timings, Wait, WriteRequest, WriteResult,
 };
 use putexd::facts::Retirement;
 use putexd::facts::alarm::{Problem, StopFailure};
@@ -121,7 +121,7 @@ fn an_orderly_stop_beyond_its_limit_gets_sigkill_before_the_host_goes_down() {
     };
     for gate_is_closed in [true, false] {
         let (mut host, instance) = Host::activated();
-        host.handle(Event::Reconfigure(Settings {
+        host.handle(Event::Reconfigure(ElectionSettings {
             on_stop_failure: OnStopFailure::RebootForce,
             ..settings()
         }));
@@ -171,7 +171,7 @@ fn an_orderly_stop_beyond_its_limit_gets_sigkill_before_the_host_goes_down() {
 
 #[test]
 fn a_stop_that_is_late_already_heeds_a_reload_that_takes_the_host_down() {
-    let goes_down = || Settings {
+    let goes_down = || ElectionSettings {
         on_stop_failure: OnStopFailure::RebootForce,
         ..settings()
     };
@@ -246,7 +246,7 @@ fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
 
 #[test]
 fn no_renewal_goes_out_on_the_word_of_an_old_check() {
-    let checked = Settings {
+    let checked = ElectionSettings {
         check_validity: Some(ms(3000)),
         checks_standby: true,
         ..settings()
@@ -288,7 +288,7 @@ fn a_record_says_what_it_replaced_if_there_was_something() {
 #[test]
 fn a_record_names_all_that_may_run_under_the_lock() {
     let unit = |name| UnitName::new(name).expect("a unit's name");
-    let settings = Settings {
+    let settings = ElectionSettings {
         units: ["a.timer", "a.service"].map(unit).to_vec(),
         ..settings()
     };
@@ -602,14 +602,14 @@ fn a_stray_unit_is_stopped_in_its_budget_and_holds_up_a_retirement() {
 fn a_check_that_a_reload_brings_has_its_time_to_pass() {
     let (mut host, _) = Host::activated();
     host.goes_on(ms(10_000));
-    host.handle(Event::Reconfigure(Settings {
+    host.handle(Event::Reconfigure(ElectionSettings {
         check_validity: Some(ms(3000)),
         ..settings()
     }));
     host.goes_on(ms(2999));
     assert_eq!(host.election.state(), State::Active);
     // A reload that changes something else does not give the check more time.
-    let longer = Settings {
+    let longer = ElectionSettings {
         check_validity: Some(ms(3000)),
         stop_limit: ms(60_000),
         ..settings()
@@ -623,7 +623,7 @@ fn a_check_that_a_reload_brings_has_its_time_to_pass() {
 fn a_shorter_r_hastens_the_next_renewal_which_is_not_called_overdue() {
     let (mut host, _) = Host::activated();
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now), Duration::ZERO);
-    let shorter = Settings {
+    let shorter = ElectionSettings {
         timings: Timings::new(ms(250), 8, 1),
         ..settings()
     };

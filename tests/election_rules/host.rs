@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Election, Event, GuardRequest, Memory, Moment, Observation,
-    ObservedUnit, OperatorNote, ReadId, Record, Remembered, Settings, Standing, State, Step,
+    Action, Content, Details, Election, ElectionSettings, Event, GuardRequest, Memory, Moment,
+    Observation, ObservedUnit, OperatorNote, ReadId, Record, Remembered, Standing, State, Step,
     Timings, Word, WriteRequest, WriteResult,
 };
 use putexd::facts::alarm::{Problem, StopFailure};
@@ -24,9 +24,9 @@ pub fn node(name: &str) -> NodeId {
     NodeId::new(name).expect("a node name")
 }
 
-pub fn settings() -> Settings {
+pub fn settings() -> ElectionSettings {
     let timings = Timings::new(ms(1000), 3, 1);
-    Settings {
+    ElectionSettings {
         key: Key::new("db").expect("a key"),
         node: node("h1"),
         machine: MachineId(1),
@@ -57,7 +57,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>) -> Self {
+    pub fn new(settings: ElectionSettings, memory: Memory, remembered: Option<Remembered>) -> Self {
         let now = ms(100_000);
         let election = Election::new(settings, memory, remembered, Time::both(now));
         let store = vec![(Revision(0), Content::Absent)];

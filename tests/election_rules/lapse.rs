@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Event, GuardRequest, Memory, ObservedUnit, Settings, State, WriteResult,
+    Action, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, State, WriteResult,
 };
 use putexd::facts::Retirement;
 use putexd::facts::alarm::{Problem, StopFailure};
@@ -417,7 +417,7 @@ fn a_unit_that_is_gone_while_systemd_is_silent_for_a_lease_is_left_to_others() {
         (OnStopFailure::RebootForce, State::Releasing),
     ] {
         let mut host = Host::new(
-            Settings {
+            ElectionSettings {
                 on_stop_failure: goes_down,
                 ..settings()
             },

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Asked, Content, Event, GuardRequest, LONGEST_PAUSE, Memory, OperatorNote, Order,
-    Record, Refused, Settings, Standing, State, Word, WriteResult,
+    Action, Asked, Content, ElectionSettings, Event, GuardRequest, LONGEST_PAUSE, Memory,
+    OperatorNote, Order, Record, Refused, Standing, State, Word, WriteResult,
 };
 use putexd::types::{LeaseTerms, Revision, Time, WriteId};
 
@@ -18,7 +18,7 @@ const STOPPED: &str = "stopped everywhere by root@h1: disk is full";
 /// A standby that has followed a release and had it verified, and is hindered by nothing but its own check.
 fn standby_at_a_release() -> Host {
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             checks_standby: true,
             ..settings()
         },
@@ -1059,7 +1059,7 @@ fn a_renewal_in_doubt_is_published_after_the_pause_is_taken_back() {
 #[test]
 fn a_word_waits_until_the_store_has_said_what_a_release_replaced() {
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             checks_standby: true,
             ..settings()
         },

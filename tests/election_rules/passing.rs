@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{
-    Content, Event, Memory, Observation, Passing, PassingHold, Record, Settings, Standing, Wait,
+    Content, ElectionSettings, Event, Memory, Observation, Passing, PassingHold, Record, Standing,
+    Wait,
 };
 use putexd::facts::At;
 use putexd::types::{Incarnation, Instance, Revision, Time, WriteId};
@@ -309,7 +310,7 @@ fn another_pause_is_waited_for_as_well_and_what_has_passed_is_not() {
 #[test]
 fn what_a_claim_has_left_to_wait_for_is_waited_for_once() {
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             key: settings().key,
             ..settings()
         },

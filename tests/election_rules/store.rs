@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use putexd::election::{
-    Action, Content, Details, Event, GuardRequest, Memory, Observation, Record, Settings, State,
-    Timings, WriteRequest, WriteResult,
+    Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation, Record,
+    State, Timings, WriteRequest, WriteResult,
 };
 use putexd::facts::alarm::Problem;
 use putexd::types::{FencingToken, Revision, Time};
@@ -170,7 +170,7 @@ fn claims_at_once() -> (Host, WriteRequest) {
         ..Memory::default()
     };
     let mut host = Host::new(
-        Settings {
+        ElectionSettings {
             timings,
             ..settings()
         },

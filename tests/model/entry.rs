@@ -35,7 +35,9 @@ use std::sync::Arc;
 use stateright::{Model, Property};
 
 use crate::check::{Milestone, Milestones, OVERLAP, PROMISE};
-use crate::election::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, judge};
+use crate::election::{
+    Found, KeptPlace, KeyRefusal, LockPlace, Position, Registration, Verdict, judge,
+};
 use crate::types::store::StoreAddress;
 use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 
@@ -301,12 +303,12 @@ fn unit() -> UnitName {
     UnitName::new("database.service").expect("the name of a unit")
 }
 
-fn place(key: usize) -> Place {
+fn place(key: usize) -> LockPlace {
     let store = StoreAddress {
         what: "directory".to_owned(),
         servers: vec!["/srv/putex".to_owned()],
     };
-    Place {
+    LockPlace {
         store,
         key: Key::new(KEYS[key]).expect("a key"),
     }
@@ -683,7 +685,7 @@ impl World {
         let verdict = self.judge(h, shown, is_newer, false, plan);
         let is_remembered = match &verdict {
             Verdict::Cleared | Verdict::Waits(_) => true,
-            Verdict::Refused(Refusal::OtherKey(_)) => plan.keeps(Premise::KeptWhenRefused),
+            Verdict::Refused(KeyRefusal::OtherKey(_)) => plan.keeps(Premise::KeptWhenRefused),
             Verdict::Write(_) | Verdict::Refused(_) => false,
         };
         if let Found::Entry(entry) = shown
@@ -706,7 +708,7 @@ impl World {
             }
             Verdict::Refused(refusal) => {
                 host.cleared = false;
-                if matches!(refusal, Refusal::FormerKey(_)) {
+                if matches!(refusal, KeyRefusal::FormerKey(_)) {
                     search.milestones.reach(Milestone::GoingBackNoticed);
                 }
             }

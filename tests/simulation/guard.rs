@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use putexd::guard::table::{Effect, Entry, Table};
+use putexd::guard::table::{Effect, LeaseEntry, LeaseTable};
 use putexd::guard_client::frame::{Command, Lease, Of, Outcome, Reply, Request};
 use putexd::guard_client::grant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
@@ -37,8 +37,8 @@ pub struct Guard {
     pub life: Life,
     /// Counts the starts and ends of guards, and when one hangs or goes on.
     era: u64,
-    table: Table,
-    saved: Vec<Entry>,
+    table: LeaseTable,
+    saved: Vec<LeaseEntry>,
     pub grant: Option<String>,
     /// Counts connections. Only the latest is served.
     pub connection: u64,
@@ -257,7 +257,7 @@ impl World {
         if guard.life != Life::Dead {
             return;
         }
-        let (table, effects) = Table::resume(now, std::mem::take(&mut guard.saved));
+        let (table, effects) = LeaseTable::resume(now, std::mem::take(&mut guard.saved));
         guard.life = Life::Up;
         guard.era += 1;
         guard.grant = None;

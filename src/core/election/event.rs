@@ -29,7 +29,7 @@ pub struct Moment {
 
 /// The settings of one service on this host, as the election needs them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// The lock's key. It is part of the hash that says whose turn it is.
     pub key: Key,
     /// The name of this host in the locks.
@@ -266,7 +266,7 @@ pub enum Event {
     /// This host has to let the lock go, and takes part no longer, for this reason.
     Retire(Retirement),
     /// New settings. Node, machine and key are as before.
-    Reconfigure(Settings),
+    Reconfigure(ElectionSettings),
     /// The administrator asks for another try, because what failed may be mended: the back-off (K9) ends.
     TryAgain,
 }

@@ -32,8 +32,8 @@ mod timings;
 pub use crate::facts::{Heard, Wait};
 pub use crate::types::span::rounded;
 pub use event::{
-    Action, Content, Event, GuardRequest, Memory, Moment, Observation, ObservedUnit, ReadId,
-    Remembered, Settings, Step, Transition, WriteRequest, WriteResult,
+    Action, Content, ElectionSettings, Event, GuardRequest, Memory, Moment, Observation,
+    ObservedUnit, ReadId, Remembered, Step, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
 pub use longest_hold::PassingHold;
@@ -43,7 +43,7 @@ pub use record::{
     OperatorNote, Order, Passing, Record, Refused, Standing, UNFENCED_LIMIT, Wanted, Word,
 };
 pub use registration::{
-    Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge,
+    Found, KeptPlace, KeyRefusal, LockPlace, Position, Registration, Verdict, is_newer, judge,
 };
 pub use state::{EDGES, State, is_edge};
 pub use timings::{Caution, Confirmation, Timings};

@@ -44,7 +44,7 @@ pub struct Registration {
 pub struct KeptPlace {
     /// The store, and the key that the unit's entry named when this host last saw it.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: LockPlace,
     /// The former keys that the entry had then.
     #[serde(default)]
     pub former: Vec<Key>,
@@ -58,7 +58,7 @@ pub type Position = (Incarnation, Revision);
 
 /// Where a unit's lock is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct LockPlace {
     /// The store, by its address. The incarnation does not tell it from another store, because a copy has the same.
     pub store: StoreAddress,
     /// The key of the lock in that store.
@@ -75,19 +75,19 @@ pub enum Verdict {
     /// Each former key of this entry has to be seen free first.
     Waits(Registration),
     /// The unit must not be run under the key.
-    Refused(Refusal),
+    Refused(KeyRefusal),
 }
 
 /// Why a unit is not run under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum KeyRefusal {
     /// The entry names this key, and the other hosts run the unit under it.
     OtherKey(Key),
     /// This host has known the unit under this key, and there is no entry, or one that lacks the key and is not newer than the one that
     /// was seen: the entry was deleted, or the store went back.
     FormerKey(Key),
     /// This host has known the unit in another store.
-    OtherStore(Place),
+    OtherStore(LockPlace),
     /// What the store holds is not an entry of this unit, or has no valid seal.
     Garbled,
     /// The new entry would have this many former keys that have not been seen free.
@@ -146,7 +146,7 @@ pub enum Found {
 /// locks in the same store are waited for.
 #[must_use]
 pub fn judge(
-    here: &Place,
+    here: &LockPlace,
     kept: Option<&KeptPlace>,
     found: &Found,
     position: &Position,
@@ -161,13 +161,15 @@ pub fn judge(
     let known: Vec<&Key> = keys.filter(|key| **key != here.key).collect();
     let is_older = kept.is_some_and(|kept| !is_newer(position, kept.position.as_ref()));
     let (refusal, next) = match found {
-        Found::Garbled => (Some(Refusal::Garbled), succeed(here, known)),
+        Found::Garbled => (Some(KeyRefusal::Garbled), succeed(here, known)),
         Found::Nothing => {
-            let last = known.last().map(|key| Refusal::FormerKey((*key).clone()));
+            let last = known
+                .last()
+                .map(|key| KeyRefusal::FormerKey((*key).clone()));
             (last, succeed(here, known))
         }
         Found::Entry(entry) if entry.key != here.key => (
-            Some(Refusal::OtherKey(entry.key.clone())),
+            Some(KeyRefusal::OtherKey(entry.key.clone())),
             succeed(here, entry.former.iter().chain([&entry.key])),
         ),
         Found::Entry(entry) => {
@@ -175,7 +177,7 @@ pub fn judge(
             let is_lost = |key: &&&Key| is_older && !entry.former.contains(**key);
             match known.iter().rev().find(is_lost) {
                 Some(lost) => (
-                    Some(Refusal::FormerKey((*lost).clone())),
+                    Some(KeyRefusal::FormerKey((*lost).clone())),
                     succeed(here, entry.former.iter().chain(known)),
                 ),
                 None if entry.former.is_empty() => (None, Verdict::Cleared),
@@ -183,7 +185,7 @@ pub fn judge(
             }
         }
     };
-    let moved = moved.map(|kept| Refusal::OtherStore(kept.place.clone()));
+    let moved = moved.map(|kept| KeyRefusal::OtherStore(kept.place.clone()));
     match moved.or(refusal) {
         Some(refusal) if !adopting => Verdict::Refused(refusal),
         Some(_) | None => next,
@@ -198,7 +200,7 @@ pub fn is_newer((incarnation, revision): &Position, kept: Option<&Position>) -> 
 }
 
 /// The entry to be written next, with `keys` as its former keys, or a refusal when these are too many.
-fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict {
+fn succeed<'a>(here: &LockPlace, keys: impl IntoIterator<Item = &'a Key>) -> Verdict {
     let mut former: Vec<Key> = Vec::new();
     for key in keys {
         if *key != here.key && !former.contains(key) {
@@ -206,7 +208,7 @@ fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict
         }
     }
     if former.len() > FORMER_LIMIT {
-        return Verdict::Refused(Refusal::TooMany(former.len()));
+        return Verdict::Refused(KeyRefusal::TooMany(former.len()));
     }
     Verdict::Write(Registration {
         key: here.key.clone(),
@@ -229,9 +231,9 @@ mod tests {
     }
 
     /// `store` lists the servers, separated by spaces.
-    fn place(store: &str, name: &str) -> Place {
+    fn place(store: &str, name: &str) -> LockPlace {
         let servers = store.split(' ').map(str::to_owned).collect();
-        Place {
+        LockPlace {
             store: StoreAddress {
                 what: "nats, bucket putex".to_owned(),
                 servers,
@@ -245,7 +247,7 @@ mod tests {
     }
 
     /// What a host remembers that saw the entry at revision 10.
-    fn kept(place: &Place) -> KeptPlace {
+    fn kept(place: &LockPlace) -> KeptPlace {
         KeptPlace {
             place: place.clone(),
             former: Vec::new(),
@@ -254,7 +256,7 @@ mod tests {
     }
 
     /// Judges by an entry that is newer than what is kept.
-    fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
+    fn judge(here: &LockPlace, kept: Option<&LockPlace>, found: &Found, adopting: bool) -> Verdict {
         super::judge(
             here,
             kept.map(self::kept).as_ref(),
@@ -327,7 +329,7 @@ mod tests {
             Verdict::Cleared
         );
         let other = judge(&here, None, &found("ctl", &["db"]), false);
-        assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("ctl"))));
+        assert_eq!(other, Verdict::Refused(KeyRefusal::OtherKey(key("ctl"))));
     }
 
     #[test]
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(last.former.len(), FORMER_LIMIT);
         assert_eq!(
             adopt(found("db", &many)),
-            Verdict::Refused(Refusal::TooMany(FORMER_LIMIT + 1))
+            Verdict::Refused(KeyRefusal::TooMany(FORMER_LIMIT + 1))
         );
     }
 
@@ -387,7 +389,7 @@ mod tests {
         ] {
             assert_eq!(
                 judge(&here, Some(&kept), &found, false),
-                Verdict::Refused(Refusal::OtherStore(kept.clone())),
+                Verdict::Refused(KeyRefusal::OtherStore(kept.clone())),
                 "{found:?}"
             );
             assert!(
@@ -418,7 +420,7 @@ mod tests {
             );
             assert_eq!(
                 judge(&here, Some(&kept), &Found::Garbled, false),
-                Verdict::Refused(Refusal::Garbled)
+                Verdict::Refused(KeyRefusal::Garbled)
             );
         }
         // A copy of a store holds the same entries, and is another store all the same.
@@ -443,7 +445,7 @@ mod tests {
     fn another_key_without_an_entry_waits_for_an_operator_too() {
         let (kept, here) = (place("a", "db"), place("a", "new"));
         let verdict = judge(&here, Some(&kept), &Found::Nothing, false);
-        assert_eq!(verdict, Verdict::Refused(Refusal::FormerKey(key("db"))));
+        assert_eq!(verdict, Verdict::Refused(KeyRefusal::FormerKey(key("db"))));
         for found in [Found::Nothing, Found::Garbled] {
             assert_eq!(
                 judge(&here, Some(&kept), &found, true),
@@ -461,7 +463,7 @@ mod tests {
     fn an_entry_that_is_older_than_what_was_seen_waits_for_an_operator() {
         let (seen, here) = (kept(&place("a", "ctl")), place("a", "db"));
         let elsewhere = (Incarnation("b".to_owned()), Revision(11));
-        let went_back = Verdict::Refused(Refusal::FormerKey(key("ctl")));
+        let went_back = Verdict::Refused(KeyRefusal::FormerKey(key("ctl")));
         for position in [position(9), position(10), elsewhere] {
             let judge = |here, found: &Found, adopting| {
                 super::judge(here, Some(&seen), found, &position, adopting)
@@ -483,7 +485,7 @@ mod tests {
                 Verdict::Cleared
             );
             let other = judge(&seen.place, &found("db", &[]), false);
-            assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("db"))));
+            assert_eq!(other, Verdict::Refused(KeyRefusal::OtherKey(key("db"))));
         }
         let forgotten = KeptPlace {
             position: None,
@@ -511,7 +513,7 @@ mod tests {
         };
         assert_eq!(
             judge(&Found::Nothing, 0, false),
-            Verdict::Refused(Refusal::FormerKey(key("db")))
+            Verdict::Refused(KeyRefusal::FormerKey(key("db")))
         );
         assert_eq!(
             judge(&Found::Nothing, 0, true),
@@ -523,7 +525,7 @@ mod tests {
         );
         assert_eq!(
             judge(&found("ctl", &[]), 9, false),
-            Verdict::Refused(Refusal::FormerKey(key("db")))
+            Verdict::Refused(KeyRefusal::FormerKey(key("db")))
         );
         assert_eq!(
             judge(&found("ctl", &[]), 9, true),

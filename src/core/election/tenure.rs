@@ -20,7 +20,7 @@ const ATTEMPTS_LIMIT: usize = 64;
 
 /// One attempt to write: everything it rests on, fixed when it is sent.
 #[derive(Debug, Clone, Serialize)]
-pub struct Attempt {
+pub struct SentWrite {
     pub write: WriteId,
     /// `s`: the local time just before the write was sent.
     pub sent: Time,
@@ -94,7 +94,7 @@ pub struct Claim {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Attempts {
     /// Those whose outcome is not known for certain.
-    pub list: Vec<Attempt>,
+    pub list: Vec<SentWrite>,
     /// The one that has not been answered yet.
     pub awaited: Option<WriteId>,
     /// The outcome of the last one has to be read before the next one is sent.
@@ -165,7 +165,7 @@ impl Attempts {
     }
 
     /// Remembers an attempt before it is sent.
-    pub fn send(&mut self, attempt: Attempt) {
+    pub fn send(&mut self, attempt: SentWrite) {
         self.awaited = Some(attempt.write);
         // Mostly there is no other one, because one is answered before the next is sent.
         self.list.reserve_exact(1);

@@ -10,7 +10,7 @@ use super::frame::{
 };
 use crate::types::{Extension, Instance, ServiceName, Time, UnitName};
 
-/// How long it takes, after a guard was silent for longer than [`Table::patience`], until a successor enforces, if its watcher
+/// How long it takes, after a guard was silent for longer than [`LeaseTable::patience`], until a successor enforces, if its watcher
 /// hangs as well: systemd misses the watcher and starts another one, that one waits for a guard's beat in vain, and systemd
 /// starts another guard. Three of systemd's timers are up to 250 ms late, `RestartSec=` is 100 ms twice, the watcher waits for
 /// 190 ms, and the rest is for the starts. A watcher that does not hang needs less than half of it.
@@ -21,13 +21,13 @@ pub const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
-/// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed; further
+/// The caller calls [`LeaseTable::expire`] before each [`LeaseTable::handle`], and whenever [`LeaseTable::poll_timeout`] has passed; further
 /// calls do nothing. It carries out the effects in their order, and answers the command afterwards.
 ///
 /// The points in time follow from the entries, so that what is asked for at each renewal costs no more for many leases than for a few.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Table {
-    entries: BTreeMap<ServiceName, Entry>,
+pub struct LeaseTable {
+    entries: BTreeMap<ServiceName, LeaseEntry>,
     #[serde(skip)]
     points: BTreeSet<Point>,
 }
@@ -59,12 +59,12 @@ enum Clock {
 
 /// A lease and what has become of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LeaseEntry {
     lease: Lease,
     phase: LeasePhase,
 }
 
-impl Entry {
+impl LeaseEntry {
     /// The lease.
     #[must_use]
     pub fn lease(&self) -> &Lease {
@@ -98,7 +98,7 @@ impl Entry {
         })
     }
 
-    /// Whether [`Table::expire`] has something to do for it.
+    /// Whether [`LeaseTable::expire`] has something to do for it.
     fn is_due(&self, now: Time) -> bool {
         match self.phase {
             LeasePhase::Open | LeasePhase::Closing => now.has_passed(self.lease.terms.deadline),
@@ -146,15 +146,15 @@ pub enum Effect {
     GiveUp(Lease),
 }
 
-impl Table {
+impl LeaseTable {
     /// The table of a guard that takes over from one that died. The grants died with it, and `BindsTo=` has systemd stop
     /// the units, so an open lease is closing now: its deadline is enforced, and may be extended for as long as the stop
     /// takes, but it never reopens.
     #[must_use]
-    pub fn resume(now: Time, entries: Vec<Entry>) -> (Self, Vec<Effect>) {
+    pub fn resume(now: Time, entries: Vec<LeaseEntry>) -> (Self, Vec<Effect>) {
         let mut effects = Vec::new();
         let mut table = Self::default();
-        for Entry { mut lease, phase } in entries {
+        for LeaseEntry { mut lease, phase } in entries {
             lease.closing = true;
             let phase = match phase {
                 LeasePhase::Open | LeasePhase::Closing => LeasePhase::Closing,
@@ -166,34 +166,39 @@ impl Table {
             if phase != LeasePhase::Closing {
                 effects.push(Effect::Enforce(lease.clone()));
             }
-            table.put(Entry { lease, phase });
+            table.put(LeaseEntry { lease, phase });
         }
         (table, effects)
     }
 
     /// All entries, in the order of their services.
     #[must_use]
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<LeaseEntry> {
         self.entries.values().cloned().collect()
     }
 
     /// The entry of `service`: its lease and phase, which a successor needs.
     #[must_use]
-    pub fn entry_of(&self, service: &ServiceName) -> Option<&Entry> {
+    pub fn entry_of(&self, service: &ServiceName) -> Option<&LeaseEntry> {
         self.entries.get(service)
     }
 
-    /// Replaces the entry of the same service. The caller uses it to put back what [`Table::entry_of`] returned before a command
+    /// Replaces the entry of the same service. The caller uses it to put back what [`LeaseTable::entry_of`] returned before a command
     /// that could not be carried out.
-    pub fn put(&mut self, entry: Entry) {
+    pub fn put(&mut self, entry: LeaseEntry) {
         self.remove(&entry.lease.service);
         self.points.extend(entry.points());
         self.entries.insert(entry.lease.service.clone(), entry);
     }
 
-    /// Removes the entry of a service, as [`Table::put`] replaces it.
+    /// Removes the entry of a service, as [`LeaseTable::put`] replaces it.
     pub fn remove(&mut self, service: &ServiceName) {
-        for point in self.entries.remove(service).iter().flat_map(Entry::points) {
+        for point in self
+            .entries
+            .remove(service)
+            .iter()
+            .flat_map(LeaseEntry::points)
+        {
             self.points.remove(&point);
         }
     }
@@ -211,7 +216,7 @@ impl Table {
         })
     }
 
-    /// When [`Table::expire`] next has something to do: as soon as *either* clock reaches this point.
+    /// When [`LeaseTable::expire`] next has something to do: as soon as *either* clock reaches this point.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let (deadline, give_up) = (self.first(Due::Deadline), self.first(Due::GiveUp));
@@ -227,8 +232,9 @@ impl Table {
     /// whether the units of a lapsed lease are dead now, because one may have been started again since the proof.
     #[must_use]
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
-        let revived =
-            |entry: &&Entry| entry.phase == LeasePhase::Stopped && !is_dead(&entry.lease.service);
+        let revived = |entry: &&LeaseEntry| {
+            entry.phase == LeasePhase::Stopped && !is_dead(&entry.lease.service)
+        };
         let revived = self.entries.values().filter(revived);
         revived
             .map(|entry| entry.lease.terms.dead_by())
@@ -257,13 +263,13 @@ impl Table {
     /// Notes that the units of a lapsed lease were seen dead, at or after the time of SIGKILL; this may also come after the
     /// lease was given up. Returns whether that is new.
     pub fn stopped(&mut self, service: &ServiceName) -> bool {
-        let Some(Entry { lease, phase }) = self.entries.get(service) else {
+        let Some(LeaseEntry { lease, phase }) = self.entries.get(service) else {
             return false;
         };
         let is_new = matches!(phase, LeasePhase::Lapsed { .. } | LeasePhase::GivenUp);
         if is_new {
             let (lease, phase) = (lease.clone(), LeasePhase::Stopped);
-            self.put(Entry { lease, phase });
+            self.put(LeaseEntry { lease, phase });
         }
         is_new
     }
@@ -275,7 +281,7 @@ impl Table {
             return effects;
         }
         let due = self.entries.values().filter(|entry| entry.is_due(now));
-        for Entry {
+        for LeaseEntry {
             mut lease,
             mut phase,
         } in due.cloned().collect::<Vec<_>>()
@@ -296,17 +302,17 @@ impl Table {
                 phase = LeasePhase::GivenUp;
                 effects.push(Effect::GiveUp(lease.clone()));
             }
-            self.put(Entry { lease, phase });
+            self.put(LeaseEntry { lease, phase });
         }
         effects
     }
 
-    /// Has every lease end now, because the guard is told to end. [`Table::expire`] does what follows from that.
+    /// Has every lease end now, because the guard is told to end. [`LeaseTable::expire`] does what follows from that.
     pub fn end(&mut self, now: Time) {
-        for Entry { mut lease, phase } in self.entries() {
+        for LeaseEntry { mut lease, phase } in self.entries() {
             if matches!(phase, LeasePhase::Open | LeasePhase::Closing) {
                 lease.terms.deadline = lease.terms.deadline.earliest(now);
-                self.put(Entry { lease, phase });
+                self.put(LeaseEntry { lease, phase });
             }
         }
     }
@@ -348,7 +354,7 @@ impl Table {
         if known.is_none() && self.entries.len() >= LEASE_LIMIT {
             return Err(format!("there are {LEASE_LIMIT} leases already"));
         }
-        if let Some(Entry { lease: old, phase }) = known {
+        if let Some(LeaseEntry { lease: old, phase }) = known {
             let (new, old) = (lease.terms, old.terms);
             if old.instance != new.instance {
                 let old = old.instance;
@@ -372,7 +378,7 @@ impl Table {
         }
         let effects = vec![Effect::Grant(lease.clone())];
         let phase = LeasePhase::Open;
-        self.put(Entry { lease, phase });
+        self.put(LeaseEntry { lease, phase });
         Ok(effects)
     }
 
@@ -381,7 +387,7 @@ impl Table {
     /// group.
     fn widen(&mut self, new: Lease) -> Result<Vec<Effect>, String> {
         self.check_overlap(&new)?;
-        let Entry { lease, phase } = self.entry(&new.service, new.terms.instance)?;
+        let LeaseEntry { lease, phase } = self.entry(&new.service, new.terms.instance)?;
         let mut wider = lease.clone();
         add_missing(&mut wider.units, new.units);
         add_missing(&mut wider.cgroups, new.cgroups);
@@ -397,7 +403,7 @@ impl Table {
             if phase != LeasePhase::Closing {
                 effects.push(Effect::Enforce(wider.clone()));
             }
-            self.put(Entry {
+            self.put(LeaseEntry {
                 lease: wider,
                 phase,
             });
@@ -429,7 +435,7 @@ impl Table {
         instance: Instance,
         to: Extension,
     ) -> Result<Vec<Effect>, String> {
-        let Entry { lease, phase } = self.entry(service, instance)?;
+        let LeaseEntry { lease, phase } = self.entry(service, instance)?;
         let (terms, is_open) = (lease.terms, *phase == LeasePhase::Open);
         let is_ended = !is_open && *phase != LeasePhase::Closing;
         if is_ended || now.has_passed(terms.deadline) {
@@ -457,14 +463,14 @@ impl Table {
     }
 
     fn close(&mut self, service: &ServiceName, instance: Instance) -> Result<Vec<Effect>, String> {
-        let Entry { lease, phase } = self.entry(service, instance)?;
+        let LeaseEntry { lease, phase } = self.entry(service, instance)?;
         if *phase != LeasePhase::Open {
             return Ok(Vec::new());
         }
         let mut lease = lease.clone();
         lease.closing = true;
         let phase = LeasePhase::Closing;
-        self.put(Entry { lease, phase });
+        self.put(LeaseEntry { lease, phase });
         Ok(vec![Effect::Withdraw(service.clone())])
     }
 
@@ -484,7 +490,7 @@ impl Table {
     /// dead once; the caller has to correct it where they may have been started since.
     #[must_use]
     pub fn list(&self, of: &Of) -> Vec<ListedLease> {
-        let listed = |Entry { lease, phase }: &Entry| ListedLease {
+        let listed = |LeaseEntry { lease, phase }: &LeaseEntry| ListedLease {
             lease: lease.clone(),
             lapsed: !matches!(phase, LeasePhase::Open | LeasePhase::Closing),
             stopped: *phase == LeasePhase::Stopped,
@@ -496,7 +502,7 @@ impl Table {
         }
     }
 
-    fn entry(&self, service: &ServiceName, instance: Instance) -> Result<&Entry, String> {
+    fn entry(&self, service: &ServiceName, instance: Instance) -> Result<&LeaseEntry, String> {
         let entry = self.entries.get(service).ok_or("there is no such lease")?;
         if entry.lease.terms.instance != instance {
             return Err(format!(

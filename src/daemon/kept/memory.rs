@@ -185,7 +185,7 @@ mod tests {
 
     use super::super::{PRIVATE, replace};
     use super::*;
-    use crate::election::{Place, Word};
+    use crate::election::{LockPlace, Word};
     use crate::types::store::StoreAddress;
     use crate::types::{Incarnation, Instance, Revision, WriteId};
 
@@ -335,7 +335,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let unit = |name: &str| UnitName::new(name).expect("a unit's name");
         let place = |store: &str| KeptPlace {
-            place: Place {
+            place: LockPlace {
                 store: StoreAddress {
                     what: "directory".to_owned(),
                     servers: vec![store.to_owned()],

@@ -21,7 +21,7 @@ use crate::daemon::store_access::notes::{
     observation, position, read_within, replacing, value_of, write_within,
 };
 use crate::election::{
-    FormerLock, Found, KeptPlace, Place, Refusal, Registration, Verdict, is_newer, judge,
+    FormerLock, Found, KeptPlace, KeyRefusal, LockPlace, Registration, Verdict, is_newer, judge,
 };
 use crate::facts::Bar;
 use crate::store::{Snapshot, StoreError, WriteOutcome};
@@ -139,8 +139,8 @@ struct UnitEntry {
 
 impl UnitEntry {
     /// The store and the key that the configuration names.
-    fn here(&self) -> Place {
-        Place {
+    fn here(&self) -> LockPlace {
+        LockPlace {
             store: self.host.store_address.clone(),
             key: self.settings.borrow().key.clone(),
         }
@@ -187,7 +187,7 @@ impl UnitEntry {
                     self.write(&snapshot, &registration).await;
                 }
                 Verdict::Refused(refusal) => {
-                    if let Refusal::OtherKey(_) = refusal {
+                    if let KeyRefusal::OtherKey(_) = refusal {
                         self.remember(&snapshot);
                     }
                     let error = self.explain(&refusal);
@@ -221,7 +221,7 @@ impl UnitEntry {
             return;
         };
         let kept = KeptPlace {
-            place: Place { key, ..self.here() },
+            place: LockPlace { key, ..self.here() },
             former,
             position: Some(position(snapshot)),
         };
@@ -357,7 +357,7 @@ impl UnitEntry {
     }
 
     /// Why the unit may not be run under the key, and what the operator can do about it.
-    fn explain(&self, refusal: &Refusal) -> String {
+    fn explain(&self, refusal: &KeyRefusal) -> String {
         let unit = &self.unit;
         let settings = self.settings.borrow();
         let (key, source) = (&settings.key, settings.source.0.display());
@@ -371,25 +371,25 @@ impl UnitEntry {
             format!("{correct}; or, if \"{key}\" is meant, {adopt}")
         };
         match refusal {
-            Refusal::OtherKey(other) => format!(
+            KeyRefusal::OtherKey(other) => format!(
                 "{unit} is run under the key \"{other}\" in this store, and not under \"{key}\"; {}, and change the others after it; \
                  or, if another cluster has a unit of the same name, set cluster in putexd.toml",
                 choose(other)
             ),
-            Refusal::FormerKey(former) => format!(
+            KeyRefusal::FormerKey(former) => format!(
                 "{}: the store has lost the entry of {unit}, which was run under the key \"{former}\"",
                 choose(former)
             ),
-            Refusal::OtherStore(place) => format!(
+            KeyRefusal::OtherStore(place) => format!(
                 "run \"systemctl stop putexd\" on each host with the former store, see that \"systemctl is-active {unit}\" says inactive there, then {adopt}: {unit} was run under the key \"{}\" in {}, and not in {}",
                 place.key, place.store, self.host.store_address
             ),
-            Refusal::Garbled => format!(
+            KeyRefusal::Garbled => format!(
                 "see that all hosts have the same seal-key, or none, and that no host runs {unit} under another key than \"{key}\", then {adopt}: the \
                  entry {} is not understood",
                 self.key
             ),
-            Refusal::TooMany(count) => format!(
+            KeyRefusal::TooMany(count) => format!(
                 "see \"putexctl status\" on the other hosts: {unit} was run under {count} keys that are not seen free"
             ),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use putexd::guard::table::{Entry, Table};
+use putexd::guard::table::{LeaseEntry, LeaseTable};
 use putexd::guard_client::frame::{Command, LEASE_LIMIT, ListedLease, Of, Outcome, Reply, Request};
 use putexd::types::Time;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub fn frames(input: &[u8]) {
         .filter(|line| line.ends_with(b"\n"))
         .collect();
     let mut guard = Guard {
-        table: Table::default(),
+        table: LeaseTable::default(),
         now: Duration::from_secs(1),
     };
     for line in whole {
@@ -51,7 +51,7 @@ fn survives<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(frame
 }
 
 struct Guard {
-    table: Table,
+    table: LeaseTable,
     now: Duration,
 }
 
@@ -90,8 +90,8 @@ impl Guard {
     fn succeed(&self, now: Time) {
         let entries = self.table.entries();
         survives(&entries);
-        let kept: Vec<Entry> = entries.clone();
-        let (mut successor, _) = Table::resume(now, kept);
+        let kept: Vec<LeaseEntry> = entries.clone();
+        let (mut successor, _) = LeaseTable::resume(now, kept);
         assert_eq!(
             successor.entries().len(),
             entries.len(),

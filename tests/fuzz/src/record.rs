@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Election, Event, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Memory,
-    Moment, Observation, ObservedUnit, Record, Settings, Step, Timings, UNFENCED_LIMIT,
-    WriteResult,
+    Action, Content, Details, Election, ElectionSettings, Event, HOLDERS_LIMIT, LONGEST_HOLD,
+    LONGEST_LEASE, Memory, Moment, Observation, ObservedUnit, Record, Step, Timings,
+    UNFENCED_LIMIT, WriteResult,
 };
 use putexd::facts::{Asked, Order, StepDown, Word};
 use putexd::store::refusal;
@@ -68,9 +68,9 @@ fn survives(record: &Record) {
     assert_eq!(refusal(&value), None);
 }
 
-fn settings() -> Settings {
+fn settings() -> ElectionSettings {
     let timings = Timings::new(Duration::from_secs(1), 3, 2);
-    Settings {
+    ElectionSettings {
         key: Key::new("db").expect("a key"),
         node: NodeId::new("here").expect("a node name"),
         machine: MachineId(1),

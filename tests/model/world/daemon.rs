@@ -11,7 +11,7 @@ use super::steps::Step;
 use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{
-    Action, Asked, Election, Event, GuardRequest, Moment, Order, Settings, State,
+    Action, Asked, Election, ElectionSettings, Event, GuardRequest, Moment, Order, State,
 };
 use crate::facts::{Bar, StepDown};
 use crate::guard::frame::{Command, Of, Outcome};
@@ -55,9 +55,9 @@ pub(super) enum Start {
 }
 
 impl World {
-    pub(super) fn settings(&self, n: usize) -> Settings {
+    pub(super) fn settings(&self, n: usize) -> ElectionSettings {
         let node = &self.nodes[n];
-        Settings {
+        ElectionSettings {
             key: Key::new("db").expect("a key"),
             node: NodeId::new(self.plan.hosts[n].name).expect("a node's name"),
             machine: MachineId(n as u128 + 1),

@@ -3,13 +3,13 @@
 use super::{Node, Unit, World};
 use crate::election::{Event, GuardRequest, Remembered};
 use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
-use crate::guard::table::{Effect, Table};
+use crate::guard::table::{Effect, LeaseTable};
 use crate::types::{Extension, FencingToken, LeaseTerms, NodeId, OnStopFailure, ServiceName, Time};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Guard {
     pub(super) up: bool,
-    pub(super) table: Table,
+    pub(super) table: LeaseTable,
     /// The token and the deadline that the gate reads.
     pub(super) grant: Option<(FencingToken, Time)>,
     /// The deadline of the lease, and the time by which the unit is dead.
@@ -113,7 +113,7 @@ impl World {
 
     pub(super) fn start_guard(&mut self, n: usize) {
         let node = self.node(n);
-        let (table, effects) = Table::resume(node.clock, node.guard.table.entries());
+        let (table, effects) = LeaseTable::resume(node.clock, node.guard.table.entries());
         node.guard.table = table;
         node.guard.up = true;
         carry_out(node, effects);
@@ -165,7 +165,7 @@ fn service() -> ServiceName {
     ServiceName::new("s").expect("a service's name")
 }
 
-fn command(request: GuardRequest, table: &Table) -> Command {
+fn command(request: GuardRequest, table: &LeaseTable) -> Command {
     let lease = |terms| Lease {
         service: service(),
         node: NodeId::new("h").expect("a node's name"),

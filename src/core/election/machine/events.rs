@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::phase::{Lapse, Phase, Release, ReleaseStep};
 use super::{BackOff, Election};
 use crate::election::event::{
-    Action, Content, Event, GuardRequest, Moment, Observation, ObservedUnit, ReadId, Settings,
-    Step, WriteResult,
+    Action, Content, ElectionSettings, Event, GuardRequest, Moment, Observation, ObservedUnit,
+    ReadId, Step, WriteResult,
 };
 use crate::election::lock_view::News;
 use crate::election::record::FORMAT;
@@ -448,7 +448,7 @@ impl Election {
         }
     }
 
-    fn reconfigure(&mut self, settings: Settings) {
+    fn reconfigure(&mut self, settings: ElectionSettings) {
         if settings.checks_standby != self.settings.checks_standby {
             self.standby_check = None;
         }

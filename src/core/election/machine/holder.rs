@@ -9,7 +9,7 @@ use crate::election::event::{
     Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest,
 };
 use crate::election::record::{Details, Record, Standing};
-use crate::election::tenure::{Attempt, Resolution, Tenure};
+use crate::election::tenure::{Resolution, SentWrite, Tenure};
 use crate::facts::alarm::Problem;
 use crate::facts::{LapseCause, ReleaseCause};
 use crate::types::printable::short;
@@ -116,7 +116,7 @@ impl Election {
         let (base, incarnation) = (tenure.claim.base, tenure.claim.incarnation.clone());
         let relied = tenure.lease_to_rely_on(lease, &timings, at.now);
         let deadline = at.now.plus(timings.deadline_after_lease(relied));
-        tenure.attempts.send(Attempt {
+        tenure.attempts.send(SentWrite {
             write,
             sent: at.now,
             deadline,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::event::{Action, Event, GuardRequest, Memory, Moment, ReadId, Remembered, Settings};
+use super::event::{
+    Action, ElectionSettings, Event, GuardRequest, Memory, Moment, ReadId, Remembered,
+};
 use super::lock_view::LockView;
 use super::observed_lock::Entitlement;
 use super::record::Wanted;
@@ -47,7 +49,7 @@ struct KnownUnit {
 /// by everything that they hold, fields that are added later included.
 #[derive(Debug, Clone, Serialize)]
 pub struct Election {
-    settings: Settings,
+    settings: ElectionSettings,
     memory: Memory,
     lock: LockView,
     back_off: BackOff,
@@ -138,7 +140,7 @@ impl Election {
     /// [`handle`](Self::handle) with [`Event::Timeout`] at once.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: ElectionSettings,
         memory: Memory,
         remembered: Option<Remembered>,
         now: Time,
@@ -222,7 +224,7 @@ impl Election {
 
     /// The settings in force.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ElectionSettings {
         &self.settings
     }
 
@@ -295,7 +297,7 @@ impl Election {
 
     /// When this host may take the lock, and start the unit.
     fn entitlement(&self) -> Option<Entitlement> {
-        let Settings {
+        let ElectionSettings {
             key, node, timings, ..
         } = &self.settings;
         self.lock.claim(key, node, timings)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Election;
 use super::phase::{Phase, ReleaseStep};
-use crate::election::event::Settings;
+use crate::election::event::ElectionSettings;
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
 use crate::election::tenure::Tenure;
@@ -69,7 +69,7 @@ impl Election {
             self.tenure.as_ref().map(|tenure| tenure.instance),
             self.former,
         ];
-        let Settings { node, timings, .. } = &self.settings;
+        let ElectionSettings { node, timings, .. } = &self.settings;
         self.lock.duplicate(node, &own, now, timings)
     }
 

@@ -62,8 +62,8 @@ fn shows(revision: u64, instance: u128, write: u128) -> Observation {
     }
 }
 
-fn attempt(write: u128, sent: u64) -> Attempt {
-    Attempt {
+fn attempt(write: u128, sent: u64) -> SentWrite {
+    SentWrite {
         write: WriteId(write),
         sent: at(sent),
         deadline: at(sent + 3),

@@ -88,8 +88,8 @@ fn disarm(instance: u128) -> Command {
 }
 
 /// A table with the lease of `db` by instance 1, with its deadline at 10.
-fn armed() -> Table {
-    let mut table = Table::default();
+fn armed() -> LeaseTable {
+    let mut table = LeaseTable::default();
     let lease = lease("db", 1, 10);
     let done = (Outcome::Done, vec![Effect::Grant(lease.clone())]);
     assert_eq!(
@@ -105,14 +105,14 @@ fn armed() -> Table {
     table
 }
 
-fn lapsed() -> Table {
+fn lapsed() -> LeaseTable {
     let mut table = armed();
     assert_eq!(table.expire(at(10)).len(), 2);
     table
 }
 
 #[track_caller]
-fn refused(table: &mut Table, now: Time, command: Command, why: &str) {
+fn refused(table: &mut LeaseTable, now: Time, command: Command, why: &str) {
     let before = table.clone();
     match table.handle(now, command) {
         (Outcome::Refused { reason }, effects) => {
@@ -124,7 +124,7 @@ fn refused(table: &mut Table, now: Time, command: Command, why: &str) {
     assert_eq!(*table, before, "a refusal changes nothing");
 }
 
-fn listed(table: &mut Table) -> Vec<ListedLease> {
+fn listed(table: &mut LeaseTable) -> Vec<ListedLease> {
     match table.handle(at(0), Command::List(Of::All)).0 {
         Outcome::Leases(state) => state.leases,
         other @ (Outcome::Done | Outcome::Refused { .. }) => {
@@ -153,7 +153,7 @@ fn arming_sets_the_deadline_and_the_grant() {
 
 #[test]
 fn a_guard_that_hangs_has_a_successor_when_sigkill_is_due() {
-    assert_eq!(Table::default().patience(at(0)), None);
+    assert_eq!(LeaseTable::default().patience(at(0)), None);
     // SIGKILL is due at 13.
     let mut table = armed();
     let ms = Duration::from_millis;
@@ -188,7 +188,7 @@ fn a_guard_that_hangs_has_a_successor_when_sigkill_is_due() {
 
 #[test]
 fn a_guard_that_is_silent_for_less_than_half_a_short_lease_is_borne_with() {
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     let mut short = lease("db", 1, 3);
     (short.terms.stop_budget, short.terms.kill_reserve) =
         (Duration::from_millis(200), Duration::from_millis(50));
@@ -207,7 +207,7 @@ fn a_guard_that_is_silent_for_less_than_half_a_short_lease_is_borne_with() {
 #[test]
 fn a_list_says_whose_units_were_seen_dead() {
     let mut table = lapsed();
-    let said = |table: &mut Table| {
+    let said = |table: &mut LeaseTable| {
         listed(table)
             .into_iter()
             .map(|listed| listed.stopped)
@@ -220,7 +220,7 @@ fn a_list_says_whose_units_were_seen_dead() {
 
 #[test]
 fn arming_is_refused() {
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     refused(
         &mut table,
         at(10),
@@ -295,7 +295,7 @@ fn arming_is_refused() {
 
 #[test]
 fn what_is_just_within_the_limits_is_armed() {
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     let mut full = lease("db", 1, 10);
     full.terms.kill_reserve = S;
     full.units = vec![full.units[0].clone(); MEMBER_LIMIT];
@@ -433,7 +433,7 @@ fn arming_again_replaces_the_control_groups() {
 #[test]
 fn a_closed_lease_learns_of_control_groups_and_forgets_none() {
     let both = [group("db"), "/app.slice/db.service".to_owned()];
-    refused(&mut Table::default(), at(1), wider(1), "no such lease");
+    refused(&mut LeaseTable::default(), at(1), wider(1), "no such lease");
     let mut table = armed();
     refused(&mut table, at(1), wider(1), "not closed");
     table.handle(at(1), close(1));
@@ -576,7 +576,7 @@ fn a_closed_lease_does_not_reach_into_another() {
 
 #[test]
 fn the_table_has_a_limit() {
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     for number in 0..LEASE_LIMIT {
         let lease = lease(&format!("s{number}"), 1, 10);
         assert_eq!(
@@ -659,7 +659,12 @@ fn an_extension_that_is_sent_again_changes_nothing() {
 
 #[test]
 fn extending_is_refused() {
-    refused(&mut Table::default(), at(1), extend(1, 15), "no such lease");
+    refused(
+        &mut LeaseTable::default(),
+        at(1),
+        extend(1, 15),
+        "no such lease",
+    );
     let mut table = armed();
     refused(&mut table, at(1), extend(2, 15), "that of instance");
     refused(&mut table, at(1), extend(1, 10), "not later");

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn closing_removes_the_grant_for_good_and_keeps_the_deadline() {
-    refused(&mut Table::default(), at(1), close(1), "no such lease");
+    refused(&mut LeaseTable::default(), at(1), close(1), "no such lease");
     let mut table = armed();
     refused(&mut table, at(1), close(2), "that of instance");
     assert_eq!(
@@ -32,14 +32,14 @@ fn closing_removes_the_grant_for_good_and_keeps_the_deadline() {
 #[test]
 fn disarming_forgets() {
     assert_eq!(
-        Table::default().handle(at(1), disarm(1)),
+        LeaseTable::default().handle(at(1), disarm(1)),
         (Outcome::Done, vec![])
     );
     for mut table in [armed(), lapsed()] {
         refused(&mut table, at(11), disarm(2), "that of instance");
         let effects = vec![Effect::Withdraw(name("db")), Effect::Forget(name("db"))];
         assert_eq!(table.handle(at(11), disarm(1)), (Outcome::Done, effects));
-        assert_eq!((table.poll_timeout(), table), (None, Table::default()));
+        assert_eq!((table.poll_timeout(), table), (None, LeaseTable::default()));
     }
 }
 
@@ -71,7 +71,7 @@ fn either_clock_lets_it_lapse() {
 
 #[test]
 fn the_next_timeout_is_the_earliest_on_each_clock() {
-    let mut table = Table::default();
+    let mut table = LeaseTable::default();
     let mut one = lease("a", 1, 10);
     one.terms.deadline.raw = Duration::from_secs(30);
     let mut two = lease("b", 1, 20);
@@ -123,7 +123,7 @@ fn with_a_proof_it_stays_lapsed_until_disarmed() {
 
 #[test]
 fn a_unit_is_at_stake_until_it_is_proven_dead() {
-    assert_eq!(Table::default().at_stake(|_| true), None);
+    assert_eq!(LeaseTable::default().at_stake(|_| true), None);
     let mut table = armed();
     assert_eq!(table.at_stake(|_| true), Some(at(14)));
     let mut other = lease("other", 2, 30);
@@ -152,7 +152,7 @@ fn a_unit_is_at_stake_until_it_is_proven_dead() {
     assert_eq!(table.at_stake(|_| true), Some(at(19)), "lapsed");
     table.expire(at(19));
     assert_eq!(table.at_stake(|_| true), Some(at(19)), "given up");
-    let (next, _) = Table::resume(at(20), table.entries());
+    let (next, _) = LeaseTable::resume(at(20), table.entries());
     assert_eq!(next.at_stake(|_| true), Some(at(19)), "for a successor too");
     table.stopped(&name("db"));
     assert_eq!(table.at_stake(|_| true), None, "a late proof is one");
@@ -227,7 +227,7 @@ fn a_successor_closes_open_leases_and_goes_on_with_lapsed_ones() {
         },
     );
     table.expire(at(5));
-    let (mut next, effects) = Table::resume(at(6), table.entries());
+    let (mut next, effects) = LeaseTable::resume(at(6), table.entries());
     assert_eq!(effects, [Effect::Enforce(closed(lease("other", 7, 5)))]);
     let listed = listed(&mut next);
     assert!(listed.iter().all(|listed| listed.lease.closing));
@@ -253,10 +253,10 @@ fn a_successor_closes_open_leases_and_goes_on_with_lapsed_ones() {
 fn a_successor_does_not_give_up_a_second_time() {
     let mut table = lapsed();
     table.expire(at(14));
-    let (mut next, effects) = Table::resume(at(15), table.entries());
+    let (mut next, effects) = LeaseTable::resume(at(15), table.entries());
     assert_eq!(effects.len(), 1, "SIGKILL goes on");
     assert!(next.expire(at(99)).is_empty());
-    let (next, _) = Table::resume(at(50), lapsed().entries());
+    let (next, _) = LeaseTable::resume(at(50), lapsed().entries());
     assert_eq!(
         next.poll_timeout(),
         Some(at(50).plus(K)),
@@ -269,7 +269,7 @@ fn what_is_kept_comes_back_as_it_was() {
     for mut table in [armed(), lapsed()] {
         for _ in 0..2 {
             let text = serde_json::to_string(&table.entries()).expect("encodes");
-            let entries: Vec<Entry> = serde_json::from_str(&text).expect("decodes");
+            let entries: Vec<LeaseEntry> = serde_json::from_str(&text).expect("decodes");
             assert_eq!(entries, table.entries());
             table.stopped(&name("db"));
         }

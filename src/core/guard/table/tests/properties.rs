@@ -38,15 +38,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Computes from the entries alone what the table answers with the help of its other fields.
-struct Scan<'a>(&'a Table);
+struct Scan<'a>(&'a LeaseTable);
 
 impl Scan<'_> {
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &LeaseEntry> {
         self.0.entries.values()
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let due = |entry: &Entry| match entry.phase {
+        let due = |entry: &LeaseEntry| match entry.phase {
             LeasePhase::Open | LeasePhase::Closing => Some(entry.lease.terms.deadline),
             LeasePhase::Lapsed { give_up } => Some(give_up),
             LeasePhase::Stopped | LeasePhase::GivenUp => None,
@@ -55,8 +55,9 @@ impl Scan<'_> {
     }
 
     fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
-        let lives =
-            |entry: &&Entry| entry.phase != LeasePhase::Stopped || !is_dead(&entry.lease.service);
+        let lives = |entry: &&LeaseEntry| {
+            entry.phase != LeasePhase::Stopped || !is_dead(&entry.lease.service)
+        };
         self.entries()
             .filter(lives)
             .map(|entry| entry.lease.terms.dead_by())
@@ -66,7 +67,7 @@ impl Scan<'_> {
     /// The least and the greatest patience that is permitted: half of the shortest lease, and what leaves time for a
     /// successor.
     fn patience(&self, now: Time) -> Option<(Duration, Duration)> {
-        let bounds = |Entry { lease, phase }: &Entry| {
+        let bounds = |LeaseEntry { lease, phase }: &LeaseEntry| {
             let half = match phase {
                 LeasePhase::Open | LeasePhase::Closing => {
                     now.until_passed(lease.terms.deadline) / 2
@@ -91,7 +92,7 @@ impl Scan<'_> {
     /// Whether another lease covers a unit of `new`, or a group that is, contains or lies within one of its own.
     fn overlaps(&self, new: &Lease) -> bool {
         self.entries()
-            .map(Entry::lease)
+            .map(LeaseEntry::lease)
             .filter(|lease| lease.service != new.service)
             .any(|lease| {
                 let is_within = |group: &str, other: &str| {
@@ -166,7 +167,7 @@ proptest! {
     /// After any commands, what is kept beside the entries gives the same answers as a look at all of them.
     #[test]
     fn what_is_kept_beside_the_entries_follows_from_them(turns in proptest::collection::vec(turn(), 0..40)) {
-        let mut table = Table::default();
+        let mut table = LeaseTable::default();
         let mut now = at(0);
         for turn in turns {
             table.expire(now);
@@ -206,7 +207,7 @@ proptest! {
                     prop_assert_eq!(&table, &kept);
                 }
                 Turn::Restart => {
-                    let (next, _) = Table::resume(now, table.entries());
+                    let (next, _) = LeaseTable::resume(now, table.entries());
                     table = next;
                 }
             }
@@ -227,7 +228,7 @@ proptest! {
     /// the lease is disarmed.
     #[test]
     fn grants_and_enforcements_follow_the_leases(steps in proptest::collection::vec(step(), 0..60)) {
-        let mut table = Table::default();
+        let mut table = LeaseTable::default();
         let mut now = at(0);
         let (mut granted, mut enforced) = (false, false);
         for step in steps {
@@ -240,7 +241,7 @@ proptest! {
                 Step::Command(command) => effects.extend(table.handle(now, command).1),
                 Step::Restart => {
                     (granted, enforced) = (false, false);
-                    let (next, more) = Table::resume(now, table.entries());
+                    let (next, more) = LeaseTable::resume(now, table.entries());
                     table = next;
                     effects = more;
                 }
