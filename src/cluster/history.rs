@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use serde_with::{VecSkipError, serde_as, skip_serializing_none};
+use serde_with::skip_serializing_none;
 
-use crate::facts::alarm::Alarm;
+use crate::facts::alarm::{Alarm, known};
 use crate::facts::json;
 use crate::types::span::rounded;
 use crate::types::{NodeId, Value, shortened};
@@ -43,7 +43,6 @@ pub struct History {
 pub const ALARMS: usize = 16;
 
 /// One tenure. Times are those of the host that has written them, in milliseconds since 1970.
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
@@ -62,7 +61,7 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// The alarms that were raised while it lasted.
-    #[serde_as(as = "VecSkipError<_>")]
+    #[serde(deserialize_with = "known")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<Alarm>,
 }

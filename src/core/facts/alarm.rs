@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 use thiserror::Error;
 
@@ -349,6 +350,22 @@ impl AlarmKind {
                 | Self::Lapsed
         )
     }
+}
+
+/// Reads a list of alarms without those that this version does not know.
+pub fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Alarm>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Read {
+        Known(Box<Alarm>),
+        Unknown(IgnoredAny),
+    }
+    let all = Vec::<Read>::deserialize(from)?.into_iter();
+    let known = all.filter_map(|read| match read {
+        Read::Known(alarm) => Some(*alarm),
+        Read::Unknown(_) => None,
+    });
+    Ok(known.collect())
 }
 
 fn gone_back(revisions: Option<(Revision, Revision)>) -> String {

@@ -1,13 +1,12 @@
 //! One host, and its store.
 
 use serde::{Deserialize, Serialize};
-use serde_with::{VecSkipError, serde_as, skip_serializing_none};
+use serde_with::skip_serializing_none;
 
-use super::alarm::Alarm;
+use super::alarm::{Alarm, known};
 use super::{At, Word};
 
 /// What a host says of itself.
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -23,7 +22,7 @@ pub struct HostState {
     /// The operator's word that drains the host.
     pub drained: Option<Word>,
     /// What is wrong with the host as a whole.
-    #[serde_as(as = "VecSkipError<_>")]
+    #[serde(deserialize_with = "known")]
     pub alarms: Vec<Alarm>,
 }
 

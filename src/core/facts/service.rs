@@ -1,13 +1,12 @@
 //! One service on one host.
 
 use serde::{Deserialize, Serialize};
-use serde_with::{VecSkipError, serde_as, skip_serializing_none};
+use serde_with::skip_serializing_none;
 
-use super::alarm::Alarm;
+use super::alarm::{Alarm, known};
 use super::{At, Bar, Heard, Refused, State, Wait, Word};
 
 /// What a host says of one of its services. To other hosts it says no more than [`ServiceState::for_others`].
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -59,7 +58,7 @@ pub struct ServiceState {
     /// The lock, as the host has seen it last. `None`: it has not.
     pub lock: Option<LockState>,
     /// The alarms that stand.
-    #[serde_as(as = "VecSkipError<_>")]
+    #[serde(deserialize_with = "known")]
     pub alarms: Vec<Alarm>,
     /// What the operator should know of the service although it is supervised, in whole sentences.
     pub remarks: Vec<String>,

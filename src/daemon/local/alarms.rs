@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
-use serde_with::{VecSkipError, serde_as};
 
 use crate::daemon::kept;
-use crate::facts::alarm::{Alarm, AlarmKind, Problem};
+use crate::facts::alarm::{Alarm, AlarmKind, Problem, known};
 use crate::host::clock;
 use crate::journal::{self, LockFields};
 use crate::task::lock;
@@ -39,12 +38,11 @@ struct Shared {
 /// What stands, by what it is about and its kind.
 type Standing = BTreeMap<(Option<ServiceName>, AlarmKind), Alarm>;
 
-#[serde_as]
 #[derive(Serialize, Deserialize)]
 struct KeptAlarms {
     #[serde(default)]
     format: Format,
-    #[serde_as(as = "VecSkipError<_>")]
+    #[serde(deserialize_with = "known")]
     alarms: Vec<Alarm>,
 }
 
