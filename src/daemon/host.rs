@@ -29,7 +29,7 @@ pub struct Host {
     /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
     /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
-    /// call at a time: see [`Aside`](super::aside::Aside).
+    /// call at a time: see [`OneAtATime`](super::store_access::notes::OneAtATime).
     pub notes: Arc<dyn Store>,
     /// Takes what happens to a service, for the history of its lock.
     pub history: Histories,

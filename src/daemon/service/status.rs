@@ -181,7 +181,8 @@ impl Service {
         remarks.extend(self.display.unreadable.clone());
         let unwritten = self.unwritten();
         remarks.extend(
-            unwritten.map(|word| format!("{word}: not in the lock's record yet, trying again")),
+            unwritten
+                .map(|word| format!("{word}: it is not in the lock's record yet, trying again")),
         );
         remarks
     }
