@@ -141,7 +141,6 @@ pub enum Content {
 
 impl Content {
     /// The record, where there is one.
-    #[must_use]
     pub fn record(&self) -> Option<&Record> {
         match self {
             Self::Record(record) => Some(record),
@@ -150,7 +149,6 @@ impl Content {
     }
 
     /// What the record says, if it is believed.
-    #[must_use]
     pub fn details(&self) -> Option<&Details> {
         self.record()?.details.as_ref()
     }

@@ -24,7 +24,6 @@ pub struct FormerLock {
 
 impl FormerLock {
     /// The lock is shown for the first time, or again after it was forgotten. A first read proves nothing.
-    #[must_use]
     pub fn first(shown: Observation, sent: Time, now: Time) -> Self {
         Self {
             shown,

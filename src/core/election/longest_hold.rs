@@ -22,7 +22,6 @@ pub struct PassingHold {
 
 impl PassingHold {
     /// The same where what was left at `kept_at` counts from `begin` on: by the clocks of another boot.
-    #[must_use]
     pub fn moved(self, kept_at: Time, begin: Time) -> Self {
         let moved = |point: Time| begin.plus(kept_at.until_waited(point));
         Self {

@@ -194,7 +194,6 @@ pub struct Passing {
 
 impl Details {
     /// The hold that begins anew with each write of this tenure, by its writer's timings.
-    #[must_use]
     pub fn lasting_hold(&self) -> Duration {
         self.passing.map_or(self.hold, |passing| passing.lasting)
     }
@@ -261,7 +260,6 @@ impl Details {
 
 impl Record {
     /// A record that is believed as it is.
-    #[must_use]
     pub fn new(holder: Holder, details: Option<Details>) -> Self {
         Self {
             holder,
@@ -272,7 +270,6 @@ impl Record {
     }
 
     /// Whether somebody holds the lock by this record.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         !self.holder.is_nobody()
     }
@@ -304,13 +301,11 @@ impl Record {
     }
 
     /// The writer's tenure, where putexd wrote the record.
-    #[must_use]
     pub fn instance(&self) -> Option<Instance> {
         self.details.as_ref().map(|details| details.instance)
     }
 
     /// The attempt that made the record, where putexd wrote it.
-    #[must_use]
     pub fn write(&self) -> Option<WriteId> {
         self.details.as_ref().map(|details| details.write)
     }
@@ -344,7 +339,6 @@ impl Record {
     }
 
     /// Reads a record. It cannot fail: what no putexd would write is another program's, and leaves the details out.
-    #[must_use]
     pub fn decode(value: &Value) -> Self {
         let odd = |holder, names, what: String| Self {
             oddity: Some(Oddity { names, what }),

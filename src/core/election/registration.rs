@@ -110,7 +110,6 @@ impl Registration {
     }
 
     /// Reads the store's value. `None`: it is not an entry of this unit, or has no valid seal.
-    #[must_use]
     pub fn decode(value: &Value, unit: &UnitName) -> Option<Self> {
         if value.is_unsealed()
             || value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str())
@@ -144,7 +143,6 @@ pub enum Found {
 /// Whether a host may run a unit at `here`. `found` is the entry that the store shows for the unit at `position`, and `kept` is
 /// what the host remembers of it. With an operator's word (`adopting`) only too many former keys are refused, and only former
 /// locks in the same store are waited for.
-#[must_use]
 pub fn judge(
     here: &LockPlace,
     kept: Option<&KeptPlace>,
@@ -194,7 +192,6 @@ pub fn judge(
 
 /// Whether an entry that was seen at `position` is newer than one at `kept`. Without a `kept` position it is. A position of
 /// another incarnation cannot be compared, and so is not newer.
-#[must_use]
 pub fn is_newer((incarnation, revision): &Position, kept: Option<&Position>) -> bool {
     kept.is_none_or(|(known, last)| known == incarnation && revision > last)
 }

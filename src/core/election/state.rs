@@ -18,7 +18,6 @@ pub const EDGES: [(State, &[State]); 8] = [
 ];
 
 /// Whether a state may follow another one.
-#[must_use]
 pub fn is_edge(from: State, to: State) -> bool {
     EDGES
         .iter()

@@ -94,7 +94,6 @@ pub struct Timings {
 
 impl Timings {
     /// The timings that follow from R, F and C alone.
-    #[must_use]
     pub fn new(renew_interval: Duration, failures: u32, confirmations: u32) -> Self {
         let stop_budget = renew_interval.saturating_mul(confirmations);
         Self {
@@ -113,69 +112,58 @@ impl Timings {
 
     /// The default m: R/10, at least 25 ms. With 20 ms, which is as much as ε, a short lease would not be safe with the stop
     /// budget W.
-    #[must_use]
     pub fn default_margin(renew_interval: Duration) -> Duration {
         (renew_interval / 10).max(MARGIN_MIN)
     }
 
     /// The default k: a quarter of the stop budget.
-    #[must_use]
     pub fn default_kill_reserve(stop_budget: Duration) -> Duration {
         stop_budget / 4
     }
 
     /// T = R·F, the lease.
-    #[must_use]
     pub fn lease(&self) -> Duration {
         self.renew_interval.saturating_mul(self.failures)
     }
 
     /// W = C·R, the confirmation.
-    #[must_use]
     pub fn confirm(&self) -> Duration {
         self.renew_interval.saturating_mul(self.confirmations)
     }
 
     /// X = T − m + S, the hold: the unit is dead within X of the last won write's `s`.
-    #[must_use]
     pub fn hold(&self) -> Duration {
         self.lease().saturating_sub(self.margin) + self.stop_budget
     }
 
     /// The longest hold that the configuration knows of. A holder that this host knows nothing of is assumed to have it (unknown
     /// holder, K5).
-    #[must_use]
     pub fn usual_hold(&self) -> Duration {
         self.hold().max(self.longest_hold.unwrap_or_default())
     }
 
     /// T·(1−ρ) − m: from a won write's `s` to the deadline.
-    #[must_use]
     pub fn deadline_after(&self) -> Duration {
         self.deadline_after_lease(self.lease())
     }
 
     /// L(1−ρ) − m: the same for a write that carries the lease L.
-    #[must_use]
     pub fn deadline_after_lease(&self, lease: Duration) -> Duration {
         self.narrowed(lease).saturating_sub(self.margin)
     }
 
     /// min(R, (T(1−ρ) − m)/2): from a won write's `s` to the next renewal.
-    #[must_use]
     pub fn renew_after(&self) -> Duration {
         self.renew_interval.min(self.deadline_after() / 2)
     }
 
     /// min(R, (T−m)/3): how long a call to the store is waited for.
-    #[must_use]
     pub fn call_limit(&self) -> Duration {
         self.renew_interval
             .min(self.lease().saturating_sub(self.margin) / 3)
     }
 
     /// max(T, `lease`)·(1+ρ): how long a live record must stand unchanged before it may be taken (taking, K2).
-    #[must_use]
     pub fn takeover_wait(&self, record_lease: Duration) -> Duration {
         self.widened(self.lease().max(record_lease))
     }
@@ -183,7 +171,6 @@ impl Timings {
     /// The time from the sending of a read to that of the next, where no hint comes: R, and R + m/4 behind a read that followed a
     /// hint. The holder renews R after its last renewal, so that a read after R would come just before the record changes, and be
     /// followed by another at the next hint.
-    #[must_use]
     pub fn read_after(&self, hinted: bool) -> Duration {
         if hinted {
             self.renew_interval + self.margin / 4
@@ -195,19 +182,16 @@ impl Timings {
     /// R + call limit + m: the longest time that still counts as having watched the store, from the sending of a read that was
     /// answered until the next answer. A read is sent R after the one before, or a quarter of m later, and is answered within the
     /// call limit; or it is lost, and sent again at once.
-    #[must_use]
     pub fn watch_gap(&self) -> Duration {
         self.renew_interval + self.call_limit() + self.margin
     }
 
     /// G·γ: after so long each host that watches the store has seen what it held at the beginning, by this host's clock.
-    #[must_use]
     pub fn gap_of_others(&self) -> Duration {
         self.gamma_times(self.watch_gap())
     }
 
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (confirming, K3). Minimal confirmation drops T + W.
-    #[must_use]
     pub fn wait(&self, hold: Duration) -> Duration {
         let dead_by = self.gamma_times(hold) + self.slack;
         match self.confirmation {
@@ -219,7 +203,6 @@ impl Timings {
     /// From the last renewal of a holder that falls silent to the start elsewhere, without fencing and without what the unit's own
     /// start takes: the [wait](Self::wait), and two round trips to the store at their longest. Everything that tells an operator how
     /// long a failover takes counts these terms.
-    #[must_use]
     pub fn failover(&self) -> Duration {
         self.wait(self.usual_hold()) + self.call_limit() * 2
     }
@@ -297,13 +280,11 @@ impl Timings {
 
     /// T·(1−ρ) − m − R: for this long, less two round trips, the store may answer nobody, and the holder goes on. The holder has
     /// sent its last renewal at most R before the store falls silent.
-    #[must_use]
     pub fn rides_through(&self) -> Duration {
         self.deadline_after().saturating_sub(self.renew_interval)
     }
 
     /// The smallest F, from the present one up to the limit, that rides through a silence of this length with all else as it is.
-    #[must_use]
     pub fn failures_to_ride_through(&self, silence: Duration) -> u32 {
         let with = |failures| Self { failures, ..*self };
         let mut all = self.failures..=FAILURES_LIMIT;
@@ -312,7 +293,6 @@ impl Timings {
     }
 
     /// What to be careful with although the timings are safe: for the log and for `putexd --check`.
-    #[must_use]
     pub fn warnings(&self) -> Vec<Caution> {
         let (failures, reserve) = (self.failures, self.kill_reserve);
         // The default of a short stop budget is shorter than that, and its lease is warned of.

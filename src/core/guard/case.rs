@@ -114,7 +114,6 @@ pub struct Questions {
 
 impl Case {
     /// The units of `lease` are to be stopped from now on.
-    #[must_use]
     pub fn new(lease: Lease, now: Time) -> Self {
         Self {
             look_at: lease.terms.kill_at(),
@@ -141,13 +140,11 @@ impl Case {
     }
 
     /// The lease.
-    #[must_use]
     pub fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
 
     /// When the control groups are to be looked at next.
-    #[must_use]
     pub fn look_at(&self) -> Time {
         self.look_at
     }
@@ -158,26 +155,22 @@ impl Case {
     }
 
     /// Whether SIGKILL is due.
-    #[must_use]
     pub fn is_late(&self, now: Time) -> bool {
         now.has_passed(self.lease.terms.kill_at())
     }
 
     /// Whether systemd has accepted the stop.
-    #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asked
     }
 
     /// Whether the units were seen dead after SIGKILL was due, and nothing of them was seen since.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
     /// Whether the latest looks show the units dead too, and systemd has taken on their stop. A systemd that hangs may be in
     /// the middle of a start, of which the control groups show nothing yet.
-    #[must_use]
     pub fn is_proven(&self) -> bool {
         self.stopped && self.shows_nothing() && self.asked && self.placed && self.has_no_main
     }
@@ -188,7 +181,6 @@ impl Case {
     }
 
     /// Whether systemd has nothing to do for this case now.
-    #[must_use]
     pub fn is_settled(&self, now: Time) -> bool {
         let is_dead = self.stopped && self.has_no_main;
         let is_over = is_dead && (self.emptied || self.lease.contains.is_empty());

@@ -176,7 +176,6 @@ pub struct GuardState {
 
 impl GuardState {
     /// Why the guard arms no lease.
-    #[must_use]
     pub fn unfit(&self) -> Option<String> {
         let unserved = self.watchdog.as_ref().and_then(|watchdog| {
             let (device, why) = (watchdog.device.display(), watchdog.trouble.as_ref()?);

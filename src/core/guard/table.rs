@@ -66,7 +66,6 @@ pub struct LeaseEntry {
 
 impl LeaseEntry {
     /// The lease.
-    #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
@@ -172,13 +171,11 @@ impl LeaseTable {
     }
 
     /// All entries, in the order of their services.
-    #[must_use]
     pub fn entries(&self) -> Vec<LeaseEntry> {
         self.entries.values().cloned().collect()
     }
 
     /// The entry of `service`: its lease and phase, which a successor needs.
-    #[must_use]
     pub fn entry_of(&self, service: &ServiceName) -> Option<&LeaseEntry> {
         self.entries.get(service)
     }
@@ -217,7 +214,6 @@ impl LeaseTable {
     }
 
     /// When [`LeaseTable::expire`] next has something to do: as soon as *either* clock reaches this point.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let (deadline, give_up) = (self.first(Due::Deadline), self.first(Due::GiveUp));
         deadline.into_iter().chain(give_up).reduce(Time::earliest)
@@ -230,7 +226,6 @@ impl LeaseTable {
 
     /// The earliest time by which a unit has to be dead that is not proven dead. `None`: no unit is at stake. `is_dead` says
     /// whether the units of a lapsed lease are dead now, because one may have been started again since the proof.
-    #[must_use]
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
         let revived = |entry: &&LeaseEntry| {
             entry.phase == LeasePhase::Stopped && !is_dead(&entry.lease.service)
@@ -248,7 +243,6 @@ impl LeaseTable {
     /// It is never less than half of what is left of the shortest lease: a guard that is silent because its host is busy must
     /// not cost a lease that would be renewed. If a guard hangs too late for that, its successor is late as well, but by no
     /// more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
-    #[must_use]
     pub fn patience(&self, now: Time) -> Option<Duration> {
         let in_time = |kill_at| now.until_passed(kill_at).saturating_sub(SUCCESSION);
         let armed = self.first(Due::Kill).zip(self.first(Due::Deadline));
@@ -488,7 +482,6 @@ impl LeaseTable {
 
     /// The leases that `of` selects from those that are not disarmed, lapsed ones included. `stopped` says that units were seen
     /// dead once; the caller has to correct it where they may have been started since.
-    #[must_use]
     pub fn list(&self, of: &Of) -> Vec<ListedLease> {
         let listed = |LeaseEntry { lease, phase }: &LeaseEntry| ListedLease {
             lease: lease.clone(),
@@ -533,7 +526,6 @@ fn check(lease: &Lease) -> Result<(), String> {
 
 /// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the hierarchy:
 /// everything in this group is going to be killed.
-#[must_use]
 pub fn is_below_the_root(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|path| {
         path.split('/')

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 /// `text` with each byte of a character that is not plain, by its place and itself, as two hexadecimal digits behind `mark`.
-#[must_use]
 pub fn escaped(text: &str, mark: &str, is_plain: impl Fn(usize, char) -> bool) -> String {
     let mut written = String::new();
     for (at, character) in text.char_indices() {
@@ -21,7 +20,6 @@ pub fn escaped(text: &str, mark: &str, is_plain: impl Fn(usize, char) -> bool) -
 
 /// A name as one part of an object's path on the bus, as sd_bus_path_encode(3) writes it: what is no letter and no digit as `_` and two
 /// hexadecimal digits, and so a digit at the beginning.
-#[must_use]
 pub fn path_part(name: &str) -> String {
     escaped(name, "_", |at, character| {
         character.is_ascii_alphabetic() || character.is_ascii_digit() && at > 0
@@ -29,7 +27,6 @@ pub fn path_part(name: &str) -> String {
 }
 
 /// `text` with each number of `digits` digits behind `mark` as the byte that it stands for. What is no number stays as it is.
-#[must_use]
 pub fn unescaped(text: &str, mark: &str, digits: usize, radix: u32) -> String {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -23,7 +23,6 @@ impl Holder {
     pub const LIMIT: usize = 128;
 
     /// Reads the body of a record. White space around it does not count.
-    #[must_use]
     pub fn decode(body: &[u8]) -> Self {
         let body = body.trim_ascii();
         let name = str::from_utf8(body).ok().map(str::trim);
@@ -42,7 +41,6 @@ impl Holder {
     }
 
     /// An unknown holder, shown as `what`, which must not be empty.
-    #[must_use]
     pub fn unknown(what: &[u8]) -> Self {
         Self {
             shown: shown_bytes(what, Self::LIMIT),
@@ -51,26 +49,22 @@ impl Holder {
     }
 
     /// Whether the record names nobody, so that the lock is free.
-    #[must_use]
     pub fn is_nobody(&self) -> bool {
         self.shown.is_empty()
     }
 
     /// Whether the record names a holder, but not by a name.
-    #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
     /// The text of the holder: empty for nobody, and for an unknown holder what the record has in place of a name, escaped and
     /// cut.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.shown
     }
 
     /// The holder as a node, if its name can be that of one.
-    #[must_use]
     pub fn node(&self) -> Option<NodeId> {
         if self.is_unknown {
             None

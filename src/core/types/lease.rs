@@ -32,14 +32,12 @@ impl LeaseTerms {
     }
 
     /// When SIGKILL is due: `deadline + S − k`.
-    #[must_use]
     pub fn kill_at(&self) -> Time {
         self.deadline
             .plus(self.stop_budget.saturating_sub(self.kill_reserve))
     }
 
     /// When the units have to be dead: `deadline + S`.
-    #[must_use]
     pub fn dead_by(&self) -> Time {
         self.deadline.plus(self.stop_budget)
     }
@@ -62,7 +60,6 @@ pub struct Extension {
 
 impl Extension {
     /// What the terms of a lease say of it.
-    #[must_use]
     pub fn of(terms: &LeaseTerms) -> Self {
         Self {
             write: terms.write,
@@ -73,7 +70,6 @@ impl Extension {
 
     /// The first line, its line break included: with the deadline on both clocks, in nanoseconds. All lines have the same length. A
     /// deadline of more than five hundred years, which does not fit, becomes the latest one that does.
-    #[must_use]
     pub fn line(&self) -> String {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let (boot, raw) = (nanos(self.deadline.boot), nanos(self.deadline.raw));
@@ -86,7 +82,6 @@ impl Extension {
 
     /// What the first line of `text` says, and what follows it. `None`: the line is not whole; if somebody is writing it, it is whole a
     /// moment later.
-    #[must_use]
     pub fn read(text: &str) -> Option<(Self, &str)> {
         let (line, rest) = text.split_once('\n')?;
         let (said, found) = line.strip_prefix("# ")?.rsplit_once(' ')?;

@@ -57,7 +57,6 @@ pub const NET_SOCKET: &str = "putex-net.socket";
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
 /// A sum of bytes (FNV-1a) that is the same in each version of putexd. It finds changes and accidents, and protects against nothing.
-#[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -70,7 +69,6 @@ pub const DYNAMIC_USERS: RangeInclusive<u32> = 61184..=65519;
 
 /// Whether `text` is a path of a device that may become a word of the guard's command line, by way of a unit file: absolute, and
 /// of letters, digits and `/._-` alone.
-#[must_use]
 pub fn is_device_path(text: &str) -> bool {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
     text.starts_with('/') && text.chars().all(plain)
@@ -193,7 +191,6 @@ pub enum OnStopFailure {
 
 impl OnStopFailure {
     /// Whether this takes the host down, so that the unit is dead whatever kept it alive.
-    #[must_use]
     pub fn is_self_fence(self) -> bool {
         match self {
             Self::RebootForce | Self::KernelPanic => true,
@@ -202,7 +199,6 @@ impl OnStopFailure {
     }
 
     /// What happens to this host, in words.
-    #[must_use]
     pub fn consequence(self) -> &'static str {
         match self {
             Self::Alert => "an alarm is raised",

@@ -34,7 +34,6 @@ pub struct Mount {
 impl Mount {
     /// Whether it is the same part of the same file system. The number alone does not tell, because the numbers of file
     /// systems without a device are used again at once.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.number == other.number
             && self.root == other.root
@@ -44,7 +43,6 @@ impl Mount {
 
     /// Whether the source tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
     /// use to another host, and its number is given to the next one.
-    #[must_use]
     pub fn has_identity(&self) -> bool {
         self.source != self.kind && self.source != "none"
     }

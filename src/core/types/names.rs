@@ -64,7 +64,6 @@ macro_rules! name {
             }
 
             /// The name as text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -156,13 +155,11 @@ fn check_node(name: &str) -> Result<(), NameError> {
 
 impl ServiceName {
     /// The unit that is active exactly while this host may run the service.
-    #[must_use]
     pub fn lease_target(&self) -> UnitName {
         UnitName(format!("putex-lease@{}.target", self.0))
     }
 
     /// The path of the service's grant.
-    #[must_use]
     pub fn grant(&self) -> String {
         format!("{LEASES_DIR}/{}", self.0)
     }
@@ -202,7 +199,6 @@ impl UnitName {
     }
 
     /// Whether the unit is one of putexd's own. These hold the leases, and must not wait for one.
-    #[must_use]
     pub fn is_part_of_putexd(&self) -> bool {
         PARTS.contains(&self.as_str())
             || ["putex-lease@", "putex-net@"]
@@ -212,7 +208,6 @@ impl UnitName {
 
     /// Why a service must not contain this unit, with the remedy: nobody may have all of it killed, or keep it from being
     /// started, for the sake of one service. `None`: a service may contain it.
-    #[must_use]
     pub fn why_not_contained(&self) -> Option<String> {
         let name = self.as_str();
         if !matches!(self.kind(), "slice" | "scope") {
@@ -240,7 +235,6 @@ impl UnitName {
     }
 
     /// The unit's type: the ending of its name, without the dot.
-    #[must_use]
     pub fn kind(&self) -> &str {
         self.0.rsplit_once('.').map_or("", |(_, kind)| kind)
     }
@@ -278,14 +272,12 @@ impl Key {
     const PAGE_ROOM: usize = 8;
 
     /// The key of the entry that says under which key the hosts of `cluster` run `unit`.
-    #[must_use]
     pub fn of_unit(cluster: Option<&ClusterName>, unit: &UnitName) -> Self {
         // The entry there names its unit, so that of two units that share a key one is refused.
         Self::below(Self::OF_UNITS, cluster, unit.as_str(), 0)
     }
 
     /// The key of the list of the hosts of `cluster` that have ever reported.
-    #[must_use]
     pub fn of_hosts(cluster: Option<&ClusterName>) -> Self {
         // A cluster's name has no "=".
         Self(format!(
@@ -295,7 +287,6 @@ impl Key {
     }
 
     /// The key of the report of a host of `cluster`; `page` 0 is the host's own part, and the others are of its services.
-    #[must_use]
     pub fn of_host(cluster: Option<&ClusterName>, node: &NodeId, page: u32) -> Self {
         let key = Self::below(
             Self::OF_HOSTS_REPORTS,
@@ -307,7 +298,6 @@ impl Key {
     }
 
     /// The key of the history of a lock. The lock's key tells clusters apart already.
-    #[must_use]
     pub fn of_history(lock: &Self) -> Self {
         Self::below(Self::OF_HISTORIES, None, &lock.0, 0)
     }

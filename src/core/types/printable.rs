@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Deserializer};
 
 /// `text` with each character that cannot be printed written as an escape: `\n`, `\u{1b}` and so on. A backslash stays as it is.
-#[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
@@ -28,14 +27,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// [`printable`], line by line: for text of several lines whose newlines putexd has put there itself.
-#[must_use]
 pub fn printable_lines(text: &str) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
     lines.join("\n")
 }
 
 /// The text of an error and of all its causes, on one line.
-#[must_use]
 pub fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -50,7 +47,6 @@ pub fn with_sources(error: &dyn std::error::Error) -> String {
 }
 
 /// [`printable`], and at most `limit` characters long. An ellipsis at the end tells that something was left out.
-#[must_use]
 pub fn shortened(text: &str, limit: usize) -> String {
     // Text that is cut anyway is not read to its end, which may be a megabyte away: no character becomes shorter when it is
     // escaped.
@@ -94,7 +90,6 @@ pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
 }
 
 /// `a, b, c and 5 more`: the first `limit` of `names`, and how many others there are.
-#[must_use]
 pub fn first_named<T: Borrow<str>>(names: &[T], limit: usize) -> String {
     let shown = names[..names.len().min(limit)].join(", ");
     match names.len().saturating_sub(limit) {
@@ -104,7 +99,6 @@ pub fn first_named<T: Borrow<str>>(names: &[T], limit: usize) -> String {
 }
 
 /// Whether a character can be shown as it is wherever text is shown.
-#[must_use]
 pub fn is_printable(character: char) -> bool {
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::fmt::friendly::SpanParser;
 
 /// Text for a span: `0.3s`, `14.8s`, `48s`, `3min 20s`, `2h 5min`. A span that is not zero is `0.1s` at least.
-#[must_use]
 pub fn rounded(span: Duration) -> String {
     if span.is_zero() {
         return "0s".to_owned();
@@ -25,13 +24,11 @@ pub fn rounded(span: Duration) -> String {
 }
 
 /// A span in whole milliseconds, or the largest number where it has more.
-#[must_use]
 pub fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Text for a time in seconds since 1970: `2026-11-22T07:49:47Z`.
-#[must_use]
 pub fn date(seconds: u64) -> String {
     let date = i64::try_from(seconds)
         .ok()

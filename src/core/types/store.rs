@@ -16,7 +16,6 @@ pub struct StoreAddress {
 impl StoreAddress {
     /// Whether both addresses lead to one store, as far as addresses tell: servers may have been added or taken away, but not all
     /// of them at once. The content of a store does not tell, because a copy has the same.
-    #[must_use]
     pub fn leads_to_that_of(&self, other: &Self) -> bool {
         self.what == other.what
             && self

@@ -18,7 +18,6 @@ pub struct Time {
 
 impl Time {
     /// The same point of both clocks: for tests and virtual clocks.
-    #[must_use]
     pub const fn both(at: Duration) -> Self {
         Self { boot: at, raw: at }
     }
@@ -36,62 +35,52 @@ impl Time {
     }
 
     /// `span` later on both clocks.
-    #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         self.on_each(Self::both(span), Duration::saturating_add)
     }
 
     /// `span` earlier on both clocks, not before the boot.
-    #[must_use]
     pub fn minus(self, span: Duration) -> Self {
         self.since(Self::both(span))
     }
 
     /// Whether `deadline` has passed on *either* clock, which is what a holder asks.
-    #[must_use]
     pub fn has_passed(self, deadline: Self) -> bool {
         self.boot >= deadline.boot || self.raw >= deadline.raw
     }
 
     /// Whether the wait until `end` is over on *both* clocks, which is what a contender asks.
-    #[must_use]
     pub fn has_waited_until(self, end: Self) -> bool {
         self.boot >= end.boot && self.raw >= end.raw
     }
 
     /// The time until `deadline` passes on either clock; zero when it has.
-    #[must_use]
     pub fn until_passed(self, deadline: Self) -> Duration {
         deadline.since_at_least(self)
     }
 
     /// The time until both clocks have reached `end`; zero when they have.
-    #[must_use]
     pub fn until_waited(self, end: Self) -> Duration {
         end.since_at_most(self)
     }
 
     /// The earlier of two points, on each clock.
-    #[must_use]
     pub fn earliest(self, other: Self) -> Self {
         self.on_each(other, Duration::min)
     }
 
     /// The later of two points, on each clock.
-    #[must_use]
     pub fn latest(self, other: Self) -> Self {
         self.on_each(other, Duration::max)
     }
 
     /// How long ago `earlier` was, by the clock that moved less.
-    #[must_use]
     pub fn since_at_least(self, earlier: Self) -> Duration {
         let since = self.since(earlier);
         since.boot.min(since.raw)
     }
 
     /// How long ago `earlier` was, by the clock that moved more.
-    #[must_use]
     pub fn since_at_most(self, earlier: Self) -> Duration {
         let since = self.since(earlier);
         since.boot.max(since.raw)

@@ -25,7 +25,6 @@ impl From<&Metadata> for Rights {
 }
 
 /// Why a file or folder is not obeyed, with the remedy first: others than root and `me` may change it. `None`: it is obeyed.
-#[must_use]
 pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
     let remedy = format!("run \"chmod go-w {}\"", path.display());
     let what = "others than its owner may change it";
@@ -34,7 +33,6 @@ pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<
 
 /// Whether a service's file is a mask, which says that the service is not there and hides files of its name in later directories:
 /// a link to /dev/null, or an empty file. A file that somebody else may have emptied is no mask.
-#[must_use]
 pub fn is_mask(path: &Path, me: u32) -> bool {
     fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
         || fs::metadata(path).is_ok_and(|found| {
@@ -43,7 +41,6 @@ pub fn is_mask(path: &Path, me: u32) -> bool {
 }
 
 /// Why a file must not be used for a secret, with the remedy first. `None`: it may be used.
-#[must_use]
 pub fn why_no_secret(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
     let remedy = format!("run \"chmod 600 {}\"", path.display());
     let what = "others than its owner may use the secret";

@@ -28,7 +28,6 @@ impl Value {
     const MALFORMED_LIMIT_BYTES: usize = 256;
 
     /// What a store returns in place of a value that is larger than the limit, so that nobody has to hold that one.
-    #[must_use]
     pub fn too_large() -> Self {
         Self {
             body: vec![b'?'; Self::LIMIT_BYTES + 1],
@@ -37,7 +36,6 @@ impl Value {
     }
 
     /// What a store returns in place of bytes that are not in the form in which it keeps values: the first of them, with a mark.
-    #[must_use]
     pub fn malformed(found: &[u8]) -> Self {
         let found = if found.is_empty() {
             b"(nothing)"
@@ -51,33 +49,28 @@ impl Value {
     }
 
     /// Whether the value is marked as malformed.
-    #[must_use]
     pub fn is_malformed(&self) -> bool {
         self.fields.contains_key(Self::MALFORMED)
     }
 
     /// Marks a value that was read without a valid seal: nothing that it says is believed.
-    #[must_use]
     pub fn marked_unsealed(mut self) -> Self {
         self.fields.insert(Self::UNSEALED.to_owned(), String::new());
         self
     }
 
     /// Whether the value is marked as read without a valid seal.
-    #[must_use]
     pub fn is_unsealed(&self) -> bool {
         self.fields.contains_key(Self::UNSEALED)
     }
 
     /// The value as it was found, without the mark of a missing seal.
-    #[must_use]
     pub fn without_mark(mut self) -> Self {
         self.fields.remove(Self::UNSEALED);
         self
     }
 
     /// The size of body and fields together, in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.body.len()
             + self
@@ -88,13 +81,11 @@ impl Value {
     }
 
     /// Whether the value is larger than any store takes.
-    #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.size() > Self::LIMIT_BYTES
     }
 
     /// The value itself, or [`Value::too_large`] in its place.
-    #[must_use]
     pub fn within_limit(self) -> Self {
         if self.is_too_large() {
             Self::too_large()

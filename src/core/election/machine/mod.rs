@@ -138,7 +138,6 @@ impl Reads {
 impl Election {
     /// An election that knows what the disk and the guard remember. With a remembered lease the unit may be running: call
     /// [`handle`](Self::handle) with [`Event::Timeout`] at once.
-    #[must_use]
     pub fn new(
         settings: ElectionSettings,
         memory: Memory,
@@ -198,7 +197,6 @@ impl Election {
     }
 
     /// When to send [`Event::Timeout`], unless another event comes first. Early and spurious ones do no harm.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let now = self.last_now;
         // What was due at `now` has been done, or waits for an event: only a time that lies ahead needs a timer.
@@ -211,25 +209,21 @@ impl Election {
     }
 
     /// The state of the service on this host.
-    #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
     /// What has to be on disk.
-    #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
     /// The settings in force.
-    #[must_use]
     pub fn settings(&self) -> &ElectionSettings {
         &self.settings
     }
 
     /// The lock's holder as far as it is known; empty = nobody.
-    #[must_use]
     pub fn holder(&self) -> &str {
         let record = self.lock.record();
         record.map_or("", |record| record.holder.as_str())
@@ -244,27 +238,23 @@ impl Election {
     }
 
     /// The fencing token that the record of the lock's holder has; 0 if there is none.
-    #[must_use]
     pub fn holder_token(&self) -> FencingToken {
         let details = self.lock.details();
         details.map(|details| details.token).unwrap_or_default()
     }
 
     /// The lock's revision as far as it is known; 0 if nothing was seen.
-    #[must_use]
     pub fn revision(&self) -> Revision {
         self.lock.seen().map_or(Revision(0), |seen| seen.revision)
     }
 
     /// The fencing token of this host's own tenure, else the highest one seen.
-    #[must_use]
     pub fn token(&self) -> FencingToken {
         let own = self.tenure.as_ref();
         own.map_or(self.memory.token, |tenure| tenure.token)
     }
 
     /// When this host's own lease ends. `None`: it has no tenure.
-    #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.tenure.as_ref().map(Tenure::deadline)
     }

@@ -30,7 +30,6 @@ pub struct Rewrite {
 
 impl Election {
     /// The word that keeps the service stopped everywhere, as far as this host knows, if it is not over.
-    #[must_use]
     pub fn stop_word(&self, now: Time) -> Option<&Word> {
         let said = match &self.tenure {
             Some(tenure) => self.stop_of(tenure),
@@ -52,7 +51,6 @@ impl Election {
 
     /// The word that keeps the service stopped on this host alone, because the store has lost it: it shows no record with the word, and
     /// none that says that the word was taken back.
-    #[must_use]
     pub fn lost_stop(&self, now: Time) -> Option<&Word> {
         let wall = self.wall(now);
         // An old record may have a stop that is over, or be over before this one.
@@ -80,21 +78,18 @@ impl Election {
     }
 
     /// The word for a long lease that the lock's record has.
-    #[must_use]
     pub fn pause_word(&self, now: Time) -> Option<&Word> {
         let word = self.recorded_note()?.paused.as_ref();
         word.filter(|word| word.holds(self.wall(now)))
     }
 
     /// Whether this host's lease is that of a putexd before, and the store has not shown its record since, which may have a pause.
-    #[must_use]
     pub fn is_unread(&self) -> bool {
         let tenure = self.tenure.as_ref();
         tenure.is_some_and(|tenure| tenure.claim.adopted)
     }
 
     /// What is wanted on this host and not in the lock's record yet.
-    #[must_use]
     pub fn unwritten(&self) -> Option<&Wanted> {
         let wanted = self.pending.as_ref()?;
         (!self.is_written(wanted)).then_some(wanted)
@@ -106,7 +101,6 @@ impl Election {
     /// [`Event::StepDown`]: crate::election::Event::StepDown
     /// [`Event::Pause`]: crate::election::Event::Pause
     /// [`Event::Refuse`]: crate::election::Event::Refuse
-    #[must_use]
     pub fn order(&self, now: Time) -> Option<&Order> {
         let wall = self.wall(now);
         let tenure = self.tenure.as_ref().filter(|_| self.phase.is_open())?;
@@ -114,13 +108,11 @@ impl Election {
     }
 
     /// The latest order that the holder has refused, by the lock's record.
-    #[must_use]
     pub fn refused(&self) -> Option<&Refused> {
         self.recorded_note()?.refused.as_ref()
     }
 
     /// The tenure to which an order can be written from this host.
-    #[must_use]
     pub fn orderable(&self) -> Option<Instance> {
         let record = self.lock.record().filter(|_| self.tenure.is_none())?;
         let details = record.details.as_ref()?;

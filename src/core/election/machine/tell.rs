@@ -14,7 +14,6 @@ use crate::types::{MachineId, NodeId, Time};
 impl Election {
     /// The first reason why this host does not contend for a free lock. A host that claims the lock or holds it is hindered by
     /// nothing.
-    #[must_use]
     pub fn bar(&self, now: Time) -> Option<Bar> {
         if !matches!(self.phase, Phase::Idle | Phase::Retired) {
             return None;
@@ -46,7 +45,6 @@ impl Election {
     }
 
     /// When the pause before the next claim ends (back-off, K9), while it lasts. The host that an operator has named does not wait.
-    #[must_use]
     pub fn next_try(&self, now: Time) -> Option<Time> {
         if self.lock.names_as_next(&self.settings.node) {
             return None;
@@ -57,13 +55,11 @@ impl Election {
     }
 
     /// How often this host has failed in a row (back-off, K9), and why the last time.
-    #[must_use]
     pub fn failures(&self) -> (u32, &str) {
         (self.back_off.failures, &self.back_off.reason)
     }
 
     /// Two hosts with one name (K7): another machine that is seen to renew the lock under this node's name.
-    #[must_use]
     pub fn duplicate(&self, now: Time) -> Option<MachineId> {
         let own = [
             self.tenure.as_ref().map(|tenure| tenure.instance),
@@ -74,7 +70,6 @@ impl Election {
     }
 
     /// Whether the lock has a record that is not believed.
-    #[must_use]
     pub fn shows_odd_record(&self) -> bool {
         self.lock
             .record()
@@ -82,7 +77,6 @@ impl Election {
     }
 
     /// Whether the lock has a record of a later format, which this putexd does not know in full.
-    #[must_use]
     pub fn shows_newer_record(&self) -> bool {
         self.lock
             .record()
@@ -91,7 +85,6 @@ impl Election {
 
     /// What this host waits for, by a wall clock that is `ahead` of `CLOCK_BOOTTIME`. `None`: it waits for nothing, or for nothing that
     /// can be told.
-    #[must_use]
     pub fn waiting(&self, now: Time, ahead: Duration) -> Option<Wait> {
         let at = |time| At::of(time, ahead);
         if let Phase::Idle = self.phase {
@@ -145,7 +138,6 @@ impl Election {
     /// Whether the service is stopped everywhere, and nobody runs it any more by the record of a host that has not released the lock:
     /// but for the word, this host could have taken the lock and started the unit by now (taking, K2; confirming, K3). Nobody
     /// takes it meanwhile (orders, H7), so that the record stays.
-    #[must_use]
     pub fn is_stopped_by_age(&self, now: Time) -> bool {
         let timings = &self.settings.timings;
         let is_idle = matches!(self.phase, Phase::Idle | Phase::Retired);
