@@ -59,7 +59,8 @@ use crate::store::{self, sealed};
 use crate::systemd::drop_ins::KEPT_DIR;
 use crate::systemd::{ChangeHints, Systemd};
 use crate::task::OwnedTask;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, first_named};
+use crate::types::span::rounded;
+use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -143,10 +144,11 @@ async fn configuration(reader: &mut Reader, kept: &InForce) -> Loaded {
             log(&loaded);
             logged = Some(loaded.diagnostics.clone());
         }
-        let mut leased = BTreeSet::new();
+        let mut leased = BTreeMap::new();
         if loaded.settings.is_none() || !loaded.broken.is_empty() {
             leased = services_with_leases(&loaded, kept, &guard).await;
-            loaded = reader.read(kept.settings.as_ref(), &leased).await;
+            let names = leased.keys().cloned().collect();
+            loaded = reader.read(kept.settings.as_ref(), &names).await;
         }
         if loaded.settings.is_some() || leased.is_empty() && !loaded.is_unread {
             return loaded;
@@ -155,10 +157,13 @@ async fn configuration(reader: &mut Reader, kept: &InForce) -> Loaded {
         // is missing, as that of seal-key.
         if let (Some(error), false) = (&loaded.for_all, loaded.is_unread || is_awaited) {
             is_awaited = true;
-            let names: Vec<&str> = leased.iter().map(ServiceName::as_str).collect();
+            let names: Vec<&str> = leased.keys().map(ServiceName::as_str).collect();
+            let first = leased.values().copied().reduce(Time::earliest);
+            let left = first.map(|deadline| deadline.since_at_least(clock::now()));
             tracing::error!(
-                "mend {}, or the units of {} are stopped when their leases end: {}",
+                "mend {} within {}, or the units of {} are stopped: {}",
                 error.location(),
+                rounded(left.unwrap_or_default()),
                 first_named(&names, NAMED),
                 error.message
             );
@@ -169,16 +174,16 @@ async fn configuration(reader: &mut Reader, kept: &InForce) -> Loaded {
     }
 }
 
-/// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
+/// The services of which the guard has a lease, and when that ends. Empty if the guard need not be asked or does not answer in time.
 async fn services_with_leases(
     loaded: &Loaded,
     kept: &InForce,
     guard: &GuardClient,
-) -> BTreeSet<ServiceName> {
+) -> BTreeMap<ServiceName, Time> {
     let is_lost = loaded.settings.is_none();
     let mut kept = kept.settings.iter();
     if kept.all(|kept| kept.services.is_empty()) {
-        return BTreeSet::new();
+        return BTreeMap::new();
     }
     notify::status("waiting for the guard");
     let limit = if is_lost { LEASES_LIMIT } else { Duration::MAX };
@@ -187,7 +192,9 @@ async fn services_with_leases(
     let counting = listed
         .into_iter()
         .filter(|listed| !(is_lost && listed.lapsed));
-    counting.map(|listed| listed.lease.service).collect()
+    counting
+        .map(|listed| (listed.lease.service, listed.lease.terms.deadline))
+        .collect()
 }
 
 fn log(loaded: &Loaded) {

@@ -404,6 +404,7 @@ fn a_file_that_is_missing_at_a_restart_may_be_put_back_while_the_lease_lasts() {
             holder,
             &[
                 "mend /etc/putex/putexd.toml:",
+                " within ",
                 KEY,
                 "the units of db are stopped",
             ],
