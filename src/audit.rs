@@ -2,15 +2,16 @@
 //!
 //! The daemon asks the same before it takes a unit under supervision, so a unit that is refused here is refused there.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use crate::config::{Diagnostic, Probe, ServiceSettings, Settings, Severity, StopProof};
-use crate::systemd::private::PrivateSocket;
-use crate::systemd::remedy::drop_in;
-use crate::systemd::{BusError, Puller, Refusal, Surroundings, Systemd, bounded, type_name};
-use crate::types::span::rounded;
-use crate::types::{ServiceName, UnitName};
+use crate::{
+    config::{Diagnostic, Probe, ServiceSettings, Settings, Severity, StopProof},
+    systemd::{
+        BusError, Puller, Refusal, Surroundings, Systemd, bounded, private::PrivateSocket,
+        remedy::drop_in, type_name,
+    },
+    types::{ServiceName, UnitName, span::rounded},
+};
 
 /// Longest time of one call: nothing depends on the answer but the person who waits for it.
 const CALL_LIMIT: Duration = Duration::from_secs(10);

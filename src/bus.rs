@@ -5,18 +5,28 @@
 //! putexd or putexctl says on the bus needs any. So none of their connections negotiates them (`NEGOTIATE_UNIX_FD`), and the
 //! bus refuses such a call to the caller. Whatever comes is read without them as well: the kernel closes what nobody takes.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use zbus::address::transport::{Transport, UnixSocket};
-use zbus::connection::Builder;
-use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
-use zbus::export::async_trait::async_trait;
-use zbus::fdo::ConnectionCredentials;
-use zbus::{Address, Connection};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
+use zbus::{
+    Address, Connection,
+    address::transport::{Transport, UnixSocket},
+    connection::{
+        Builder,
+        socket::{ReadHalf, Socket, Split, WriteHalf},
+    },
+    export::async_trait::async_trait,
+    fdo::ConnectionCredentials,
+};
 
 /// Connects to the system bus.
 pub async fn system() -> zbus::Result<Connection> {

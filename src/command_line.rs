@@ -1,7 +1,6 @@
 //! What the command lines of all programs have in common: their parsing, and the exit statuses.
 
-use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::{process::ExitCode, sync::LazyLock};
 
 use clap::Parser;
 

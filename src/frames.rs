@@ -5,22 +5,29 @@
 //! written. What cannot be decoded ends the stream. A process that stands still is noticed by a ping, which is sent when an answer is
 //! due.
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::{SinkExt, StreamExt as _};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tokio_util::bytes::Bytes;
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{mpsc, oneshot},
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+use tokio_util::{
+    bytes::Bytes,
+    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
+};
 
 use crate::task::{OwnedTask, lock, pause};
 

@@ -10,20 +10,26 @@
 //! of *any* tracing event of the program become journal fields: do not name one `priority`, `message_id` or like another
 //! [field that the journal knows](https://www.freedesktop.org/software/systemd/man/systemd.journal-fields.html).
 
-use std::env;
-use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::{
+    env,
+    io::{self, IsTerminal},
+    os::fd::AsFd,
+};
 
 use tracing::Level;
 use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::{FormatFields, debug_fn};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::format::{FormatFields, debug_fn},
+    layer::SubscriberExt,
+    util::{SubscriberInitExt, TryInitError},
+};
 
-use crate::election::{State, Transition};
-use crate::facts::alarm::{Alarm, Urgency};
-use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines};
+use crate::{
+    election::{State, Transition},
+    facts::alarm::{Alarm, Urgency},
+    types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines},
+};
 
 /// The environment variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";

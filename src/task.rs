@@ -1,7 +1,9 @@
 //! Tasks with an owner, and what tasks share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::task::JoinHandle;
 

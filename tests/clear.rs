@@ -1,14 +1,19 @@
 //! `putexctl clear`, on locks in a shared directory.
 
-use std::fs;
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::{
+    fs,
+    process::{Command, Output},
+    time::Duration,
+};
 
-use putexd::election::{Details, OperatorNote, Record, Standing};
-use putexd::store::directory::DirectorySettings;
-use putexd::store::directory::DirectoryStore;
-use putexd::store::{Attempt, Link, Snapshot, Store, WriteOutcome};
-use putexd::types::{FencingToken, Holder, Instance, Key, MachineId, Revision, WriteId};
+use putexd::{
+    election::{Details, OperatorNote, Record, Standing},
+    store::{
+        Attempt, Link, Snapshot, Store, WriteOutcome,
+        directory::{DirectorySettings, DirectoryStore},
+    },
+    types::{FencingToken, Holder, Instance, Key, MachineId, Revision, WriteId},
+};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(1);

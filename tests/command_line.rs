@@ -1,9 +1,11 @@
 //! The programs as a person calls them: exit statuses and output.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
 
 use putexd::types::{Extension, Revision, Time, WriteId};
 use tempfile::TempDir;

@@ -4,33 +4,41 @@
 #[path = "support/samples.rs"]
 mod samples;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
 
-use putexd::cluster::history::{End, History, Known, Run, Start};
-use putexd::cluster::wire;
-use putexd::config::{self, HealthSettings, Kept, Probe, ServiceSettings, Settings, SourceFile};
-use putexd::election::{
-    Asked, Details, OperatorNote, Order, Passing, Record, Refused, Registration, Standing,
-};
-use putexd::facts::alarm::{Alarm, Problem};
-use putexd::facts::{
-    At, Bar, FailedRun, Heard, HostState, Retirement, ServiceState, State, Wait, Word,
-};
-use putexd::guard_client::frame::{
-    Command, GuardState, Lease, ListedLease, Of, Outcome, Reply, Request, Watchdog,
-};
-use putexd::guard_client::grant;
-use putexd::store::StoreSettings;
-use putexd::store::directory::{DirectorySettings, layout};
-use putexd::store::sealed::Sealer;
-use putexd::types::bound::AtBoot;
-use putexd::types::mount::{Mount, MountUnit};
-use putexd::types::{
-    Extension, FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId,
-    OnStopFailure, Revision, ServiceName, Time, UnitName, Value, WriteId,
+use putexd::{
+    cluster::{
+        history::{End, History, Known, Run, Start},
+        wire,
+    },
+    config::{self, HealthSettings, Kept, Probe, ServiceSettings, Settings, SourceFile},
+    election::{
+        Asked, Details, OperatorNote, Order, Passing, Record, Refused, Registration, Standing,
+    },
+    facts::{
+        At, Bar, FailedRun, Heard, HostState, Retirement, ServiceState, State, Wait, Word,
+        alarm::{Alarm, Problem},
+    },
+    guard_client::{
+        frame::{Command, GuardState, Lease, ListedLease, Of, Outcome, Reply, Request, Watchdog},
+        grant,
+    },
+    store::{
+        StoreSettings,
+        directory::{DirectorySettings, layout},
+        sealed::Sealer,
+    },
+    types::{
+        Extension, FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId,
+        OnStopFailure, Revision, ServiceName, Time, UnitName, Value, WriteId,
+        bound::AtBoot,
+        mount::{Mount, MountUnit},
+    },
 };
 use serde_json::{Value as Json, json};
 

@@ -1,17 +1,20 @@
 //! The configuration as an operator writes it: files in directories, and the messages about them.
 
-use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
-use std::path::Path;
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder},
+    os::unix::fs::{DirBuilderExt, PermissionsExt, symlink},
+    path::Path,
+    time::Duration,
+};
 
 use proptest::prelude::*;
-use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, load_keeping};
-use putexd::election::Confirmation;
-use putexd::store::StoreSettings;
-use putexd::store::directory::DirectorySettings;
-use putexd::types::{LEASE_LIMIT, NodeId, OnStopFailure, ServiceName, UnitName};
+use putexd::{
+    config::{Loaded, Probe, ServiceSettings, Settings, StopProof, load_keeping},
+    election::Confirmation,
+    store::{StoreSettings, directory::DirectorySettings},
+    types::{LEASE_LIMIT, NodeId, OnStopFailure, ServiceName, UnitName},
+};
 use tempfile::TempDir;
 
 const HOST: &str = r#"node = "h1"

@@ -5,12 +5,16 @@ mod hostile;
 #[path = "fuzz/src/lib.rs"]
 mod targets;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use putexd::store::Attempt;
-use putexd::types::{Incarnation, Revision, Value, WriteId};
+use putexd::{
+    store::Attempt,
+    types::{Incarnation, Revision, Value, WriteId},
+};
 
 /// Limits of a corpus. It is kept small because everybody who changes something runs it; a fuzzer keeps more inputs
 /// elsewhere.

@@ -3,10 +3,7 @@
 #[path = "support/confinement.rs"]
 mod confinement;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use putexd::systemd::RunAs;
 

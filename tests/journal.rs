@@ -1,12 +1,12 @@
 //! The table of journal messages, and the catalog that explains them.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::{collections::BTreeSet, fs, path::Path};
 
-use putexd::election::State;
-use putexd::facts::alarm::AlarmKind;
-use putexd::journal::{GuardAlarm, Notice, entry};
+use putexd::{
+    election::State,
+    facts::alarm::AlarmKind,
+    journal::{GuardAlarm, Notice, entry},
+};
 
 /// The fields that an entry may have, and that an explanation in the catalog may refer to.
 const FIELDS: [&str; 4] = [

@@ -1,8 +1,10 @@
 //! Reads the sources, and checks that imports point down only: between the modules, and between the files of each module.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Each module with the modules that it may import. Imports that are not listed are forbidden.
 type Layers = &'static [(&'static str, &'static [&'static str])];

@@ -3,25 +3,28 @@
 #[path = "support/net_process.rs"]
 mod net_process;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
-use putexd::election::{State, WriteResult};
-use putexd::facts::alarm::AlarmKind;
-use putexd::facts::{LockState, ServiceState, TimingsState, Word};
-use putexd::frames::Role;
-use putexd::guard_client::frame::Lease;
-use putexd::guard_client::{GuardClient, grant};
-use putexd::host::clock;
-use putexd::http::{CheckError, Http, Target};
-use putexd::metrics::{Answers, HostFacts, Metrics, Sources};
-use putexd::types::{
-    FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId,
+use putexd::{
+    election::{State, WriteResult},
+    facts::{LockState, ServiceState, TimingsState, Word, alarm::AlarmKind},
+    frames::Role,
+    guard_client::{GuardClient, frame::Lease, grant},
+    host::clock,
+    http::{CheckError, Http, Target},
+    metrics::{Answers, HostFacts, Metrics, Sources},
+    types::{
+        FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time,
+        WriteId,
+    },
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;

@@ -36,13 +36,17 @@
 //! steps of the daemon's `registration` are written again there; they are not its code. It has one store, and two keys. With
 //! `-- --ignored` it has three keys, and so two former locks of one unit.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use putexd_model::check::{self, Effort, Milestone, OVERLAP, Outcome, TOKEN_FELL};
-use putexd_model::election::{Confirmation, Timings};
-use putexd_model::entry::{self, Premise};
-use putexd_model::plan::{ALWAYS, Fault, Plan};
+use putexd_model::{
+    check::{self, Effort, Milestone, OVERLAP, Outcome, TOKEN_FELL},
+    election::{Confirmation, Timings},
+    entry::{self, Premise},
+    plan::{ALWAYS, Fault, Plan},
+};
 
 /// The number of walks in all. They are the same in each run, so that a change is judged only by its own effect.
 const WALKS: u64 = 130_000;

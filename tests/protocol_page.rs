@@ -1,10 +1,12 @@
 //! Holds the protocol's page and the code together: each cited rule is on the page, each rule of the page is cited, and the
 //! picture of the states is the one of the transition table.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use putexd::election::{EDGES, State};
 

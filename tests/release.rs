@@ -1,9 +1,11 @@
 //! `packaging/release` in a throw-away repository with these sources and a tag: what it refuses, and what it makes. What takes a build,
 //! the packages and the bill of materials, is left out.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -48,23 +48,28 @@ mod rights;
 #[path = "support/too_large.rs"]
 mod too_large;
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use futures_util::StreamExt;
 use memory_store::MemoryStore;
-use putexd::election::Record;
-use putexd::store::files::Files;
-use putexd::store::nats::NatsStore;
-use putexd::store::{self, Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, WriteOutcome};
-use putexd::types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, WriteId};
-
 use nats_server::NatsServer;
 use process::PATIENCE;
-use putexd::store::StoreSettings;
+use putexd::{
+    election::Record,
+    store::{
+        self, Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreSettings,
+        WriteOutcome, files::Files, nats::NatsStore,
+    },
+    types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, WriteId},
+};
 use remote::remote;
 
 /// The call limit of all stores here: long enough for a busy machine, and short enough to be waited for.

@@ -2,9 +2,11 @@
 //! in two versions. cargo-deny checks more with the same file in the nightly run; this test needs neither cargo-deny nor a
 //! network.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Command;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::Command,
+};
 
 use serde::Deserialize;
 use spdx::{Expression, Licensee, ParseMode};

@@ -12,17 +12,19 @@
 //!
 //! Fencing tokens put the tenures in order. A time that is a bound is marked as one. The clocks of hosts differ by some seconds at most.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_with::skip_serializing_none;
 
-use crate::facts::alarm::{Alarm, known};
-use crate::facts::json;
-use crate::types::span::rounded;
-use crate::types::{NodeId, Value, shortened};
+use crate::{
+    facts::{
+        alarm::{Alarm, known},
+        json,
+    },
+    types::{NodeId, Value, shortened, span::rounded},
+};
 
 /// How many tenures of each lock are kept at most.
 pub const KEPT: usize = 100;

@@ -1,7 +1,9 @@
 //! The cluster as one picture: who runs what, put together from what this host sees of the locks and what all hosts say.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::facts::{
     Activity, At, Bar, Candidate, ClusterState, Heard, KnownHost, LockState, NotTaking, Presence,

@@ -8,8 +8,10 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::facts::Word;
-use crate::types::{LONGEST_PAUSE, NodeId, ServiceName, shortened};
+use crate::{
+    facts::Word,
+    types::{LONGEST_PAUSE, NodeId, ServiceName, shortened},
+};
 
 /// What an operator asks for, as putexctl parses it and putexd is sent it. Times are in seconds since 1970, reasons are one line and
 /// may be empty.

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
-use crate::facts::{HostState, ServiceState, json};
-use crate::types::format::Format;
-use crate::types::{NodeId, ServiceName, Value, shortened};
+use crate::{
+    facts::{HostState, ServiceState, json},
+    types::{NodeId, ServiceName, Value, format::Format, shortened},
+};
 
 /// How many hosts a cluster has at most in the eyes of the others. Further hosts run as ever, and are not shown.
 pub const HOSTS_LIMIT: usize = 256;

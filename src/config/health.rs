@@ -1,16 +1,19 @@
 //! `[health]` and `[fence]`.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use hyper::Uri;
 
-use super::settings::{FenceSettings, HealthSettings, Probe};
-use super::timings::LONGEST_LIMIT;
-use crate::election::Timings;
-use crate::host::address::is_host_and_port;
-use crate::keys::{ConfigKey, Read, Table, Value, out_of_range};
-use crate::types::{NodeId, UnitName};
+use super::{
+    settings::{FenceSettings, HealthSettings, Probe},
+    timings::LONGEST_LIMIT,
+};
+use crate::{
+    election::Timings,
+    host::address::is_host_and_port,
+    keys::{ConfigKey, Read, Table, Value, out_of_range},
+    types::{NodeId, UnitName},
+};
 
 /// `rise` and `fall`. They count checks, and only few checks fit into a lease.
 const CHECKS: RangeInclusive<u32> = 1..=1000;

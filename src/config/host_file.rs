@@ -1,20 +1,23 @@
 //! From `putexd.toml` to the host's validated settings.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::service::{Common, SHARED, ServiceSettings};
-use super::settings::WatchdogSettings;
-use super::timings::{check_stop_limit, check_timings};
-use crate::keys::{ConfigKey, File, Report, below, names};
-use crate::store::StoreSettings;
-use crate::store::sealed::Sealer;
-use crate::store::settings::check_seal_key;
-use crate::types::format::Format;
-use crate::types::{BootId, ClusterName, NodeId, is_device_path};
+use super::{
+    service::{Common, SHARED, ServiceSettings},
+    settings::WatchdogSettings,
+    timings::{check_stop_limit, check_timings},
+};
+use crate::{
+    keys::{ConfigKey, File, Report, below, names},
+    store::{StoreSettings, sealed::Sealer, settings::check_seal_key},
+    types::{BootId, ClusterName, NodeId, format::Format, is_device_path},
+};
 
 /// The file of the settings in force. Only root may read it.
 pub const KEPT: &str = "/run/putex/kept";

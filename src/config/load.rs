@@ -1,22 +1,28 @@
 //! From directories to settings: which files count, what is wrong in them, and which services are good.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
-use std::fs;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Write as _},
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
-use super::host_file::{self, Settings};
-use super::service::{Common, ServiceSettings};
-use super::service_file::{self, Claim};
-use crate::host::identity;
-use crate::host::mountinfo::mount_at;
-use crate::host::mounts;
-use crate::keys::{Diagnostic, File, Report, Severity, first_error};
-use crate::types::bound::{self, AtBoot};
-use crate::types::span::rounded;
-use crate::types::trust;
-use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
+use super::{
+    host_file::{self, Settings},
+    service::{Common, ServiceSettings},
+    service_file::{self, Claim},
+};
+use crate::{
+    host::{identity, mountinfo::mount_at, mounts},
+    keys::{Diagnostic, File, Report, Severity, first_error},
+    types::{
+        LEASE_LIMIT, ServiceName, UnitName,
+        bound::{self, AtBoot},
+        span::rounded,
+        trust,
+    },
+};
 
 /// The path of the host's own file, relative to the root.
 pub const HOST_FILE: &str = "etc/putex/putexd.toml";

@@ -1,19 +1,20 @@
 //! The settings of a service: its keys, those that `[defaults]` may set for all services, and what follows from them.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
-use super::health::FENCE;
-use super::settings::{
-    FenceSettings, HealthSettings, Mode, SourceFile, StopProof, WatchdogSettings,
+use super::{
+    health::FENCE,
+    settings::{FenceSettings, HealthSettings, Mode, SourceFile, StopProof, WatchdogSettings},
+    timings::{LONGEST_LIMIT, START_LIMITS, STOP_LIMIT},
 };
-use super::timings::{LONGEST_LIMIT, START_LIMITS, STOP_LIMIT};
-use crate::election::{self, Timings};
-use crate::keys::{ConfigKey, agreement, out_of_range};
-use crate::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, UnitName};
+use crate::{
+    election::{self, Timings},
+    keys::{ConfigKey, agreement, out_of_range},
+    types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, UnitName},
+};
 
 /// The most units that a service may list in `bound-units`.
 pub const BOUND_UNITS_LIMIT: usize = 15;

@@ -1,15 +1,18 @@
 //! The file of one service: what is wrong with it, beyond single values, and what it claims for the service.
 
-use std::fmt::Display;
-use std::ops::Range;
+use std::{fmt::Display, ops::Range};
 
-use super::health::{FENCE, HEALTH, check_fence, check_health};
-use super::service::{Common, OWN, SHARED, ServiceSettings};
-use super::settings::SourceFile;
-use super::timings::{check_stop_limit, check_timings, check_watchdog};
-use crate::host::group_name::{is_within, slice_path};
-use crate::keys::{File, Table, names};
-use crate::types::{ServiceName, UnitName};
+use super::{
+    health::{FENCE, HEALTH, check_fence, check_health},
+    service::{Common, OWN, SHARED, ServiceSettings},
+    settings::SourceFile,
+    timings::{check_stop_limit, check_timings, check_watchdog},
+};
+use crate::{
+    host::group_name::{is_within, slice_path},
+    keys::{File, Table, names},
+    types::{ServiceName, UnitName},
+};
 
 /// Validates one service, and returns what its file claims for it, even if the rest of the file is wrong. `None`: an error was
 /// reported.

@@ -1,13 +1,14 @@
 //! Parts of the configuration as the rest of the program sees it: merged and validated; a value that has a default is always
 //! present.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::keys::Parsed;
-use crate::types::{NodeId, ServiceName, UnitName};
+use crate::{
+    keys::Parsed,
+    types::{NodeId, ServiceName, UnitName},
+};
 
 /// `[guard]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

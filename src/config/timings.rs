@@ -1,12 +1,9 @@
 //! Checks of the times of a service, which concern more than one key.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use super::settings::WatchdogSettings;
-use crate::election::Timings;
-use crate::host::watchdog;
-use crate::keys::Table;
+use crate::{election::Timings, host::watchdog, keys::Table};
 
 /// The longest time limit that is accepted. A longer one would limit nothing in practice.
 pub const LONGEST_LIMIT: Duration = Duration::from_secs(86_400);

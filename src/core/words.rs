@@ -1,13 +1,14 @@
 //! Facts as sentences without a full stop. They fit behind a colon.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use crate::facts::{
-    Asked, At, Bar, Heard, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause,
-    Retirement, StepDown, StoreState, Wait, Word,
+use crate::{
+    facts::{
+        Asked, At, Bar, Heard, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause,
+        Retirement, StepDown, StoreState, Wait, Word,
+    },
+    types::span::{date, rounded},
 };
-use crate::types::span::{date, rounded};
 
 /// Who asked for what, and why, as in `stopped everywhere by root@h1: kernel update`.
 pub fn asked(Word { by, reason, .. }: &Word, what: &str) -> String {

@@ -1,24 +1,21 @@
 //! Questions to the putexd of this host, each with a time limit; and what can be told where it does not answer.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::time::Duration;
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use serde::de::DeserializeOwned;
-use zbus::fdo;
-use zbus::proxy::CacheProperties;
+use zbus::{fdo, proxy::CacheProperties};
 
 use super::output::{Cell, Failure, Screen, width};
-use crate::bus;
-use crate::cluster::history::Run;
-use crate::cluster::verb::Verb;
-use crate::command_line::exit;
-use crate::dbus::{Begun, ManagerProxy, control};
-use crate::facts::ClusterState;
-use crate::guard_client::grant;
-use crate::host::identity;
-use crate::types::span::rounded;
-use crate::types::{LEASES_DIR, ServiceName};
+use crate::{
+    bus,
+    cluster::{history::Run, verb::Verb},
+    command_line::exit,
+    dbus::{Begun, ManagerProxy, control},
+    facts::ClusterState,
+    guard_client::grant,
+    host::identity,
+    types::{LEASES_DIR, ServiceName, span::rounded},
+};
 
 /// How long one call is waited for. A putexd that stands still must not make a command stand still as well.
 const CALL_LIMIT: Duration = Duration::from_secs(5);

@@ -14,18 +14,26 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tokio::time::sleep;
 
-use super::ask::Bus;
-use super::output::{Failure, print, progress};
-use super::runs::Past;
-use super::texts::{NAMED, known, reasons, standing};
-use crate::cluster::history::Length;
-use crate::cluster::verb::{Verb, time};
-use crate::command_line::exit;
-use crate::dbus::Begun;
-use crate::facts::{Activity, Candidate, ClusterState, ServiceState, ServiceSummary, TimingsState};
-use crate::types::span::{date, rounded};
-use crate::types::{ServiceName, first_named};
-use crate::words;
+use super::{
+    ask::Bus,
+    output::{Failure, print, progress},
+    runs::Past,
+    texts::{NAMED, known, reasons, standing},
+};
+use crate::{
+    cluster::{
+        history::Length,
+        verb::{Verb, time},
+    },
+    command_line::exit,
+    dbus::Begun,
+    facts::{Activity, Candidate, ClusterState, ServiceState, ServiceSummary, TimingsState},
+    types::{
+        ServiceName, first_named,
+        span::{date, rounded},
+    },
+    words,
+};
 
 /// How often the outcome is looked for.
 const INTERVAL: Duration = Duration::from_millis(250);

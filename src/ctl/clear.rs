@@ -4,17 +4,22 @@
 //! an unknown holder and wait their whole time before they start (K5), so that even a wrong use does not let two units
 //! run at once.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use tokio::time::sleep;
 
-use super::output::{Failure, print};
-use super::store::{load, open, replace};
-use crate::election::Record;
-use crate::store::WriteOutcome;
-use crate::types::span::rounded;
-use crate::types::{Key, ServiceName, Value};
+use super::{
+    output::{Failure, print},
+    store::{load, open, replace},
+};
+use crate::{
+    election::Record,
+    store::WriteOutcome,
+    types::{Key, ServiceName, Value, span::rounded},
+};
 
 /// The interval at which the lock is looked at.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -1,11 +1,12 @@
 //! What a shell completes: clap knows the verbs and options, and putexd the names of services and hosts.
 
 use clap::{Arg, Command, CommandFactory as _};
-use clap_complete::CompleteEnv;
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::{
+    CompleteEnv,
+    engine::{ArgValueCandidates, CompletionCandidate},
+};
 
-use super::ask::Bus;
-use super::{Cli, finished};
+use super::{Cli, ask::Bus, finished};
 use crate::facts::ClusterState;
 
 /// Answers a shell that has called this program to complete a word; `false` if it was called for something else.

@@ -1,17 +1,17 @@
 //! `putexctl explain SERVICE`: how long each kind of failover takes, from the files of this host: "How long it takes" in protocol.md,
 //! with the numbers of one service.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
 use super::output::{Cell, Failure, Screen, Style, width};
-use crate::command_line::exit;
-use crate::config::{self, ServiceSettings};
-use crate::election::Confirmation;
-use crate::types::ServiceName;
-use crate::types::span::rounded;
+use crate::{
+    command_line::exit,
+    config::{self, ServiceSettings},
+    election::Confirmation,
+    types::{ServiceName, span::rounded},
+};
 
 /// What `putexctl explain` is called with.
 #[derive(Debug, Args)]

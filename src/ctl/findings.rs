@@ -3,18 +3,21 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::output::{Screen, Style};
-use super::texts::{NAMED, asked, grouped, reasons, standing};
-use crate::facts::alarm::{Alarm, AlarmKind};
-use crate::facts::{
-    Activity, At, Candidate, ClusterState, Heard, KnownHost, Presence, ServiceState, ServiceSummary,
+use super::{
+    output::{Screen, Style},
+    texts::{NAMED, asked, grouped, reasons, standing},
 };
-use crate::types::first_named;
-use crate::types::span::rounded;
-use crate::words;
+use crate::{
+    facts::{
+        Activity, At, Candidate, ClusterState, Heard, KnownHost, Presence, ServiceState,
+        ServiceSummary,
+        alarm::{Alarm, AlarmKind},
+    },
+    types::{first_named, span::rounded},
+    words,
+};
 
 /// Something that somebody has to know. What several services have alike is one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,11 +2,14 @@
 
 use serde_json::Value as Json;
 
-use crate::cluster::history::{End, Known, Run, Start};
-use crate::facts::alarm::{Alarm, Problem};
-use crate::facts::{
-    Activity, At, Bar, Candidate, ClusterState, Health, Heard, HostState, KnownHost, LockState,
-    NotTaking, Presence, ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait, Word,
+use crate::{
+    cluster::history::{End, Known, Run, Start},
+    facts::{
+        Activity, At, Bar, Candidate, ClusterState, Health, Heard, HostState, KnownHost, LockState,
+        NotTaking, Presence, ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait,
+        Word,
+        alarm::{Alarm, Problem},
+    },
 };
 
 /// The time of all fixtures, in seconds since 1970.

@@ -1,19 +1,20 @@
 //! `putexctl history`: who ran what from when to when, and why it changed.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 
-use super::ask::Bus;
-use super::output::{Cell, Failure, Screen, Style, print, print_json, width};
-use super::picture;
-use super::runs::{Past, PastRun, began, ended, lasted};
-use super::texts::{is_named, known, local};
-use crate::cluster::verb::time;
-use crate::command_line::exit;
-use crate::host::clock;
-use crate::types::span::milliseconds;
+use super::{
+    ask::Bus,
+    output::{Cell, Failure, Screen, Style, print, print_json, width},
+    picture,
+    runs::{Past, PastRun, began, ended, lasted},
+    texts::{is_named, known, local},
+};
+use crate::{cluster::verb::time, command_line::exit, host::clock, types::span::milliseconds};
 
 /// What `putexctl history` is called with.
 #[derive(Debug, Args)]

@@ -21,17 +21,20 @@ mod store;
 mod texts;
 mod watch;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Args, Parser, Subcommand};
 
-use self::change::Waiting;
-use self::output::Failure;
-use crate::cluster::verb::Verb;
-use crate::command_line::{self, exit};
-use crate::host::identity;
-use crate::types::{Key, ServiceName};
+use self::{change::Waiting, output::Failure};
+use crate::{
+    cluster::verb::Verb,
+    command_line::{self, exit},
+    host::identity,
+    types::{Key, ServiceName},
+};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]

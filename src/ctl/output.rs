@@ -1,18 +1,20 @@
 //! What goes to standard output and standard error: text without control characters, tables, colours, and progress.
 
-use std::borrow::Cow;
-use std::io::{self, Write as _};
-use std::iter;
+use std::{
+    borrow::Cow,
+    io::{self, Write as _},
+    iter,
+};
 
-use anstream::adapter::strip_str;
-use anstream::{AutoStream, ColorChoice};
+use anstream::{AutoStream, ColorChoice, adapter::strip_str};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
-use textwrap::core::display_width;
-use textwrap::{Options, WordSplitter};
+use textwrap::{Options, WordSplitter, core::display_width};
 
-use crate::command_line::exit;
-use crate::types::{printable, printable_lines};
+use crate::{
+    command_line::exit,
+    types::{printable, printable_lines},
+};
 
 /// The most characters of an error. A refusal may name each of a thousand services; what comes first is what to do.
 const MESSAGE_LIMIT: usize = 1200;

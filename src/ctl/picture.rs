@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use svg::Document;
-use svg::node::element::{Rectangle, Text, Title};
+use svg::{
+    Document,
+    node::element::{Rectangle, Text, Title},
+};
 
 use super::runs::{Past, PastRun};
-use crate::cluster::history::{Known, Start};
-use crate::types::printable;
-use crate::types::span::date;
+use crate::{
+    cluster::history::{Known, Start},
+    types::{printable, span::date},
+};
 
 /// The colours of hosts: those of Okabe and Ito, which people who see colours differently can tell apart, without the red one, which
 /// is for gaps.

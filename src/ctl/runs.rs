@@ -4,8 +4,10 @@ use serde::Serialize;
 use serde_with::skip_serializing_none;
 
 use super::output::{Cell, Style};
-use crate::cluster::history::{Known, Length, Run, Start};
-use crate::facts::{Activity, ServiceSummary};
+use crate::{
+    cluster::history::{Known, Length, Run, Start},
+    facts::{Activity, ServiceSummary},
+};
 
 /// The past of one service, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]

@@ -4,13 +4,17 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::ask::{Bus, leases_below};
-use super::output::{Failure, print};
-use super::texts::unknown;
-use crate::command_line::exit;
-use crate::facts::{Activity, ClusterState, ServiceSummary, name};
-use crate::guard_client::grant;
-use crate::types::ServiceName;
+use super::{
+    ask::{Bus, leases_below},
+    output::{Failure, print},
+    texts::unknown,
+};
+use crate::{
+    command_line::exit,
+    facts::{Activity, ClusterState, ServiceSummary, name},
+    guard_client::grant,
+    types::ServiceName,
+};
 
 /// What `putexctl is-active` is called with.
 #[derive(Debug, Args)]

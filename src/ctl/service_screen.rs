@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use super::ask::Bus;
-use super::findings::{self, mark};
-use super::history;
-use super::output::{Failure, Screen, Style, width};
-use super::runs::Past;
-use super::texts::{date, reasons, standing, style_of};
-use crate::facts::{Activity, Bar, Candidate, ClusterState, Health, ServiceState, ServiceSummary};
-use crate::types::span::rounded;
-use crate::words;
+use super::{
+    ask::Bus,
+    findings::{self, mark},
+    history,
+    output::{Failure, Screen, Style, width},
+    runs::Past,
+    texts::{date, reasons, standing, style_of},
+};
+use crate::{
+    facts::{Activity, Bar, Candidate, ClusterState, Health, ServiceState, ServiceSummary},
+    types::span::rounded,
+    words,
+};
 
 /// How many of the last tenures are shown.
 const RUNS: usize = 3;

@@ -4,15 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::ask::{Bus, leases_below, without_putexd};
-use super::findings::{self, Finding, mark};
-use super::output::{Cell, Failure, Screen, Style, print_json, width};
-use super::service_screen;
-use super::texts::{is_named, known, style_of};
-use crate::command_line::exit;
-use crate::facts::{Activity, ClusterState, KnownHost, Presence, ServiceSummary, name};
-use crate::types::span::rounded;
-use crate::words;
+use super::{
+    ask::{Bus, leases_below, without_putexd},
+    findings::{self, Finding, mark},
+    output::{Cell, Failure, Screen, Style, print_json, width},
+    service_screen,
+    texts::{is_named, known, style_of},
+};
+use crate::{
+    command_line::exit,
+    facts::{Activity, ClusterState, KnownHost, Presence, ServiceSummary, name},
+    types::span::rounded,
+    words,
+};
 
 /// With more services than this, those that are well are only counted, unless they are asked for.
 const FEW: usize = 30;

@@ -1,23 +1,27 @@
 //! The way to the store without a running putexd, and `putexctl init`, which makes it.
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
 use super::output::{Failure, print};
-use crate::audit;
-use crate::command_line::exit;
-use crate::config::{self, Settings};
-use crate::frames::Units;
-use crate::host::identity;
-use crate::store::{self, Attempt, Creation, Snapshot, Store, StoreError, WriteOutcome, sealed};
-use crate::types::{Key, NET_SOCKET, Revision, Value, WriteId};
+use crate::{
+    audit,
+    command_line::exit,
+    config::{self, Settings},
+    frames::Units,
+    host::identity,
+    store::{self, Attempt, Creation, Snapshot, Store, StoreError, WriteOutcome, sealed},
+    types::{Key, NET_SOCKET, Revision, Value, WriteId},
+};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(6);

@@ -1,12 +1,13 @@
 //! Words, times, names and colours that several screens have alike.
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use jiff::{Timestamp, tz::TimeZone};
 
 use super::output::{Failure, Style};
-use crate::facts::{Activity, At, Candidate, ClusterState, ServiceSummary, Word, name};
-use crate::types::first_named;
-use crate::words;
+use crate::{
+    facts::{Activity, At, Candidate, ClusterState, ServiceSummary, Word, name},
+    types::first_named,
+    words,
+};
 
 /// How many names are told one by one.
 pub const NAMED: usize = 4;

@@ -1,19 +1,21 @@
 //! `putexctl watch`: the cluster live on a terminal, and each change as a line of JSON elsewhere.
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::time::Duration;
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use clap::Args;
 use tokio::time::sleep;
 
-use super::ask::Bus;
-use super::output::{Failure, print_json, redraw, rows, width};
-use super::status::{pick, screen};
-use super::texts::known;
-use crate::command_line::exit;
-use crate::facts::{Activity, ClusterState, ServiceSummary};
-use crate::types::printable_lines;
+use super::{
+    ask::Bus,
+    output::{Failure, print_json, redraw, rows, width},
+    status::{pick, screen},
+    texts::known,
+};
+use crate::{
+    command_line::exit,
+    facts::{Activity, ClusterState, ServiceSummary},
+    types::printable_lines,
+};
 
 /// How often all is looked at, and tried again where putexd is away, as while it is restarted.
 const INTERVAL: Duration = Duration::from_millis(500);

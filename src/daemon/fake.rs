@@ -1,27 +1,31 @@
 //! A fake PID 1 for unit tests, which gives the answers that the test has set and remembers the calls, and a journal that
 //! remembers what was written to it.
 
-use crate::task::lock;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-use crate::config::{FenceSettings, Mode, ServiceSettings, SourceFile, StopProof};
-use crate::election::Timings;
-use crate::guard_client::frame::{Lease, ListedLease};
-use crate::host::processes::{Members, Process};
-use crate::systemd::{
-    ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd,
-    KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal, RunResult,
-    Surroundings, UnitState,
-};
-use crate::types::{
-    FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time,
-    UnitName, WriteId,
+use crate::{
+    config::{FenceSettings, Mode, ServiceSettings, SourceFile, StopProof},
+    election::Timings,
+    guard_client::frame::{Lease, ListedLease},
+    host::processes::{Members, Process},
+    systemd::{
+        ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd,
+        KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal,
+        RunResult, Surroundings, UnitState,
+    },
+    task::lock,
+    types::{
+        FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName,
+        Time, UnitName, WriteId,
+    },
 };
 
 /// What the fake answers, and the calls that it got.

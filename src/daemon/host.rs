@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use super::local::alarms::Alarms;
-use super::local::cgroup_owners::CgroupOwners;
-use super::local::drain::Drain;
-use super::local::fence::Fencings;
-use super::local::machine::Machine;
-use super::store_access::hints::Hints;
-use super::store_access::history::Histories;
-use crate::config::WatchdogSettings;
-use crate::guard_client::GuardClient;
-use crate::http::Http;
-use crate::metrics::Metrics;
-use crate::store::Store;
-use crate::systemd::Manager;
-use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, MachineId, NodeId};
+use super::{
+    local::{
+        alarms::Alarms, cgroup_owners::CgroupOwners, drain::Drain, fence::Fencings,
+        machine::Machine,
+    },
+    store_access::{hints::Hints, history::Histories},
+};
+use crate::{
+    config::WatchdogSettings,
+    guard_client::GuardClient,
+    http::Http,
+    metrics::Metrics,
+    store::Store,
+    systemd::Manager,
+    types::{ClusterName, MachineId, NodeId, store::StoreAddress},
+};
 
 /// What all services of the host share, and their only way to the world outside.
 #[derive(Clone)]

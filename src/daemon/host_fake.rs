@@ -1,24 +1,23 @@
 //! A host for unit tests.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{path::Path, sync::Arc, time::Duration};
 
-use super::fake::Fake;
-use super::host::Host;
-use super::local::alarms::Alarms;
-use super::local::cgroup_owners::CgroupOwners;
-use super::local::drain::Drain;
-use super::local::fence::Fencings;
-use super::local::machine::Machine;
-use super::store_access::hints::Hints;
-use super::store_access::history::histories;
-use crate::guard_client::GuardClient;
-use crate::http::Http;
-use crate::metrics::Metrics;
-use crate::store::Store;
-use crate::types::store::StoreAddress;
-use crate::types::{MachineId, NodeId};
+use super::{
+    fake::Fake,
+    host::Host,
+    local::{
+        alarms::Alarms, cgroup_owners::CgroupOwners, drain::Drain, fence::Fencings,
+        machine::Machine,
+    },
+    store_access::{hints::Hints, history::histories},
+};
+use crate::{
+    guard_client::GuardClient,
+    http::Http,
+    metrics::Metrics,
+    store::Store,
+    types::{MachineId, NodeId, store::StoreAddress},
+};
 
 /// A host with this store and machine, an alarm registry of its own, and neither a guard nor a network.
 pub fn host(name: &str, store: Arc<dyn Store>, machine: Arc<dyn Machine>) -> Host {

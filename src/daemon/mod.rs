@@ -31,25 +31,26 @@ mod supervisor;
 mod tests;
 mod units;
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::Parser;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
-use crate::audit;
-use crate::command_line::{self, exit};
-use crate::config::{Diagnostic, Loaded, Severity};
-use crate::host::cgroup::Hierarchy;
-use crate::host::identity;
-use crate::systemd::Puller;
-use crate::systemd::drop_ins::is_group;
-use crate::types::{GUARDED_LEASES_DIR, UnitName};
-use crate::{config, journal};
+use crate::{
+    audit,
+    command_line::{self, exit},
+    config::{self, Diagnostic, Loaded, Severity},
+    host::{cgroup::Hierarchy, identity},
+    journal,
+    systemd::{Puller, drop_ins::is_group},
+    types::{GUARDED_LEASES_DIR, UnitName},
+};
 
 /// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
 /// further thread costs wake-ups and memory.

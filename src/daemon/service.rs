@@ -1,29 +1,38 @@
 //! One service: its task feeds events to the election, and has the election's actions carried out.
 
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+};
 
 pub use super::host::Host;
-use super::local::machine::{Task, Timer};
-use super::store_access::hints::Bell;
-use super::units::UnitControl;
-use crate::config::ServiceSettings;
-use crate::election::{
-    self, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, State, Step,
+use super::{
+    local::machine::{Task, Timer},
+    store_access::hints::Bell,
+    units::UnitControl,
 };
-use crate::facts::alarm::{AlarmKind, Problem};
-use crate::facts::{At, Bar, Retirement, ServiceState, StepDown};
-use crate::guard_client::frame::ListedLease;
-use crate::store::Link as StoreLink;
-use crate::systemd::OutsideWork;
-use crate::task::OwnedTask;
-use crate::types::span::milliseconds;
-use crate::types::{Incarnation, ServiceName, UnitName};
+use crate::{
+    config::ServiceSettings,
+    election::{self, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, State, Step},
+    facts::{
+        At, Bar, Retirement, ServiceState, StepDown,
+        alarm::{AlarmKind, Problem},
+    },
+    guard_client::frame::ListedLease,
+    store::Link as StoreLink,
+    systemd::OutsideWork,
+    task::OwnedTask,
+    types::{Incarnation, ServiceName, UnitName, span::milliseconds},
+};
 
 mod actions;
 mod admission;

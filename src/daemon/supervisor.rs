@@ -14,53 +14,56 @@ mod retire;
 mod show;
 mod watches;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::StreamExt as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{Notify, mpsc, oneshot, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
+};
 
-use self::broken::Broken;
-use self::net_units::NetProcesses;
-use self::reader::Reader;
-use self::retire::Retiring;
-use super::cluster::{Cluster, Services};
-use super::kept::at_boot::BootCopy;
-use super::kept::drop_ins::FallbackDropIns;
-use super::kept::in_force::InForce;
-use super::local::alarms::Alarms;
-use super::local::cgroup_owners::CgroupOwners;
-use super::local::drain::Drain;
-use super::local::fence::Fencings;
-use super::local::machine::ThisMachine;
-use super::service::{self, Handle, Host};
-use super::store_access::history::histories;
-use super::store_access::notes::OneAtATime;
-use super::store_access::store_health::StoreHealth;
-use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
-use crate::dbus::{self, Ask, Shown, control};
-use crate::facts::alarm::{AlarmKind, Problem};
-use crate::facts::{At, Bar, ServiceState};
-use crate::frames::Socket;
-use crate::guard_client::GuardClient;
-use crate::guard_client::frame::{ListedLease, SOCKET};
-use crate::guard_client::kept::Unguarded;
-use crate::host::{clock, identity};
-use crate::http::Http;
-use crate::metrics::{Answers, HostFacts, Metrics, Sources};
-use crate::store::{self, sealed};
-use crate::systemd::drop_ins::KEPT_DIR;
-use crate::systemd::{ChangeHints, Systemd};
-use crate::task::OwnedTask;
-use crate::types::span::rounded;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named};
+use self::{broken::Broken, net_units::NetProcesses, reader::Reader, retire::Retiring};
+use super::{
+    cluster::{Cluster, Services},
+    kept::{at_boot::BootCopy, drop_ins::FallbackDropIns, in_force::InForce},
+    local::{
+        alarms::Alarms, cgroup_owners::CgroupOwners, drain::Drain, fence::Fencings,
+        machine::ThisMachine,
+    },
+    service::{self, Handle, Host},
+    store_access::{history::histories, notes::OneAtATime, store_health::StoreHealth},
+};
+use crate::{
+    command_line::exit,
+    config::{self, Loaded, ServiceSettings, Settings, Severity},
+    dbus::{self, Ask, Shown, control},
+    facts::{
+        At, Bar, ServiceState,
+        alarm::{AlarmKind, Problem},
+    },
+    frames::Socket,
+    guard_client::{
+        GuardClient,
+        frame::{ListedLease, SOCKET},
+        kept::Unguarded,
+    },
+    host::{clock, identity},
+    http::Http,
+    metrics::{Answers, HostFacts, Metrics, Sources},
+    store::{self, sealed},
+    systemd::{ChangeHints, Systemd, drop_ins::KEPT_DIR},
+    task::OwnedTask,
+    types::{
+        GUARDED_LEASES_DIR, LEASES_DIR, STATE_DIR, ServiceName, Time, first_named, span::rounded,
+    },
+};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);

@@ -1,22 +1,28 @@
 //! Reads what each release has kept on the disk, in all samples under `tests/compat`.
 
-use std::fs;
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use serde_json::json;
 
-use super::kept::memory;
-use super::local::alarms::{self, Alarms};
-use super::local::drain::Drain;
-use crate::election::{KeptPlace, LockPlace, Memory, PassingHold, Timings};
-use crate::facts::Word;
-use crate::facts::alarm::{Alarm, Problem};
-use crate::journal::LockFields;
-use crate::samples;
-use crate::types::store::StoreAddress;
-use crate::types::{
-    BootId, FencingToken, Incarnation, Instance, Key, Revision, ServiceName, Time, UnitName,
-    WriteId,
+use super::{
+    kept::memory,
+    local::{
+        alarms::{self, Alarms},
+        drain::Drain,
+    },
+};
+use crate::{
+    election::{KeptPlace, LockPlace, Memory, PassingHold, Timings},
+    facts::{
+        Word,
+        alarm::{Alarm, Problem},
+    },
+    journal::LockFields,
+    samples,
+    types::{
+        BootId, FencingToken, Incarnation, Instance, Key, Revision, ServiceName, Time, UnitName,
+        WriteId, store::StoreAddress,
+    },
 };
 
 const BOOT: Option<BootId> = Some(BootId(1));

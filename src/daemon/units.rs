@@ -2,27 +2,32 @@
 //!
 //! Each function may take any time, so the service runs them in tasks of their own.
 
-use std::collections::BTreeSet;
-use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    ops::Deref,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::Duration,
+};
 
-use futures_util::future::join_all;
-use futures_util::stream::{SelectAll, StreamExt as _, select_all};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use futures_util::{
+    future::join_all,
+    stream::{SelectAll, StreamExt as _, select_all},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 
 use super::local::machine::Machine;
-use crate::config::{ServiceSettings, StopProof};
-use crate::daemon::kept::memory::SeenOutside;
-use crate::election::rounded;
-use crate::host::processes::Members;
-use crate::systemd::{
-    BusError, ChangeHints, Look, Manager, PATIENCE, Placement, UnitState, insist,
+use crate::{
+    config::{ServiceSettings, StopProof},
+    daemon::kept::memory::SeenOutside,
+    election::rounded,
+    host::processes::Members,
+    systemd::{BusError, ChangeHints, Look, Manager, PATIENCE, Placement, UnitState, insist},
+    task::lock,
+    types::{ServiceName, UnitName},
 };
-use crate::task::lock;
-use crate::types::{ServiceName, UnitName};
 
 pub mod busy_mounts;
 mod observed;

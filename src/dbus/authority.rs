@@ -4,16 +4,15 @@
 //! (`org.putexd.Putexd1.manage-services`, and `org.putexd.Putexd1.confirm-dead` for that one). Where polkit cannot be asked, only
 //! root may act.
 
-use std::collections::HashMap;
-use std::error::Error;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::{collections::HashMap, error::Error, os::fd::OwnedFd, time::Duration};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::timeout;
-use zbus::message::{Flags, Header};
-use zbus::names::BusName;
-use zbus::{Connection, fdo};
+use zbus::{
+    Connection, fdo,
+    message::{Flags, Header},
+    names::BusName,
+};
 use zbus_polkit::policykit1::{AuthorityProxy, CheckAuthorizationFlags, Subject};
 
 use crate::cluster::verb::Verb;

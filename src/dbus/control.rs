@@ -1,22 +1,26 @@
 //! A socket for root alone, over which the same is asked as over the bus: no user's calls are before root's, and it is there
 //! where no bus is.
 
-use std::fs::Permissions;
-use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    fs::Permissions,
+    io,
+    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
-use zbus::connection::Builder;
-use zbus::{Connection, Guid};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+use zbus::{Connection, Guid, connection::Builder};
 
-use super::interfaces::{Caller, Manager};
-use super::{Daemon, PATH};
+use super::{
+    Daemon, PATH,
+    interfaces::{Caller, Manager},
+};
 use crate::bus::Plain;
 
 /// Where it is.

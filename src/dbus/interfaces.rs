@@ -1,18 +1,20 @@
 //! What is served.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::{os::fd::OwnedFd, sync::Arc};
 
 use tokio::sync::oneshot;
-use zbus::message::Header;
-use zbus::{ObjectPath, fdo, interface};
+use zbus::{ObjectPath, fdo, interface, message::Header};
 
-use super::authority::{Authority, is_there};
-use super::{Ask, Begun, Daemon, PATH, ShownService, document};
-use crate::cluster::verb::{Unmet, Verb};
-use crate::host::clock;
-use crate::types::escape::path_part;
-use crate::types::{ServiceName, printable};
+use super::{
+    Ask, Begun, Daemon, PATH, ShownService,
+    authority::{Authority, is_there},
+    document,
+};
+use crate::{
+    cluster::verb::{Unmet, Verb},
+    host::clock,
+    types::{ServiceName, escape::path_part, printable},
+};
 
 /// Whose calls an object gets.
 #[derive(Debug, Clone)]

@@ -4,22 +4,28 @@
 //! Refusing is cheap, and so putexd always reads what the bus has for it: calls that waited there would hold up those of others, and
 //! fill the memory of the bus.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
-use zbus::export::async_trait::async_trait;
-use zbus::message::{Flags, Type};
-use zbus::{Connection, Message, fdo};
+use tokio::{sync::mpsc, time::Instant};
+use zbus::{
+    Connection, Message,
+    connection::socket::{ReadHalf, Socket, Split, WriteHalf},
+    export::async_trait::async_trait,
+    fdo,
+    message::{Flags, Type},
+};
 
 use super::authority::Authority;
-use crate::bus::{Plain, PlainReader, Writer};
-use crate::task::lock;
+use crate::{
+    bus::{Plain, PlainReader, Writer},
+    task::lock,
+};
 
 /// How many calls of one user are under way at most. Root has no limit.
 pub const CALLS: usize = 8;

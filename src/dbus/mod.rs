@@ -11,24 +11,25 @@
 //! | [`authority`] | who asks, and what he may do |
 //! | [`signals`] | tells what changes |
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::time::sleep;
+use tokio::{
+    sync::{Mutex, mpsc, oneshot, watch},
+    time::sleep,
+};
 use zbus::connection::Builder;
 
-use self::authority::Authority;
-use self::interfaces::Caller;
-use self::limit::Limit;
-use crate::bus;
-use crate::cluster::history::Run;
-use crate::cluster::verb::{Unmet, Verb};
-use crate::facts::{ClusterState, ServiceState, json};
-use crate::types::{NodeId, ServiceName, printable, printable_lines};
+use self::{authority::Authority, interfaces::Caller, limit::Limit};
+use crate::{
+    bus,
+    cluster::{
+        history::Run,
+        verb::{Unmet, Verb},
+    },
+    facts::{ClusterState, ServiceState, json},
+    types::{NodeId, ServiceName, printable, printable_lines},
+};
 
 mod authority;
 pub mod control;

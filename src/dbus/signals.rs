@@ -2,11 +2,12 @@
 
 use std::convert::Infallible;
 
-use zbus::fdo::ObjectManager;
-use zbus::{Connection, ObjectServer};
+use zbus::{Connection, ObjectServer, fdo::ObjectManager};
 
-use super::interfaces::{Caller, Manager, Service, path};
-use super::{Daemon, PATH, Shown};
+use super::{
+    Daemon, PATH, Shown,
+    interfaces::{Caller, Manager, Service, path},
+};
 
 /// Makes the objects, and after `ready` tells what changes, until the bus or the daemon is gone.
 pub async fn serve(

@@ -1,24 +1,27 @@
 //! The whole of what is served, over connections without a bus. The test takes the place of the bus, of polkit, and of the daemon.
 
-use std::collections::HashMap;
-use std::os::unix::fs::PermissionsExt as _;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    os::unix::fs::PermissionsExt as _,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use futures_util::StreamExt as _;
-use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use serde_json::{Value as Json, json};
-use tokio::net::UnixStream;
-use tokio::time::timeout;
-use zbus::connection::Builder;
-use zbus::message::{Flags, Type};
-use zbus::{Connection, Guid, Message, MessageStream, OwnedVariant, Variant, fdo};
+use tokio::{net::UnixStream, time::timeout};
+use zbus::{
+    Connection, Guid, Message, MessageStream, OwnedVariant, Variant,
+    connection::Builder,
+    fdo,
+    message::{Flags, Type},
+};
 
 use super::*;
-use crate::bus::Plain;
-use crate::facts::ServiceSummary;
+use crate::{bus::Plain, facts::ServiceSummary};
 
 /// What polkit is asked.
 type Asked = (

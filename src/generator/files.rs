@@ -1,12 +1,15 @@
 //! Reads the files of the services.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-use crate::config::{FileText, read_text, why_not_obeyed};
-use crate::types::{ServiceName, trust};
+use crate::{
+    config::{FileText, read_text, why_not_obeyed},
+    types::{ServiceName, trust},
+};
 
 /// What is in a file; `None`: there is no such file, or it only hides another.
 pub fn read_if_any(path: &Path) -> Option<FileText> {

@@ -34,24 +34,33 @@ mod files;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, Write as _};
-use std::path::Path;
-use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use serde::Deserialize;
 
 use self::files::{Files, read_all, read_if_any};
-use crate::command_line;
-use crate::config::{FileText, HOST_FILE, SERVICE_DIRECTORIES};
-use crate::systemd::drop_ins;
-use crate::systemd::gate::{DROP_IN, GUARD_UNIT, UNITS_TARGET};
-use crate::types::bound::{self, AtBoot};
-use crate::types::{DAEMON_UNIT, LEASES_DIR, ServiceName, UnitName, is_device_path, span};
+use crate::{
+    command_line,
+    config::{FileText, HOST_FILE, SERVICE_DIRECTORIES},
+    systemd::{
+        drop_ins,
+        gate::{DROP_IN, GUARD_UNIT, UNITS_TARGET},
+    },
+    types::{
+        DAEMON_UNIT, LEASES_DIR, ServiceName, UnitName,
+        bound::{self, AtBoot},
+        is_device_path, span,
+    },
+};
 
 /// Where systemd looks for units and their drop-ins.
 const UNIT_DIRS: [&str; 4] = [

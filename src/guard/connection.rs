@@ -1,7 +1,9 @@
 //! The connection of putexd to the guard: requests that have arrived, and replies that are not sent yet.
 
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::{
+    io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
+    os::unix::net::UnixStream,
+};
 
 use rustix::event::{PollFd, PollFlags};
 

@@ -5,26 +5,32 @@
 //! So neither a mount nor a PID 1 that hangs keeps any lease from being killed in time. The asker exists before the first lease is
 //! armed: a lapse needs nothing that the host may be unable to give then.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
 
-use super::case::{Case, KILL_INTERVAL, LookNews, Sighting, WATCH_INTERVAL};
-use super::log::{self, Priority};
-use super::looks::{LeaseMounts, LookThreads};
-use super::pid1::{self, Pid1};
-use super::table::Effect;
-use crate::guard_client::frame::Lease;
-use crate::host::cgroup::Hierarchy;
-use crate::host::clock;
-use crate::journal::GuardAlarm;
-use crate::systemd::BusError;
-use crate::task::lock;
-use crate::types::{ServiceName, Time, UnitName};
 use tokio::runtime::Runtime;
+
+use super::{
+    case::{Case, KILL_INTERVAL, LookNews, Sighting, WATCH_INTERVAL},
+    log::{self, Priority},
+    looks::{LeaseMounts, LookThreads},
+    pid1::{self, Pid1},
+    table::Effect,
+};
+use crate::{
+    guard_client::frame::Lease,
+    host::{cgroup::Hierarchy, clock},
+    journal::GuardAlarm,
+    systemd::BusError,
+    task::lock,
+    types::{ServiceName, Time, UnitName},
+};
 
 /// How long systemd may take for everything that it is asked over one connection.
 const ASK_LIMIT: Duration = Duration::from_secs(1);

@@ -4,19 +4,24 @@
 //! /run is in memory, so nothing has to be synced. A file is replaced as a whole, except for an extension, which overwrites its
 //! [first line](Extension). A successor finds the deadline that was in force when the guard last wrote it.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io::{self, ErrorKind, Write as _},
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use super::log::{self, Priority, say};
-use super::table::LeaseEntry;
-use crate::guard_client::frame::Lease;
-use crate::guard_client::{grant, kept};
-use crate::host::clock;
-use crate::journal::GuardAlarm;
-use crate::types::{BootId, Extension, ServiceName, Time};
+use super::{
+    log::{self, Priority, say},
+    table::LeaseEntry,
+};
+use crate::{
+    guard_client::{frame::Lease, grant, kept},
+    host::clock,
+    journal::GuardAlarm,
+    types::{BootId, Extension, ServiceName, Time},
+};
 
 /// Only the owner may read or write a record.
 const RECORD_MODE: u32 = 0o600;

@@ -4,16 +4,22 @@
 //! [native protocol](https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). All other lines go to stderr, as do all entries where stderr
 //! is not the journal, and those that the journal's socket does not take.
 
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixDatagram;
-use std::sync::OnceLock;
+use std::{
+    io::{self, Write as _},
+    os::unix::net::UnixDatagram,
+    sync::OnceLock,
+};
 
-use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketAddrUnix, send, sendto};
+use rustix::{
+    io::Errno,
+    net::{SendFlags, SocketAddrUnix, send, sendto},
+};
 
-use crate::guard_client::frame::Lease;
-use crate::journal::{self, GuardAlarm};
-use crate::types::printable;
+use crate::{
+    guard_client::frame::Lease,
+    journal::{self, GuardAlarm},
+    types::printable,
+};
 
 /// The socket on which the journal takes entries with fields.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";

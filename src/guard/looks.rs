@@ -1,16 +1,26 @@
 //! Looks at mounts and block devices, each in a thread of its own, because a device may hang: then that thread alone waits for it.
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
+    thread,
+};
 
-use crate::guard_client::frame::Outcome;
-use crate::host::mountinfo::mount_at;
-use crate::host::mounts::{check_unmounted, place_of};
-use crate::types::UnitName;
-use crate::types::mount::{Mount, MountUnit};
+use crate::{
+    guard_client::frame::Outcome,
+    host::{
+        mountinfo::mount_at,
+        mounts::{check_unmounted, place_of},
+    },
+    types::{
+        UnitName,
+        mount::{Mount, MountUnit},
+    },
+};
 
 /// Stack size of each thread: more than enough for what the guard does in one.
 pub const STACK_BYTES: usize = 256 * 1024;

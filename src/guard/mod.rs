@@ -39,18 +39,23 @@ mod watchdog;
 
 pub use putexd_core::guard::{case, table};
 
-use std::ffi::OsString;
-use std::io::{self, Write as _};
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{Args, Parser, Subcommand, value_parser};
 
 use self::log::{Priority, say};
-use crate::command_line::{self, exit};
-use crate::guard_client::grant;
-use crate::journal::GuardAlarm;
-use crate::types::{DYNAMIC_USERS, LEASES_DIR, ServiceName, span};
-use clap::{Args, Parser, Subcommand, value_parser};
+use crate::{
+    command_line::{self, exit},
+    guard_client::grant,
+    journal::GuardAlarm,
+    types::{DYNAMIC_USERS, LEASES_DIR, ServiceName, span},
+};
 
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]

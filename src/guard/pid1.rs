@@ -6,22 +6,27 @@
 //! Each connection has one time limit for everything, because PID 1 may hang, and its socket with it. Many calls go over one
 //! connection, because PID 1 takes longer to make a connection than to answer a call, and it limits their number.
 
-use std::io;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
-use zbus::wire::{DynamicDeserialize, DynamicType};
-use zbus::{Connection, Message, OwnedObjectPath, OwnedVariant, Variant};
-
-use crate::host::mounts::place_of;
-use crate::systemd::private::PrivateSocket;
-use crate::systemd::{
-    BusError, MANAGER, MANAGER_PATH, PROPERTIES, Properties, SIGKILL, UNIT, ask, bounded, of_type,
+use zbus::{
+    Connection, Message, OwnedObjectPath, OwnedVariant, Variant,
+    wire::{DynamicDeserialize, DynamicType},
 };
-use crate::types::UnitName;
-use crate::types::mount::MountUnit;
+
+use crate::{
+    host::mounts::place_of,
+    systemd::{
+        BusError, MANAGER, MANAGER_PATH, PROPERTIES, Properties, SIGKILL, UNIT, ask, bounded,
+        of_type, private::PrivateSocket,
+    },
+    types::{UnitName, mount::MountUnit},
+};
 
 /// The unit types, except slices, that have a control group of their own.
 const WITH_PROCESSES: [&str; 5] = ["service", "socket", "mount", "swap", "scope"];

@@ -1,7 +1,9 @@
 //! The files that this program consists of: whether others are installed in their place, as by an upgrade.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// What the kernel says behind the path of a file that is not at its place any more.
 const GONE: &str = " (deleted)";

@@ -1,17 +1,19 @@
 //! Runs a health command as a user that may have no name, which systemd cannot do.
 
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
-use rustix::process::{Gid, Uid};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
-    set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+use rustix::{
+    process::{Gid, Uid},
+    thread::{
+        CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+        set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    },
 };
 
-use crate::host::exit::{EXIT_EXEC, EXIT_USER};
-use crate::types::printable;
+use crate::{
+    host::exit::{EXIT_EXEC, EXIT_USER},
+    types::printable,
+};
 
 /// Replaces this program by `program`, with the user `uid`, the group of the same number, no other group and no capability. Returns
 /// only if that fails: why, and the exit status with which systemd itself says so. There must be no other thread.

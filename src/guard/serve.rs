@@ -1,35 +1,45 @@
 //! The main loop of the guard. It takes what comes from socket and timers, asks the table, and carries out what that decides:
 //! grants and enforcements.
 
-use std::io::{self, Read as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    io::{self, Read as _},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::{
+    event::{PollFd, PollFlags},
+    net::sockopt::socket_peercred,
+    process::geteuid,
+};
 use sd_notify::NotifyState;
 
-use super::case::Case;
-use super::connection::PutexdConnection;
-use super::enforce::{Enforcer, tell};
-use super::kept::KeptLeases;
-use super::log::{self, Priority, say};
-use super::looks::Inquiries;
-use super::program;
-use super::table::{Effect, LeaseTable};
-use super::watch::{Beats, next_of, wait};
-use super::watchdog::HostWatchdog;
-use crate::guard_client::frame::{Command, GuardState, Lease, Of, Outcome, Request};
-use crate::host::cgroup::{Hierarchy, group_of};
-use crate::host::clock::{self, BootTimer};
-use crate::host::group_name::is_within;
-use crate::host::self_fence::self_fence;
-use crate::journal::GuardAlarm;
-use crate::systemd::notify;
-use crate::types::{DAEMON_UNIT, ServiceName, Time};
+use super::{
+    case::Case,
+    connection::PutexdConnection,
+    enforce::{Enforcer, tell},
+    kept::KeptLeases,
+    log::{self, Priority, say},
+    looks::Inquiries,
+    program,
+    table::{Effect, LeaseTable},
+    watch::{Beats, next_of, wait},
+    watchdog::HostWatchdog,
+};
+use crate::{
+    guard_client::frame::{Command, GuardState, Lease, Of, Outcome, Request},
+    host::{
+        cgroup::{Hierarchy, group_of},
+        clock::{self, BootTimer},
+        group_name::is_within,
+        self_fence::self_fence,
+    },
+    journal::GuardAlarm,
+    systemd::notify,
+    types::{DAEMON_UNIT, ServiceName, Time},
+};
 
 /// How often the guard looks for a proof that permits its end, or the next keep-alive of the watchdog, and for what a look at a device
 /// has found: no event announces one.

@@ -1,32 +1,37 @@
 //! The start of the guard, after a guard that has ended.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
+use std::{
+    fs, io,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use sd_notify::NotifyState;
 
-use super::Root;
-use super::WATCH_SOCKET;
-use super::enforce::{Enforcer, tell};
-use super::kept::KeptLeases;
-use super::log::{Priority, say};
-use super::looks::Inquiries;
-use super::serve::{Guard, cannot};
-use super::table::LeaseTable;
-use super::watch::{Beats, listen, stay_in_memory};
-use super::watchdog::HostWatchdog;
-use crate::guard_client::frame;
-use crate::host::cgroup::Hierarchy;
-use crate::host::clock::{self, BootTimer};
-use crate::host::identity;
-use crate::host::self_fence::SYSRQ_TRIGGER;
-use crate::types::{GUARDED_LEASES_DIR, LEASES_DIR};
+use super::{
+    Root, WATCH_SOCKET,
+    enforce::{Enforcer, tell},
+    kept::KeptLeases,
+    log::{Priority, say},
+    looks::Inquiries,
+    serve::{Guard, cannot},
+    table::LeaseTable,
+    watch::{Beats, listen, stay_in_memory},
+    watchdog::HostWatchdog,
+};
+use crate::{
+    guard_client::frame,
+    host::{
+        cgroup::Hierarchy,
+        clock::{self, BootTimer},
+        identity,
+        self_fence::SYSRQ_TRIGGER,
+    },
+    types::{GUARDED_LEASES_DIR, LEASES_DIR},
+};
 
 /// Time between two attempts to start: the same that systemd leaves between two guards.
 const START_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,16 +1,18 @@
 //! Reads what the guard of each release has kept for its successor, in all samples under `tests/compat`.
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
-use super::kept::KeptLeases;
-use super::table::{LeaseEntry, LeaseTable};
-use crate::guard_client::frame::{Command, Lease};
-use crate::samples;
-use crate::types::{
-    BootId, Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision,
-    ServiceName, Time, UnitName, WriteId,
+use super::{
+    kept::KeptLeases,
+    table::{LeaseEntry, LeaseTable},
+};
+use crate::{
+    guard_client::frame::{Command, Lease},
+    samples,
+    types::{
+        BootId, Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision,
+        ServiceName, Time, UnitName, WriteId,
+    },
 };
 
 const BOOT: BootId = BootId(5);

@@ -15,34 +15,44 @@
 //!
 //! While there is no guard at all, and systemd may be forbidden to start one, this program sends SIGKILL in its place.
 
-use std::convert::Infallible;
-use std::fs;
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    fs,
+    io::{self, ErrorKind, Read as _, Write as _},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::PermissionsExt as _,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::Path,
+    thread::sleep,
+    time::Duration,
+};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    mm::{MlockAllFlags, mlockall},
+    net::sockopt::socket_peercred,
+    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 use sd_notify::NotifyState;
 
-use super::log::{self, Priority, say};
-use super::pid1::{self, Pid1};
-use super::table::{LEAST_PATIENCE, LeaseTable};
-use super::{Root, WATCH_SOCKET};
-use crate::guard_client::frame::SYSTEMD_PRIVATE;
-use crate::guard_client::kept::Unguarded;
-use crate::host::clock;
-use crate::journal::GuardAlarm;
-use crate::systemd::BusError;
-use crate::systemd::notify;
-use crate::types::{GUARDED_LEASES_DIR, Time};
+use super::{
+    Root, WATCH_SOCKET,
+    log::{self, Priority, say},
+    pid1::{self, Pid1},
+    table::{LEAST_PATIENCE, LeaseTable},
+};
+use crate::{
+    guard_client::{frame::SYSTEMD_PRIVATE, kept::Unguarded},
+    host::clock,
+    journal::GuardAlarm,
+    systemd::{BusError, notify},
+    types::{GUARDED_LEASES_DIR, Time},
+};
 
 /// How long a guard may be silent while nothing is at stake.
 pub const IDLE_PATIENCE: Duration = Duration::from_secs(10);

@@ -10,19 +10,20 @@
 //! this process ends, the kernel's last keep-alive may come too late, but that matters only if PID 1 hangs and putexd is gone
 //! at the same time.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::fs::{OFlags, major, minor};
 
 use super::log::{self, Priority, say};
-use crate::guard_client::frame::Watchdog;
-use crate::host::watchdog::reach;
-use crate::journal::GuardAlarm;
-use crate::types::Time;
+use crate::{
+    guard_client::frame::Watchdog, host::watchdog::reach, journal::GuardAlarm, types::Time,
+};
 
 /// A keep-alive may be any byte except the magic letter.
 const KEEP_ALIVE: &[u8] = b"1";

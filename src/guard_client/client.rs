@@ -4,22 +4,22 @@
 //! were under way have failed for good. A request is never sent twice. And since the guard drops the unread requests of an
 //! ended connection, a request that its caller has given up is not carried out later.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    net::UnixStream,
+    sync::{Mutex, mpsc, oneshot, watch},
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
 use tokio_util::codec::{Framed, LinesCodec};
 
 use super::frame::{Command, GuardState, Lease, ListedLease, Of, Outcome, Reply, Request};
-use crate::types::mount::{Mount, MountUnit};
-use crate::types::{Instance, ServiceName};
+use crate::types::{
+    Instance, ServiceName,
+    mount::{Mount, MountUnit},
+};
 
 /// How many requests wait in the queue, and are sent in one write. Further ones wait in their callers.
 const QUEUE_LIMIT: usize = 64;

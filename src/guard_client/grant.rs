@@ -5,14 +5,13 @@
 //!
 //! The deadline is in the [first line](Extension), which an extension changes. The environment follows it.
 
-use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
-use std::{fs, io};
+use std::{fs, io, path::Path, thread::sleep, time::Duration};
 
 use super::frame::Lease;
-use crate::host::clock;
-use crate::types::{Extension, FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
+use crate::{
+    host::clock,
+    types::{Extension, FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time},
+};
 
 /// Why a grant does not permit a start.
 #[derive(Debug, thiserror::Error)]

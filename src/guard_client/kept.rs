@@ -3,19 +3,22 @@
 //! The watcher and a putexd that starts do this while no guard serves: systemd may be forbidden to start one, as when it is masked.
 //! A guard that starts does the same as its first act, so it does no harm where both do it.
 
-use std::collections::BTreeSet;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::{fs, str};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    str,
+};
 
 use putexd_core::guard::table::LeaseEntry;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Lease;
-use crate::host::cgroup::Hierarchy;
-use crate::host::{clock, identity};
-use crate::types::format::Format;
-use crate::types::{BootId, Extension};
+use crate::{
+    host::{cgroup::Hierarchy, clock, identity},
+    types::{BootId, Extension, format::Format},
+};
 
 /// What follows the [first line](Extension) of a record. It is void after a reboot.
 #[derive(Debug, Serialize, Deserialize)]

@@ -4,17 +4,21 @@
 //! be read, a hierarchy that is not mounted, a path that could mean another group. A group that does not exist is
 //! empty, because the kernel removes none that has a process.
 
-use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
+use std::{
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
 
 use rustix::io::Errno;
 
-use super::descriptors;
-use super::group_name::{is_within, unescape};
+use super::{
+    descriptors,
+    group_name::{is_within, unescape},
+};
 
 /// The unified hierarchy, in which systemd keeps processes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! The host's clocks, and waiting on them.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,

@@ -1,7 +1,6 @@
 //! Identities: machine id, boot id, host name, the user of this program, and random bits for new ones.
 
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 use crate::types::{BootId, IdError, MachineId};
 

@@ -1,13 +1,12 @@
 //! The tables of mounts that the kernel shows of each process, as proc_pid_mountinfo(5) describes them.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-use crate::types::UnitName;
-use crate::types::escape::unescaped;
-use crate::types::mount::Mount;
+use crate::types::{UnitName, escape::unescaped, mount::Mount};
 
 /// Where procfs is.
 pub const PROC: &str = "/proc";

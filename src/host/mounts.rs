@@ -13,23 +13,30 @@
 //!
 //! The guard looks for both: putexd can open no device, and has a /dev of its own.
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
-use std::io::{self, BufRead as _, BufReader};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{self, BufRead as _, BufReader},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
 
-use rustix::fs::{Mode, OFlags, major, minor, open};
-use rustix::io::Errno;
+use rustix::{
+    fs::{Mode, OFlags, major, minor, open},
+    io::Errno,
+};
 
-use super::mountinfo::{AUTOMOUNT, PROC, parse, table_of_pid1};
-use super::processes::{command_of, pids_in};
-use crate::types::UnitName;
-use crate::types::escape::{escaped, unescaped};
-use crate::types::mount::{Mount, MountUnit};
+use super::{
+    mountinfo::{AUTOMOUNT, PROC, parse, table_of_pid1},
+    processes::{command_of, pids_in},
+};
+use crate::types::{
+    UnitName,
+    escape::{escaped, unescaped},
+    mount::{Mount, MountUnit},
+};
 
 const SYS_BLOCK: &str = "/sys/block";
 

@@ -3,18 +3,19 @@
 //! A process is identified by its pid and the time of its start together, because a pid is given to another process
 //! later.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::group_of;
-use super::group_name::is_within;
+use super::{cgroup::group_of, group_name::is_within};
 use crate::types::shortened;
 
 /// Microseconds of one of the kernel's ticks, as it counts them for programs on all architectures that Debian has (`USER_HZ`).

@@ -1,8 +1,6 @@
 //! Taking this host down, as the last way to be sure that a unit is dead.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::{fs, io, path::Path};
 
 use crate::types::OnStopFailure;
 

@@ -10,22 +10,28 @@
 mod probe;
 pub mod serve;
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixStream;
-use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::{
+    net::UnixStream,
+    sync::{Notify, watch},
+    time::timeout,
+};
 
-use crate::frames::{self, Owner, Pace, Peer, Previous, ReplyTo, Role, Socket};
-use crate::task::lock;
-use crate::types::shortened;
+use crate::{
+    frames::{self, Owner, Pace, Peer, Previous, ReplyTo, Role, Socket},
+    task::lock,
+    types::shortened,
+};
 
 /// How many requests are answered at once, and how many connections there are.
 const REQUESTS_LIMIT: usize = 16;

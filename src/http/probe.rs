@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use hyper::header::{ACCEPT, CONNECTION};
-use hyper::{Request, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use hyper::{
+    Request, StatusCode,
+    header::{ACCEPT, CONNECTION},
+};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{CheckError, Target};
 use crate::types::with_sources;

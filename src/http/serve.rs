@@ -1,22 +1,24 @@
 //! The process's end: the checks, and the listener with its limits.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::{collections::VecDeque, convert::Infallible, io, net::SocketAddr, time::Duration};
 
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Response, StatusCode};
+use hyper::{
+    Method, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    net::{TcpListener, TcpStream, UnixStream},
+    time::{sleep, timeout},
+};
 
 use super::{Answer, Asked, PLAIN, REQUESTS_LIMIT, Request, probe};
-use crate::frames::{Frames, Peer};
-use crate::task::OwnedTask;
+use crate::{
+    frames::{Frames, Peer},
+    task::OwnedTask,
+};
 
 /// How long a connection lasts at most, from its acceptance to the last byte of the answer.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::host::identity;
-use crate::types::trust;
+use crate::{host::identity, types::trust};
 
 /// What a named file has.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,18 +9,21 @@ mod report;
 mod similar;
 mod value;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Debug, Write as _};
-use std::ops::{Range, RangeInclusive};
-use std::path::Path;
-
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{Debug, Write as _},
+    ops::{Range, RangeInclusive},
+    path::Path,
+};
 
 use file::NamedFile;
 pub use file::below;
 pub use report::{Diagnostic, Place, Report, Severity, first_error};
 pub use similar::similar;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 pub use value::{Field, Parsed, Read, Value};
 
 /// One key of a table, which sets a field of `S`.

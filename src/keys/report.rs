@@ -1,10 +1,7 @@
 //! What is wrong with a configuration, told so that an operator can correct it without a manual: the place, and a message that names
 //! the remedy.
 
-use std::cell::RefCell;
-use std::fmt;
-use std::ops::Range;
-use std::path::PathBuf;
+use std::{cell::RefCell, fmt, ops::Range, path::PathBuf};
 
 /// The severity of the finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

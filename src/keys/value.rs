@@ -1,17 +1,19 @@
 //! The values of keys, by the types of the fields that they set.
 
-use std::fmt::{Debug, Display};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{
+    fmt::{Debug, Display},
+    path::PathBuf,
+    time::Duration,
+};
 
-use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeOwned, IntoDeserializer as _};
-use toml::Spanned;
-use toml::de::DeValue;
+use serde::de::{self, DeserializeOwned, IntoDeserializer as _, value::StrDeserializer};
+use toml::{Spanned, de::DeValue};
 
 use super::report::Report;
-use crate::election::Confirmation;
-use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
+use crate::{
+    election::Confirmation,
+    types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span},
+};
 
 /// A value as it is written, and where errors in it go.
 pub struct Value<'v> {

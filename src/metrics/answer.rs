@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hyper::StatusCode;
-use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
+use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::text::{self, Sources};
-use crate::guard_client::grant::{self, GrantError};
-use crate::http::serve::ALLOWED;
-use crate::http::{self, Answer, Asked, JSON, OPEN_METRICS, PLAIN};
-use crate::types::ServiceName;
-use crate::types::span::milliseconds;
+use crate::{
+    guard_client::grant::{self, GrantError},
+    http::{self, Answer, Asked, JSON, OPEN_METRICS, PLAIN, serve::ALLOWED},
+    types::{ServiceName, span::milliseconds},
+};
 
 /// Answers requests. One text is made at a time.
 pub struct Answers {

@@ -1,18 +1,15 @@
 //! What is counted, and what each service shows of itself.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use tokio::sync::watch;
 
-use crate::election::WriteResult;
-use crate::facts::ServiceState;
-use crate::task::lock;
-use crate::types::ServiceName;
+use crate::{election::WriteResult, facts::ServiceState, task::lock, types::ServiceName};
 
 /// The upper bounds of the buckets of a renewal's time, in seconds. The last one is that of the longest limit of a call that
 /// timings in use have; whatever took longer is in the bucket without a bound.

@@ -1,22 +1,30 @@
 //! The OpenMetrics text, made when it is asked for.
 
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration};
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        info::Info,
+    },
+    registry::Registry,
+};
 
 use super::counters::Metrics;
-use crate::election::State;
-use crate::facts::ServiceState;
-use crate::facts::alarm::{AlarmKind, Urgency};
-use crate::guard_client::GuardClient;
-use crate::guard_client::grant::{self, GrantError};
-use crate::types::NodeId;
+use crate::{
+    election::State,
+    facts::{
+        ServiceState,
+        alarm::{AlarmKind, Urgency},
+    },
+    guard_client::{
+        GuardClient,
+        grant::{self, GrantError},
+    },
+    types::NodeId,
+};
 
 /// Where the answers come from.
 pub struct Sources {

@@ -6,20 +6,22 @@
 //! by a process that has nothing but the network and the login of the store, and putexd and putexctl, which are root's, parse the
 //! [frames](crate::frames) of that process alone.
 
-use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream as StdStream;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{
+    io,
+    os::{fd::AsFd as _, unix::net::UnixStream as StdStream},
+    process::ExitCode,
+    time::Duration,
+};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use sd_notify::NotifyState;
-use tokio::net::UnixStream;
-use tokio::time::interval;
+use tokio::{net::UnixStream, time::interval};
 
-use crate::frames::{self, Role};
-use crate::task::OwnedTask;
-use crate::{http, journal, store};
+use crate::{
+    frames::{self, Role},
+    http, journal, store,
+    task::OwnedTask,
+};
 
 /// Runs the program `putex-net` and returns its exit code.
 pub fn main() -> ExitCode {

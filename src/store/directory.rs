@@ -38,26 +38,32 @@ mod root;
 mod settings;
 mod steps;
 
-use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::{sleep, timeout};
-
-use super::files::Files;
-use super::server::{Client, Disconnect, Session, Setup};
-use super::{
-    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, unreachable,
-};
-use crate::task::lock;
-use crate::types::span::rounded;
-use crate::types::{Key, Revision};
 use folder::Folder;
 use root::Latest;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+use super::{
+    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    files::Files,
+    server::{Client, Disconnect, Session, Setup},
+    unreachable,
+};
+use crate::{
+    task::lock,
+    types::{Key, Revision, span::rounded},
+};
 pub use root::local_file_system;
 pub use settings::DirectorySettings;
 use steps::Lock;

@@ -32,10 +32,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use super::server::{Client, Disconnect, Session, Setup};
 use super::{
     Attempt, Creation, Entry, Examination, Hints, MAKE_ONCE, Snapshot, StoreError, WriteOutcome,
     random_name, revision,
+    server::{Client, Disconnect, Session, Setup},
 };
 use crate::types::{Incarnation, Key, Revision, Value};
 pub(super) use connection::EtcdConnection;

@@ -4,8 +4,7 @@
 //! what a server sends: each text is cut and made printable, each value is within the limit of values, and has no name that putexd
 //! itself gives to what it has found ([`believed`] and its kin).
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 

@@ -3,11 +3,9 @@
 //! Each connection reads them anew, so that one that was replaced needs no restart. Only root may read them, and what speaks to
 //! the store's servers is not root: it asks putexd for them.
 
-use std::fmt;
-use std::path::Path;
+use std::{fmt, path::Path};
 
-use super::StoreError;
-use super::exchange::StoreEvent;
+use super::{StoreError, exchange::StoreEvent};
 use crate::frames::Peer;
 
 /// The means to read these files.

@@ -31,12 +31,14 @@ mod shared_request;
 mod text;
 mod tls;
 
-use std::fmt;
-use std::io::{self, ErrorKind};
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    fmt,
+    io::{self, ErrorKind},
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use data_encoding::HEXLOWER;
@@ -44,15 +46,14 @@ use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use self::directory::DirectorySettings;
-use self::files::Files;
-use self::server::Client;
-use self::settings::Settings;
-use crate::frames::{self, Role, Socket};
-use crate::keys::Table;
-use crate::types::store::StoreAddress;
-use crate::types::{
-    Incarnation, Key, Revision, Value, WriteId, is_printable, shortened, with_sources,
+use self::{directory::DirectorySettings, files::Files, server::Client, settings::Settings};
+use crate::{
+    frames::{self, Role, Socket},
+    keys::Table,
+    types::{
+        Incarnation, Key, Revision, Value, WriteId, is_printable, shortened, store::StoreAddress,
+        with_sources,
+    },
 };
 
 /// A stream of hints: something about the key may have changed. The stream ends when the watch is lost.

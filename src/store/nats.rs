@@ -30,19 +30,21 @@ mod names;
 pub mod record;
 mod settings;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::publish::PublishAck;
+use async_nats::jetstream::{ErrorCode, publish::PublishAck};
 use async_trait::async_trait;
 use futures_util::future::try_join3;
 use tokio::time::{sleep, timeout};
 
-use super::server::{Client, Disconnect, Session, Setup, no_answer};
-use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed};
-use crate::task::lock;
-use crate::types::{Key, Revision};
+use super::{
+    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed,
+    server::{Client, Disconnect, Session, Setup, no_answer},
+};
+use crate::{
+    task::lock,
+    types::{Key, Revision},
+};
 pub(super) use connection::NatsConnection;
 use connection::{Identity, parse};
 pub use settings::NatsSettings;

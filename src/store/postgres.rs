@@ -30,8 +30,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::server::{Client, Disconnect, Session, Setup};
-use super::{Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome};
+use super::{
+    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    server::{Client, Disconnect, Session, Setup},
+};
 use crate::types::{Key, Revision};
 pub(super) use connection::PostgresConnection;
 pub use settings::PostgresSettings;

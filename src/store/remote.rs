@@ -6,29 +6,38 @@
 //! call has waited for an eighth of the call limit, and has to be answered within three eighths. So the next process is there before
 //! the limit of that call is over.
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
-use tokio::sync::{mpsc, watch};
-
-use super::exchange::{
-    Call, StoreEvent, StoreRequest, believed, believed_examination, believed_link, sentence,
+use tokio::{
+    net::UnixStream,
+    sync::{mpsc, watch},
 };
-use super::files::text_of;
-use super::server::LONGEST_PAUSE;
+
 use super::{
     Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreSettings,
-    WriteOutcome, attempted, hints,
+    WriteOutcome, attempted,
+    exchange::{
+        Call, StoreEvent, StoreRequest, believed, believed_examination, believed_link, sentence,
+    },
+    files::text_of,
+    hints,
+    server::LONGEST_PAUSE,
 };
-use crate::frames::{self, Owner, Pace, Peer, Previous, ReplyTo};
-use crate::host::clock;
-use crate::task::{OwnedTask, lock};
-use crate::types::{Key, Revision};
+use crate::{
+    frames::{self, Owner, Pace, Peer, Previous, ReplyTo},
+    host::clock,
+    task::{OwnedTask, lock},
+    types::{Key, Revision},
+};
 
 /// How many hints wait for their reader. Further ones are dropped, because whoever reads so late reads the keys all the same.
 const HINTS_LIMIT: usize = 4096;

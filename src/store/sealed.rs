@@ -7,16 +7,21 @@
 //! ([`Value::is_unsealed`]), and whoever decodes it believes nothing of it. The seal says who made a value, not when:
 //! `src/core/election/protocol.md` says what a genuine old value can do.
 
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::Path;
-use std::sync::Arc;
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    path::Path,
+    sync::Arc,
+};
 
 use data_encoding::HEXLOWER;
 use ring::hmac;
 
-use super::layered::{Layer, Layered};
-use super::{Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome, random_name};
+use super::{
+    Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome,
+    layered::{Layer, Layered},
+    random_name,
+};
 use crate::types::{ClusterName, Incarnation, Key, Revision, Value};
 
 /// The field that holds the seal, in lower case hexadecimal digits.

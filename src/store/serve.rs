@@ -1,19 +1,25 @@
 //! The other end of [`remote`](super::remote): the client of the store's servers, in a process of its own.
 
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::StreamExt as _;
 use tokio::net::UnixStream;
 
-use super::exchange::{Call, StoreEvent, StoreRequest};
-use super::files::Files;
-use super::{Store, StoreError, StoreSettings};
-use crate::frames::{Frames, Peer, ReplyTo};
-use crate::host::clock;
-use crate::task::OwnedTask;
+use super::{
+    Store, StoreError, StoreSettings,
+    exchange::{Call, StoreEvent, StoreRequest},
+    files::Files,
+};
+use crate::{
+    frames::{Frames, Peer, ReplyTo},
+    host::clock,
+    task::OwnedTask,
+};
 
 const RESOLVER: &str = "/etc/resolv.conf";
 

@@ -3,23 +3,26 @@
 //! A task of its own makes the connection and shows it to the calls. When it is lost, it is dropped as a whole, and a new one is made
 //! with a back-off. While there is none, calls fail at once, and nothing is queued. A type of store is a [`Session`].
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{SetOnce, mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::{SetOnce, mpsc, watch},
+    time::{Instant, sleep, timeout},
+};
 
-use super::files::Files;
-use super::settings::Settings;
 use super::{
     Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, TEXT_LIMIT,
-    WriteOutcome, attempted, hints,
+    WriteOutcome, attempted, files::Files, hints, settings::Settings,
 };
-use crate::task::{OwnedTask, lock, pause};
-use crate::types::span::rounded;
-use crate::types::{Key, Revision, shortened};
+use crate::{
+    task::{OwnedTask, lock, pause},
+    types::{Key, Revision, shortened, span::rounded},
+};
 
 /// The longest pause between two attempts to connect; the call limit bounds it as well.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(500);

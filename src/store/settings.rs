@@ -1,15 +1,21 @@
 //! What the settings of all types of stores share: logins, certificates and other files with secrets.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::sealed::Sealer;
-use crate::host::address::{host_of, is_host, is_host_and_port, is_loopback};
-use crate::host::identity;
-use crate::keys::{ConfigKey, Table, below};
-use crate::types::store::StoreAddress;
+use crate::{
+    host::{
+        address::{host_of, is_host, is_host_and_port, is_loopback},
+        identity,
+    },
+    keys::{ConfigKey, Table, below},
+    types::store::StoreAddress,
+};
 
 /// What the settings of a type of store are read from, and what they tell.
 pub trait Settings: Send + Sync + Sized + 'static {

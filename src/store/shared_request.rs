@@ -1,11 +1,15 @@
 //! One request to the server for many callers. Each caller needs an answer to a request that was sent after it came, so
 //! one request serves all who came before it was sent.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
-use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until},
+};
 
 /// This many requests may follow each other without a pause, so that work for one service waits for nothing.
 const BURST: u32 = 8;

@@ -1,7 +1,6 @@
 //! A value as one line of JSON, so that an operator who looks into a directory or into etcd sees who holds the lock.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::Deserialize;
 use serde_json::json;

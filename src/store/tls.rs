@@ -1,15 +1,17 @@
 //! TLS: the server's certificate is always verified, by the roots of the settings, or else the system's.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 
-use super::StoreError;
-use super::files::{Files, unusable};
-use super::settings::Access;
+use super::{
+    StoreError,
+    files::{Files, unusable},
+    settings::Access,
+};
 
 /// The settings of one connection, with all certificates read anew.
 pub async fn client(access: &Access, files: &Files) -> Result<ClientConfig, StoreError> {

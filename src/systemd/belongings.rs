@@ -5,14 +5,19 @@
 //! from a unit that a boot starts, so that it costs little more than the service's own units: sysinit.target and what is behind it
 //! is never read.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
-use std::sync::LazyLock;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    sync::LazyLock,
+};
 
-use super::error::BusError;
-use super::properties::{Properties, is_lease};
-use super::refusal::{Refusal, refuse, refused};
-use super::{Systemd, drop_ins, lists};
+use super::{
+    Systemd, drop_ins,
+    error::BusError,
+    lists,
+    properties::{Properties, is_lease},
+    refusal::{Refusal, refuse, refused},
+};
 use crate::types::{ServiceName, UnitName};
 
 /// The most units that a walk reads.

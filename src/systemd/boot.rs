@@ -5,18 +5,21 @@
 //! themselves, do not count. The units are followed forward, from the default target on: what a unit starts is in its own file, while
 //! what starts it is known only as long as PID 1 has that loaded, and it forgets at once what does not run and nothing needs.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
-use super::Systemd;
-use super::belongings::PULLS;
-use super::error::BusError;
-use super::interface::{MANAGER, MANAGER_PATH};
-use super::link::Pid1Link;
-use super::properties::Properties;
-use super::remedy::{self, quoted};
-use crate::host::mounts;
-use crate::types::UnitName;
+use super::{
+    Systemd,
+    belongings::PULLS,
+    error::BusError,
+    interface::{MANAGER, MANAGER_PATH},
+    link::Pid1Link,
+    properties::Properties,
+    remedy::{self, quoted},
+};
+use crate::{host::mounts, types::UnitName};
 
 /// What is read of a unit beside what starts it.
 const FACTS: [&str; 3] = ["Id", "SourcePath", "UnitFileState"];

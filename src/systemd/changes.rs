@@ -8,10 +8,11 @@ use futures_util::stream::{self, BoxStream};
 use tokio::sync::{broadcast, watch};
 use zbus::{Message, OwnedObjectPath};
 
-use super::Systemd;
-use super::interface::{MANAGER_PATH, object};
-use crate::task::lock;
-use crate::types::UnitName;
+use super::{
+    Systemd,
+    interface::{MANAGER_PATH, object},
+};
+use crate::{task::lock, types::UnitName};
 
 /// Hints that a unit may have changed. The stream never ends.
 pub type ChangeHints = BoxStream<'static, ()>;

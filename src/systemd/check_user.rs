@@ -4,12 +4,14 @@
 //! systemd takes them (src/core/dynamic-user.c): by a lock on a file with the user's number as its name. So systemd passes over
 //! those of putexd, and putexd over those of systemd.
 
-use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File, Permissions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink},
+    path::Path,
+    sync::Arc,
+};
 
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;

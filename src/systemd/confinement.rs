@@ -13,8 +13,7 @@
 
 use zbus::{Structure, Variant};
 
-use super::gate::PROGRAM;
-use super::link::Setting;
+use super::{gate::PROGRAM, link::Setting};
 
 const MIB: u64 = 1 << 20;
 /// CAP_SETGID, CAP_SETUID and CAP_SETPCAP: to become another user, and to give up the right to that.

@@ -5,15 +5,18 @@
 //! start, `ExecCondition=`, to the generator's. systemd reads it just before the generator's, so the generator's has the
 //! last word, and the gate check finds all that it looks for whether the kept drop-in is loaded or not.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-use super::Systemd;
-use super::error::BusError;
-use super::gate::{DROP_IN, EXEC_PATHS, GUARD_UNIT, PROGRAM, TURNED_OFF};
-use super::properties::Properties;
+use super::{
+    Systemd,
+    error::BusError,
+    gate::{DROP_IN, EXEC_PATHS, GUARD_UNIT, PROGRAM, TURNED_OFF},
+    properties::Properties,
+};
 use crate::types::{ServiceName, UnitName};
 
 /// The directory in which putexd keeps its drop-ins. What is in it is gone after a reboot, as the leases are.

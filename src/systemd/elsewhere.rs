@@ -12,11 +12,13 @@ mod command;
 
 use std::path::Path;
 
-use super::lists;
-use super::properties::Properties;
-use crate::host::processes::{Process, Running};
-use crate::types::UnitName;
 use command::{file_name, programs};
+
+use super::{lists, properties::Properties};
+use crate::{
+    host::processes::{Process, Running},
+    types::UnitName,
+};
 
 /// Subcommands of container engines, and of those for machines, that begin processes.
 const ENGINE: &str =

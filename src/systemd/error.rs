@@ -1,10 +1,8 @@
 //! Why PID 1, or the kernel, gave no answer.
 
-use std::io;
-use std::time::Duration;
+use std::{io, time::Duration};
 
-use crate::host::descriptors;
-use crate::types::span::rounded;
+use crate::{host::descriptors, types::span::rounded};
 
 /// Why PID 1 gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
-use super::properties::{CommandEx, Condition, Properties};
-use super::refusal::{Refusal, changed, refuse};
+use super::{
+    properties::{CommandEx, Condition, Properties},
+    refusal::{Refusal, changed, refuse},
+};
 use crate::types::{LEASES_DIR, ServiceName};
 
 /// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in,

@@ -6,17 +6,20 @@
 
 use std::time::Duration;
 
-use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{Instant, sleep, timeout, timeout_at},
+};
 use zbus::{Connection, OwnedObjectPath};
 
-use super::Systemd;
-use super::changes::JobRemoved;
-use super::error::BusError;
-use super::interface::{MANAGER, MANAGER_PATH};
-use super::link::{Pid1Link, Setting, ask, bounded};
-use super::properties::Invocation;
+use super::{
+    Systemd,
+    changes::JobRemoved,
+    error::BusError,
+    interface::{MANAGER, MANAGER_PATH},
+    link::{Pid1Link, Setting, ask, bounded},
+    properties::Invocation,
+};
 use crate::task::lock;
 
 /// The time until a job is looked at first, should its signal be lost. It doubles with each look, up to `POLL_MAX`.

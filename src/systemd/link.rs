@@ -9,25 +9,34 @@
 //!
 //! Properties are always read by `Get` and `GetAll`, and never from a cache, which may be outdated without a sign of it.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use futures_util::StreamExt;
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt, future::try_join_all};
 use rustix::process::Signal;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, timeout, timeout_at};
-use zbus::wire::DynamicDeserialize;
-use zbus::{Connection, DynamicType, MatchRule, MessageStream, OwnedVariant, Variant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, timeout, timeout_at},
+};
+use zbus::{
+    Connection, DynamicType, MatchRule, MessageStream, OwnedVariant, Variant,
+    wire::DynamicDeserialize,
+};
 
-use super::changes::Board;
-use super::error::BusError;
-use super::interface::{DESTINATION, MANAGER, MANAGER_PATH, PROPERTIES, UNIT, object, of_type};
-use super::private::PrivateSocket;
-use super::properties::{Properties, UnitRow};
+use super::{
+    changes::Board,
+    error::BusError,
+    interface::{DESTINATION, MANAGER, MANAGER_PATH, PROPERTIES, UNIT, object, of_type},
+    private::PrivateSocket,
+    properties::{Properties, UnitRow},
+};
 use crate::task::{OwnedTask, lock};
 
 /// The pause between two attempts to connect.

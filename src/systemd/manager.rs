@@ -5,9 +5,7 @@
     reason = "the rows of the table name it"
 )]
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::time::Duration;
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 pub use futures_util::future::BoxFuture as ManagerFuture;
 use rustix::process::Signal;
@@ -16,8 +14,10 @@ use super::{
     BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd, KernelError, Look,
     NotDead, OutsideWork, Placement, Refusal, RunResult, Surroundings, Systemd, UnitState,
 };
-use crate::host::processes::{Members, Process};
-use crate::types::{ServiceName, UnitName};
+use crate::{
+    host::processes::{Members, Process},
+    types::{ServiceName, UnitName},
+};
 
 /// Makes the trait, and its implementation by the methods of [`Systemd`] with the same names: those that wait, and those that do not.
 macro_rules! manager {

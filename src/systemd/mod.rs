@@ -34,12 +34,15 @@ mod start;
 mod supervisable;
 mod units;
 
-use crate::task::lock;
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::sync::Semaphore;
+
+use crate::task::lock;
 
 pub use belongings::Surroundings;
 pub use boot::{Boot, Puller};

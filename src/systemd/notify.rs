@@ -1,10 +1,7 @@
 //! Messages to systemd by sd_notify(3), sent without ever waiting. A process that stops units must not stand still
 //! because PID 1 does, and PID 1's socket takes only a limited number of messages that it has not read.
 
-use std::env;
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::net::UnixDatagram;
+use std::{env, ffi::OsStr, io, os::unix::net::UnixDatagram};
 
 use sd_notify::NotifyState;
 

@@ -9,12 +9,13 @@ use std::collections::BTreeSet;
 
 use futures_util::future::try_join_all;
 
-use super::Systemd;
-use super::drop_ins;
-use super::error::BusError;
-use super::properties::Properties;
-use super::refusal::{Refusal, refuse};
-use super::remedy;
+use super::{
+    Systemd, drop_ins,
+    error::BusError,
+    properties::Properties,
+    refusal::{Refusal, refuse},
+    remedy,
+};
 use crate::types::DAEMON_UNIT;
 
 /// The targets that units are ordered before by default. They are reached when the host goes down, long after putexd has

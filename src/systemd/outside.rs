@@ -3,23 +3,28 @@
 //! systemd counts a process by its control group alone. One that was moved to another, as PAM moves a login to the scope
 //! of its session, is not stopped with the unit, and an empty group says nothing of it.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use rustix::process::Signal;
-use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
-use super::Systemd;
-use super::elsewhere::{self, OutsideWork};
-use super::error::KernelError;
-use super::units::NotDead;
-use crate::host::mountinfo::mount_at;
-use crate::host::mounts::place_of;
-use crate::host::processes::{self, Family, Members, Process};
-use crate::types::UnitName;
+use super::{
+    Systemd,
+    elsewhere::{self, OutsideWork},
+    error::KernelError,
+    units::NotDead,
+};
+use crate::{
+    host::{
+        mountinfo::mount_at,
+        mounts::place_of,
+        processes::{self, Family, Members, Process},
+    },
+    types::UnitName,
+};
 
 /// The properties that name the units which systemd stops with a unit.
 const FOLLOWING: [&str; 5] = [

@@ -9,15 +9,20 @@
 //! Nothing in putexd looks at the field. None of this would be needed if zbus accepted any value, or ignored the field,
 //! where the connection is between two peers without a bus (`connection::Builder::p2p`).
 
-use std::io::{self, Cursor};
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::{
+    io::{self, Cursor},
+    os::fd::OwnedFd,
+    path::Path,
+};
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
-use zbus::connection::socket::{ReadHalf, Socket, Split};
-use zbus::export::async_trait::async_trait;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    net::{UnixStream, unix::OwnedReadHalf},
+};
+use zbus::{
+    connection::socket::{ReadHalf, Socket, Split},
+    export::async_trait::async_trait,
+};
 
 use crate::bus::Writer;
 

@@ -1,16 +1,15 @@
 //! What systemd says of a unit, as it was read.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::time::Duration;
+use std::{collections::HashMap, fmt, time::Duration};
 
-use serde::de::value::{self, StrDeserializer};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Serialize,
+    de::value::{self, StrDeserializer},
+};
 use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, Signature, Type, Variant};
 
 use super::error::BusError;
-use crate::host::exit::Exit;
-use crate::types::mount::MountUnit;
+use crate::{host::exit::Exit, types::mount::MountUnit};
 
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

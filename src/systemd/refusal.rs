@@ -1,9 +1,6 @@
 //! Why a unit is not run by putexd, and what an operator is to do about it.
 
-use super::error::BusError;
-use super::interface::type_name;
-use super::properties::Properties;
-use super::remedy::drop_in;
+use super::{error::BusError, interface::type_name, properties::Properties, remedy::drop_in};
 
 /// Why a unit cannot be run, or not under its lease alone, and what an operator is to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,22 +1,25 @@
 //! Units that run to their end: health checks, and the oneshots that fence and unfence.
 
-use std::path::Path;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use tokio::time::{Instant, sleep};
 use zbus::{Connection, Structure, Variant};
 
-use super::Systemd;
-use super::check_user::{CheckUser, CheckUserError};
-use super::confinement::{RunAs, check_confinement};
-use super::error::BusError;
-use super::interface::{MANAGER, MANAGER_PATH, SIGKILL};
-use super::job::{JobEnd, JobOrder};
-use super::link::{Setting, ask, bounded};
-use super::properties::{Invocation, UnitState};
-use super::start::why;
-use crate::bus;
-use crate::types::{ServiceName, UnitName};
+use super::{
+    Systemd,
+    check_user::{CheckUser, CheckUserError},
+    confinement::{RunAs, check_confinement},
+    error::BusError,
+    interface::{MANAGER, MANAGER_PATH, SIGKILL},
+    job::{JobEnd, JobOrder},
+    link::{Setting, ask, bounded},
+    properties::{Invocation, UnitState},
+    start::why,
+};
+use crate::{
+    bus,
+    types::{ServiceName, UnitName},
+};
 
 /// How long it may take until nothing is left of a unit that is killed at its limit.
 const KILL_LIMIT: Duration = Duration::from_secs(3);

@@ -1,21 +1,22 @@
 //! Starting and stopping units.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::Systemd;
-use super::error::BusError;
-use super::gate::{self, UNITS_TARGET};
-use super::job::{JobEnd, JobOrder};
-use super::properties::{Properties, UnitState};
-use super::refusal::{Refusal, refused};
-use super::supervisable::check_loaded;
-use crate::host::cgroup::Hierarchy;
-use crate::host::processes;
-use crate::types::span::rounded;
-use crate::types::{ServiceName, UnitName};
+use super::{
+    Systemd,
+    error::BusError,
+    gate::{self, UNITS_TARGET},
+    job::{JobEnd, JobOrder},
+    properties::{Properties, UnitState},
+    refusal::{Refusal, refused},
+    supervisable::check_loaded,
+};
+use crate::{
+    host::{cgroup::Hierarchy, processes},
+    types::{ServiceName, UnitName, span::rounded},
+};
 
 /// The interval at which a unit is looked at whose job is done and which is not yet started.
 const POLL: Duration = Duration::from_millis(100);

@@ -1,13 +1,15 @@
 //! Admission: which units can be run on one host at a time. These are bound to their lease, and their stop can be proven.
 
-use super::Systemd;
-use super::belongings::{Belongings, Surroundings};
-use super::elsewhere;
-use super::error::BusError;
-use super::gate;
-use super::interface::SIGKILL;
-use super::properties::{ActiveState, LEASE_PREFIX, Properties};
-use super::refusal::{Refusal, changed, refuse, refused};
+use super::{
+    Systemd,
+    belongings::{Belongings, Surroundings},
+    elsewhere,
+    error::BusError,
+    gate,
+    interface::SIGKILL,
+    properties::{ActiveState, LEASE_PREFIX, Properties},
+    refusal::{Refusal, changed, refuse, refused},
+};
 use crate::types::{ServiceName, UnitName};
 
 impl Systemd {

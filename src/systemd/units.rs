@@ -1,27 +1,36 @@
 //! Reading units, killing them, and proving them dead.
 
-use crate::task::lock;
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use futures_util::future::{BoxFuture, try_join};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
-use super::Systemd;
-use super::elsewhere;
-use super::error::{BusError, KernelError};
-use super::interface::{MANAGER, MANAGER_PATH};
-use super::job::queue;
-use super::properties::{ACTIVE_SINCE, ActiveState, Properties, START_AT, UnitState};
-use crate::host::cgroup::Hierarchy;
-use crate::host::group_name::{escape, slice_path};
-use crate::host::mountinfo::mount_at;
-use crate::host::mounts;
-use crate::types::UnitName;
-use crate::types::mount::{Mount, MountUnit};
+use super::{
+    Systemd, elsewhere,
+    error::{BusError, KernelError},
+    interface::{MANAGER, MANAGER_PATH},
+    job::queue,
+    properties::{ACTIVE_SINCE, ActiveState, Properties, START_AT, UnitState},
+};
+use crate::{
+    host::{
+        cgroup::Hierarchy,
+        group_name::{escape, slice_path},
+        mountinfo::mount_at,
+        mounts,
+    },
+    task::lock,
+    types::{
+        UnitName,
+        mount::{Mount, MountUnit},
+    },
+};
 
 /// How long a process is waited for that was sent SIGKILL, and the interval at which it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);

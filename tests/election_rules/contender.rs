@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation,
-    ObservedUnit, OperatorNote, Record, Standing, State, Step, Wait, Word, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation,
+        ObservedUnit, OperatorNote, Record, Standing, State, Step, Wait, Word, WriteResult,
+    },
+    facts::alarm::Problem,
+    types::{FencingToken, Holder, Instance, NodeId, Revision, Time},
 };
-use putexd::facts::alarm::Problem;
-use putexd::types::{FencingToken, Holder, Instance, NodeId, Revision, Time};
 
 use crate::host::{
     Host, a, again, alarms, claimed, dies, drained, guard, held_by, let_go_by, ms, node, read,

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, Content, Details, ElectionSettings, Event, Memory, Observation, ObservedUnit, Record,
-    Standing, State, Step, Wait, WriteRequest, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, Details, ElectionSettings, Event, Memory, Observation, ObservedUnit,
+        Record, Standing, State, Step, Wait, WriteRequest, WriteResult,
+    },
+    facts::{At, Retirement},
+    types::{Holder, Instance, NodeId, Revision, Time},
 };
-use putexd::facts::{At, Retirement};
-use putexd::types::{Holder, Instance, NodeId, Revision, Time};
 
 use crate::host::{
     GuardDone, Host, a, details, drained, guard, held_by, ms, node, outside, read, settings,

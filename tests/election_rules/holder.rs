@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, Content, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, OperatorNote,
-    Record, Remembered, Standing, State, Step, Timings, Wait, WriteRequest, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, OperatorNote,
+        Record, Remembered, Standing, State, Step, Timings, Wait, WriteRequest, WriteResult,
+    },
+    facts::{
+        Retirement,
+        alarm::{Problem, StopFailure},
+    },
+    types::{Instance, LeaseTerms, OnStopFailure, Revision, Time, UnitName},
 };
-use putexd::facts::Retirement;
-use putexd::facts::alarm::{Problem, StopFailure};
-use putexd::types::{Instance, LeaseTerms, OnStopFailure, Revision, Time, UnitName};
 
 use crate::host::{
     GuardDone, Host, a, alarms, guard, held_by, kill_at, let_go_by, moved, ms, node, read,

@@ -1,20 +1,23 @@
 //! A host that the tests drive step by step, and what they tell it and read off its actions.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use putexd::election::{
-    Action, Content, Details, Election, ElectionSettings, Event, GuardRequest, Memory, Moment,
-    Observation, ObservedUnit, OperatorNote, ReadId, Record, Remembered, Standing, State, Step,
-    Timings, Word, WriteRequest, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, Details, Election, ElectionSettings, Event, GuardRequest, Memory, Moment,
+        Observation, ObservedUnit, OperatorNote, ReadId, Record, Remembered, Standing, State, Step,
+        Timings, Word, WriteRequest, WriteResult,
+    },
+    facts::{
+        Asked, At, Bar, Order, StepDown, Wait,
+        alarm::{Problem, StopFailure},
+    },
+    types::{
+        FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId,
+        OnStopFailure, Revision, Time, WriteId,
+    },
+    words,
 };
-use putexd::facts::alarm::{Problem, StopFailure};
-use putexd::facts::{Asked, At, Bar, Order, StepDown, Wait};
-use putexd::types::{
-    FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure,
-    Revision, Time, WriteId,
-};
-use putexd::words;
 
 pub fn ms(count: u64) -> Duration {
     Duration::from_millis(count)

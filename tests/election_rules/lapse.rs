@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, State, WriteResult,
+use putexd::{
+    election::{
+        Action, ElectionSettings, Event, GuardRequest, Memory, ObservedUnit, State, WriteResult,
+    },
+    facts::{
+        Retirement,
+        alarm::{Problem, StopFailure},
+    },
+    types::{Instance, OnStopFailure, Time},
 };
-use putexd::facts::Retirement;
-use putexd::facts::alarm::{Problem, StopFailure};
-use putexd::types::{Instance, OnStopFailure, Time};
 
 use crate::host::{
     GuardDone, Host, alarms, claimed, closed, disarmed, guard, held_by, kill_at, ms, read,

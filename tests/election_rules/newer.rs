@@ -1,8 +1,10 @@
 //! A record of a later version, in a format that this one does not know: a holder with a name and a lease.
 
-use putexd::election::{Content, Event, FORMAT, GuardRequest, Memory, Record, Standing};
-use putexd::facts::alarm::Problem;
-use putexd::types::Value;
+use putexd::{
+    election::{Content, Event, FORMAT, GuardRequest, Memory, Record, Standing},
+    facts::alarm::Problem,
+    types::Value,
+};
 
 use crate::host::{Host, alarms, details, guard, held_by, ms, read, said, settings, stop, write};
 

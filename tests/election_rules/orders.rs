@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, Asked, Content, ElectionSettings, Event, GuardRequest, LONGEST_PAUSE, Memory,
-    OperatorNote, Order, Record, Refused, Standing, State, Word, WriteResult,
+use putexd::{
+    election::{
+        Action, Asked, Content, ElectionSettings, Event, GuardRequest, LONGEST_PAUSE, Memory,
+        OperatorNote, Order, Record, Refused, Standing, State, Word, WriteResult,
+    },
+    types::{LeaseTerms, Revision, Time, WriteId},
 };
-use putexd::types::{LeaseTerms, Revision, Time, WriteId};
 
 use crate::host::{
     GuardDone, Host, a, about_to_take, details, drained, guard, held_by, in_words, let_go_by,

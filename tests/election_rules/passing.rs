@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Content, ElectionSettings, Event, Memory, Observation, Passing, PassingHold, Record, Standing,
-    Wait,
+use putexd::{
+    election::{
+        Content, ElectionSettings, Event, Memory, Observation, Passing, PassingHold, Record,
+        Standing, Wait,
+    },
+    facts::At,
+    types::{Incarnation, Instance, Revision, Time, WriteId},
 };
-use putexd::facts::At;
-use putexd::types::{Incarnation, Instance, Revision, Time, WriteId};
 
 use crate::host::{Host, details, held_by, let_go_by, ms, settings, write};
 

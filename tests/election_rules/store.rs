@@ -3,19 +3,22 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-
-use putexd::election::{
-    Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation, Record,
-    State, Timings, WriteRequest, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, Details, ElectionSettings, Event, GuardRequest, Memory, Observation,
+        Record, State, Timings, WriteRequest, WriteResult,
+    },
+    facts::alarm::Problem,
+    types::{FencingToken, Revision, Time},
 };
-use putexd::facts::alarm::Problem;
-use putexd::types::{FencingToken, Revision, Time};
 
-use crate::host::{
-    GuardDone, Host, a, about_to_take, alarms, closed, disarmed, guard, held_by, kill_at,
-    let_go_by, ms, read, reads_before, settings, write,
+use crate::{
+    host::{
+        GuardDone, Host, a, about_to_take, alarms, closed, disarmed, guard, held_by, kill_at,
+        let_go_by, ms, read, reads_before, settings, write,
+    },
+    hostile,
 };
-use crate::hostile;
 
 #[test]
 fn a_late_answer_to_an_earlier_read_says_nothing() {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use putexd::election::{
-    Action, Content, Details, Event, GuardRequest, Memory, Record, Standing, State, Step,
-    WriteRequest, WriteResult,
+use putexd::{
+    election::{
+        Action, Content, Details, Event, GuardRequest, Memory, Record, Standing, State, Step,
+        WriteRequest, WriteResult,
+    },
+    types::{FencingToken, Instance, LeaseTerms, Revision},
 };
-use putexd::types::{FencingToken, Instance, LeaseTerms, Revision};
 
 use crate::host::{
     Host, claimed, closed, details, disarmed, drained, guard, held_by, let_go_by, moved, ms, read,

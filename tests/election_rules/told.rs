@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use putexd::election::{Action, Content, Event, Heard, Memory, Record, Standing, State, Wait};
-use putexd::facts::At;
-use putexd::types::{FencingToken, Instance, Revision, Time};
+use putexd::{
+    election::{Action, Content, Event, Heard, Memory, Record, Standing, State, Wait},
+    facts::At,
+    types::{FencingToken, Instance, Revision, Time},
+};
 
 use crate::host::{
     GuardDone, Host, a, about_to_take, claimed, held_by, let_go_by, ms, read, said, settings,

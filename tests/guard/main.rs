@@ -2,22 +2,32 @@
 //!
 //! Tests that need control groups run where they may make one (as root), and are skipped with a message elsewhere.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::{
+        fs::PermissionsExt as _,
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
+};
 
-use putexd::guard_client::frame::{self, Lease, REQUEST_LIMIT_BYTES};
-use putexd::guard_client::{GuardClient, GuardError};
-use putexd::host::cgroup::{Hierarchy, group_of};
-use putexd::host::clock;
-use putexd::types::{
-    Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName,
-    Time, WriteId,
+use putexd::{
+    guard_client::{
+        GuardClient, GuardError,
+        frame::{self, Lease, REQUEST_LIMIT_BYTES},
+    },
+    host::{
+        cgroup::{Hierarchy, group_of},
+        clock,
+    },
+    types::{
+        Extension, FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision,
+        ServiceName, Time, WriteId,
+    },
 };
 use tokio::time::{sleep, timeout};
 

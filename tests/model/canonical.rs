@@ -12,9 +12,7 @@
 //! apart without a change here. Too fine a fingerprint only costs time. Too coarse a one would hide states, but it never
 //! invents an overlap: the explored states are real ones.
 
-use std::fmt::Display;
-use std::hash::Hasher;
-use std::time::Duration;
+use std::{fmt::Display, hash::Hasher, time::Duration};
 
 use serde::ser::{self, Serialize};
 

@@ -1,16 +1,22 @@
 //! The searches, through all states or along random walks, and their reports.
 
-use std::fmt::{Debug, Write as _};
-use std::hash::Hash;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    fmt::{Debug, Write as _},
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
-use crate::entry::{self, Entries};
-use crate::plan::Plan;
-use crate::world::{Step, World};
+use crate::{
+    entry::{self, Entries},
+    plan::Plan,
+    world::{Step, World},
+};
 
 /// What a search has to reach; without it the search has shown nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

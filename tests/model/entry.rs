@@ -34,12 +34,11 @@ use std::sync::Arc;
 
 use stateright::{Model, Property};
 
-use crate::check::{Milestone, Milestones, OVERLAP, PROMISE};
-use crate::election::{
-    Found, KeptPlace, KeyRefusal, LockPlace, Position, Registration, Verdict, judge,
+use crate::{
+    check::{Milestone, Milestones, OVERLAP, PROMISE},
+    election::{Found, KeptPlace, KeyRefusal, LockPlace, Position, Registration, Verdict, judge},
+    types::{Incarnation, Key, Revision, UnitName, Value, store::StoreAddress},
 };
-use crate::types::store::StoreAddress;
-use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 
 /// The keys that configurations may name. Each is the name of a lock.
 const KEYS: [&str; 3] = ["db", "ctl", "old"];

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use putexd::election::{Confirmation, Timings};
 
-use crate::clocks::TRUE_RATE;
-use crate::rng::Rng;
-use crate::scene::{
-    Fault, HostScene, Kind, NETWORK, Scene, StoreFault, Word, share_the_longest_hold,
+use crate::{
+    clocks::TRUE_RATE,
+    rng::Rng,
+    scene::{Fault, HostScene, Kind, NETWORK, Scene, StoreFault, Word, share_the_longest_hold},
 };
 
 /// All faults begin before this time, or shortly after it.

@@ -1,19 +1,22 @@
 //! The faults of a scene: what each does when it begins, and when it is over.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use putexd::daemon::service::{Order, Request};
-use putexd::election::{self, Asked, Memory, Record, Registration, Standing, Timings, Word};
-use putexd::facts::Retirement;
-use putexd::store::{Link as StoreLink, Snapshot, Store as _};
-use putexd::types::{Holder, Incarnation, Instance, Key, Revision, Value};
+use putexd::{
+    daemon::service::{Order, Request},
+    election::{self, Asked, Memory, Record, Registration, Standing, Timings, Word},
+    facts::Retirement,
+    store::{Link as StoreLink, Snapshot, Store as _},
+    types::{Holder, Incarnation, Instance, Key, Revision, Value},
+};
 
-use crate::guard::Life;
-use crate::memory_store::{Backup, MemoryStore};
-use crate::scene::{Fault, HostFault, HostScene, Kind, StoreFault, UnitFault, WireFault, span};
-use crate::world::{FENCING, World};
+use crate::{
+    guard::Life,
+    memory_store::{Backup, MemoryStore},
+    scene::{Fault, HostFault, HostScene, Kind, StoreFault, UnitFault, WireFault, span},
+    world::{FENCING, World},
+};
 
 /// The lease and the hold of a record that somebody has made short.
 const SHORT: Duration = Duration::from_millis(100);

@@ -1,14 +1,18 @@
 //! A simulated guard around the real table, the real frames and the real grants.
 
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
-use putexd::guard::table::{Effect, LeaseEntry, LeaseTable};
-use putexd::guard_client::frame::{Command, Lease, Of, Outcome, Reply, Request};
-use putexd::guard_client::grant;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::sync::Notify;
+use putexd::{
+    guard::table::{Effect, LeaseEntry, LeaseTable},
+    guard_client::{
+        frame::{Command, Lease, Of, Outcome, Reply, Request},
+        grant,
+    },
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::Notify,
+};
 
 use crate::world::{Sim, World};
 

@@ -1,15 +1,21 @@
 //! The log of a run: what happens in the world, and what the daemons write to their journals.
 
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::time::Instant;
-use tracing::field::{Field, Visit};
-use tracing::subscriber::{self, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing::{
+    field::{Field, Visit},
+    subscriber::{self, Subscriber},
+};
+use tracing_subscriber::{
+    filter::LevelFilter,
+    layer::{Context, Layer, SubscriberExt as _},
+};
 
 use crate::scene::host_name;
 

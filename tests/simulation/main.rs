@@ -32,11 +32,13 @@ mod shrink;
 mod wire;
 mod world;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-use std::time::Instant;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::Instant,
+};
 
 use putexd::election::EDGES;
 // These are imported for `memory_store`.

@@ -1,20 +1,23 @@
 //! A simulated PID 1 with one unit and its lease target: states, jobs, the gate, `Restart=`, processes.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::stream::poll_fn;
-use putexd::guard_client::grant;
-use putexd::host::processes::{Members, Process};
-use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, Invocation,
-    JobEnd, KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal,
-    RunResult, Surroundings, UnitState,
+use putexd::{
+    guard_client::grant,
+    host::processes::{Members, Process},
+    systemd::{
+        ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, Invocation,
+        JobEnd, KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement,
+        Refusal, RunResult, Surroundings, UnitState,
+    },
+    types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName},
 };
-use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
 
 use crate::world::{Deed, Sim, World, as_millis};
 

@@ -1,39 +1,48 @@
 //! putexd as a process: all its tasks can be paused at any point and resumed later, or killed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use putexd::config::ServiceSettings;
-use putexd::daemon::local::alarms::Alarms;
-use putexd::daemon::local::cgroup_owners::CgroupOwners;
-use putexd::daemon::local::drain::Drain;
-use putexd::daemon::local::fence::Fencings;
-use putexd::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
-use putexd::daemon::service::{self, Host, Inbox, Order};
-use putexd::daemon::store_access::hints::Hints;
-use putexd::daemon::store_access::history::histories;
-use putexd::election::{KeptPlace, Memory, State};
-use putexd::facts::ServiceState;
-use putexd::guard_client::GuardClient;
-use putexd::guard_client::frame::ListedLease;
-use putexd::store::Store;
-use putexd::store::layered::Layered;
-use putexd::store::sealed::Sealer;
-use putexd::types::store::StoreAddress;
-use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
-use tokio::sync::{Notify, watch};
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Sleep, sleep, sleep_until};
+use putexd::{
+    config::ServiceSettings,
+    daemon::{
+        local::{
+            alarms::Alarms,
+            cgroup_owners::CgroupOwners,
+            drain::Drain,
+            fence::Fencings,
+            machine::{Clock, Machine, SeenOutside, Task, Timer},
+        },
+        service::{self, Host, Inbox, Order},
+        store_access::{hints::Hints, history::histories},
+    },
+    election::{KeptPlace, Memory, State},
+    facts::ServiceState,
+    guard_client::{GuardClient, frame::ListedLease},
+    store::{Store, layered::Layered, sealed::Sealer},
+    types::{
+        Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName, store::StoreAddress,
+    },
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::{AbortHandle, JoinHandle},
+    time::{Sleep, sleep, sleep_until},
+};
 
-use crate::guard::connect;
-use crate::journal::speak_for;
-use crate::pid1::Pid1;
-use crate::scene::{Word, host_name};
-use crate::wire::FarStore;
-use crate::world::{Failure, Sim, World};
+use crate::{
+    guard::connect,
+    journal::speak_for,
+    pid1::Pid1,
+    scene::{Word, host_name},
+    wire::FarStore,
+    world::{Failure, Sim, World},
+};
 
 /// When this many tasks are kept, the finished ones are removed.
 const TASKS: usize = 64;

@@ -1,15 +1,16 @@
 //! Runs one scene, and then checks that the service comes back.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use putexd::election::Timings;
 use tokio::runtime::Builder;
 
-use crate::draw::STORMY;
-use crate::journal::Log;
-use crate::scene::{Scene, host_name};
-use crate::world::{Failure, Sim};
+use crate::{
+    draw::STORMY,
+    journal::Log,
+    scene::{Scene, host_name},
+    world::{Failure, Sim},
+};
 
 /// How often the run checks whether the service is back.
 const LOOK: Duration = Duration::from_millis(500);

@@ -1,8 +1,10 @@
 //! A run as data: the hosts, the faults and their times, and what is expected. It is printed and parsed in one format.
 
-use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use putexd::election::{Confirmation, Timings};
 

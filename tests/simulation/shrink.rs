@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::run::run;
-use crate::scene::{HostScene, Scene, Word};
-use crate::world::Failure;
+use crate::{
+    run::run,
+    scene::{HostScene, Scene, Word},
+    world::Failure,
+};
 
 /// How many runs a search may take.
 const PATIENCE: usize = 600;

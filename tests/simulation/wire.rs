@@ -1,20 +1,25 @@
 //! A host's connection to the store. A request that was sent goes on its way even if the daemon that sent it is gone.
 
-use std::future::pending;
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _};
-use putexd::store::{
-    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
+use putexd::{
+    store::{
+        Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
+    },
+    types::{Key, Revision},
 };
-use putexd::types::{Key, Revision};
-use tokio::sync::{oneshot, watch};
-use tokio::time::sleep;
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
 
-use crate::memory_store::MemoryStore;
-use crate::scene::{WireFault, host_name};
-use crate::world::{Sim, World, link};
+use crate::{
+    memory_store::MemoryStore,
+    scene::{WireFault, host_name},
+    world::{Sim, World, link},
+};
 
 /// A store that keeps both of two writes does so within this time.
 const AT_ONCE: Duration = Duration::from_millis(10);

@@ -3,30 +3,34 @@
 //! The daemon's driver is the real one and runs in tokio's tasks. Everything around it is here, under one lock that is never
 //! held over an await. The runtime has one thread, and its clock jumps from one due event to the next.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
-
-use putexd::config::{
-    FenceSettings, HealthSettings, Mode, Probe, ServiceSettings, SourceFile, StopProof,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
-use putexd::election::{KeptPlace, Memory, State, Timings};
-use putexd::store::Link as StoreLink;
-use putexd::types::{
-    FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName,
-};
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
-use crate::clocks::Clocks;
-use crate::guard::Guard;
-use crate::journal::Log;
-use crate::memory_store::{Backup, MemoryStore};
-use crate::pid1::{Calls, Unit};
-use crate::process::Process;
-use crate::rng::Rng;
-use crate::scene::{HostScene, Scene, Word, host_index, host_name};
-use crate::wire::Wire;
+use putexd::{
+    config::{FenceSettings, HealthSettings, Mode, Probe, ServiceSettings, SourceFile, StopProof},
+    election::{KeptPlace, Memory, State, Timings},
+    store::Link as StoreLink,
+    types::{FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use crate::{
+    clocks::Clocks,
+    guard::Guard,
+    journal::Log,
+    memory_store::{Backup, MemoryStore},
+    pid1::{Calls, Unit},
+    process::Process,
+    rng::Rng,
+    scene::{HostScene, Scene, Word, host_index, host_name},
+    wire::Wire,
+};
 
 /// An event that is due at some time.
 pub type Deed = Box<dyn FnOnce(&mut World) + Send>;

@@ -1,18 +1,21 @@
 //! A relay that keeps every byte that goes over the network, and the forms that a secret may have in these bytes.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use data_encoding::{BASE64, HEXLOWER};
-use putexd::config::load_keeping;
-use putexd::store::StoreSettings;
+use putexd::{config::load_keeping, store::StoreSettings};
 use tempfile::TempDir;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 
 use super::certificates::certificate;
 

@@ -1,7 +1,6 @@
 //! Certificates for tests, made with openssl.
 
-use std::path::Path;
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 /// Makes `NAME.pem` and `NAME.key`, signed by itself or by `issuer`.
 pub fn certificate(folder: &Path, name: &str, extension: &str, issuer: Option<&str>) {

@@ -1,17 +1,21 @@
 //! The rig of the conformance suite for the store in a shared directory, on a file system of our own that can hang and
 //! die.
 
-use std::fs;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fs, sync::Arc, time::Duration};
 
-use putexd::store::Store;
-use putexd::store::directory::DirectorySettings;
-use putexd::store::directory::{DirectoryStore, layout};
-use putexd::types::{Key, Value};
+use putexd::{
+    store::{
+        Store,
+        directory::{DirectorySettings, DirectoryStore, layout},
+    },
+    types::{Key, Value},
+};
 
-use super::faulty_fs::{FaultyFs, Hang};
-use super::{CALL_LIMIT, Rig, too_large};
+use super::{
+    CALL_LIMIT, Rig,
+    faulty_fs::{FaultyFs, Hang},
+    too_large,
+};
 
 pub struct DirectoryRig(pub FaultyFs);
 

@@ -1,27 +1,38 @@
 //! Tests that only apply to the store in a shared directory: a folder that may be absent, local or not mounted, a file
 //! system that misbehaves, and writers that are killed while they write.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::{
+        fs::{PermissionsExt as _, chown, symlink},
+        process::CommandExt as _,
+    },
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
-use putexd::store::directory::DirectorySettings;
-use putexd::store::directory::DirectoryStore;
-use putexd::store::{Creation, Store, StoreError, WriteOutcome};
-use putexd::types::{Key, Revision, Value};
+use putexd::{
+    store::{
+        Creation, Store, StoreError, WriteOutcome,
+        directory::{DirectorySettings, DirectoryStore},
+    },
+    types::{Key, Revision, Value},
+};
 use tempfile::TempDir;
 
-use super::directory_rig::DirectoryRig;
-use super::faulty_fs::{self, Hang, Mischief};
-use super::load::renewals_are_measured;
-use super::process::eventually;
-use super::{CALL_LIMIT, Rig, attempt, base, held_by, key, read, up, usable, within, won};
+use super::{
+    CALL_LIMIT, Rig, attempt, base,
+    directory_rig::DirectoryRig,
+    faulty_fs::{self, Hang, Mischief},
+    held_by, key,
+    load::renewals_are_measured,
+    process::eventually,
+    read, up, usable, within, won,
+};
 
 /// Environment variable: set for the processes that only write.
 const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";

@@ -1,25 +1,32 @@
 //! Real etcd servers on free loopback ports, with all their files in a temporary folder. They are killed on drop.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use etcd_client::{Client, DeleteOptions};
-use putexd::store::Store;
-use putexd::store::StoreSettings;
-use putexd::store::etcd::EtcdSettings;
-use putexd::store::etcd::EtcdStore;
-use putexd::store::files::Files;
-use putexd::store::settings::Access;
-use putexd::types::Key;
+use putexd::{
+    store::{
+        Store, StoreSettings,
+        etcd::{EtcdSettings, EtcdStore},
+        files::Files,
+        settings::Access,
+    },
+    types::Key,
+};
 use tempfile::TempDir;
 
-use super::process::{ServerProcess, free_port};
-use super::remote::remote;
-use super::{CALL_LIMIT, Rig, up};
+use super::{
+    CALL_LIMIT, Rig,
+    process::{ServerProcess, free_port},
+    remote::remote,
+    up,
+};
 
 /// One member, running or not.
 pub struct EtcdServer {

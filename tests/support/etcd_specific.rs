@@ -1,34 +1,47 @@
 //! Tests that only apply to the store over etcd: several members, logins, TLS, compaction, and requests that come late
 //! or twice.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use etcd_client::{Channel, Client, ConnectOptions, Permission};
 use futures_util::StreamExt;
-use putexd::store::etcd::EtcdSettings;
-use putexd::store::etcd::EtcdStore;
-use putexd::store::files::Files;
-use putexd::store::settings::Access;
-use putexd::store::{Creation, Link, Store, StoreError, WriteOutcome};
-use putexd::types::{Revision, Value};
+use putexd::{
+    store::{
+        Creation, Link, Store, StoreError, WriteOutcome,
+        etcd::{EtcdSettings, EtcdStore},
+        files::Files,
+        settings::Access,
+    },
+    types::{Revision, Value},
+};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::Notify,
+};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
-use super::certificates::certificate;
-use super::etcd_rig::{EtcdServer, init, settings};
-use super::load::renewals_are_measured;
-use super::process::free_port;
-use super::remote::remote;
 use super::{
-    CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works,
-    write,
+    CALL_LIMIT, attempt, base,
+    capture::{Capture, PASSWORD, configured, password_in, with_public_authority},
+    certificates::certificate,
+    etcd_rig::{EtcdServer, init, settings},
+    held_by, key,
+    load::renewals_are_measured,
+    process::free_port,
+    read,
+    remote::remote,
+    turned_away, up, usable, within, won, works, write,
 };
 
 fn open(settings: &EtcdSettings) -> EtcdStore {

@@ -1,7 +1,6 @@
 //! The examples that tests run.
 
-use std::path::Path;
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 /// Builds examples into the folder of the programs, because `cargo test --test NAME` alone does not.
 pub fn build(bin_dir: &Path, examples: &[&str]) {

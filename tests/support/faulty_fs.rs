@@ -1,16 +1,20 @@
 //! A file system that passes calls through to a folder and misbehaves as a test tells it. It can hang, be dead, delay
 //! calls, fail, fail after it has done the work, and carry a call out twice and return the second result.
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,

@@ -6,13 +6,17 @@
 //! cargo test --release --all-features --test store_conformance -- --ignored --nocapture --test-threads=1 renewals
 //! ```
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use putexd::store::{Store, WriteOutcome};
-use putexd::types::{Key, Value};
+use putexd::{
+    store::{Store, WriteOutcome},
+    types::{Key, Value},
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{attempt, base, read, up, usable};

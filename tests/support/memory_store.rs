@@ -5,19 +5,23 @@
 //! are injected by the test that owns the store, and nothing here is random. Revisions are counted over all keys, as
 //! NATS does, and each key remembers its last two entries.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::stream::unfold;
 use tokio::sync::{mpsc, watch};
 
-use crate::store::{
-    Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
-    refusal,
+use crate::{
+    store::{
+        Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError,
+        WriteOutcome, refusal,
+    },
+    types::{Incarnation, Key, Revision, Value},
 };
-use crate::types::{Incarnation, Key, Revision, Value};
 
 /// The number of entries that are remembered for each key.
 const HISTORY: usize = 2;

@@ -1,10 +1,6 @@
 //! Real nats-servers on free loopback ports, with all their files in a temporary folder. They are killed on drop.
 
-use std::fs;
-use std::io::Read;
-use std::net::TcpStream;
-use std::path::Path;
-use std::time::Duration;
+use std::{fs, io::Read, net::TcpStream, path::Path, time::Duration};
 
 use putexd::store::nats::NatsSettings;
 use tempfile::TempDir;

@@ -1,34 +1,44 @@
 //! Tests that only apply to the store over NATS: credentials, TLS, clusters, buckets that others have made, and putex
 //! 0.2.0.
 
-use std::io::{Read, Write as _};
-use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write as _},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use async_nats::HeaderMap;
-use async_nats::jetstream::{self, stream};
+use async_nats::{
+    HeaderMap,
+    jetstream::{self, stream},
+};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
-use putexd::store::files::Files;
-use putexd::store::nats::NatsSettings;
-use putexd::store::nats::NatsStore;
-use putexd::store::settings::Access;
-use putexd::store::{Creation, Store, StoreError, WriteOutcome};
-use putexd::types::{Key, Revision, Value};
+use putexd::{
+    store::{
+        Creation, Store, StoreError, WriteOutcome,
+        files::Files,
+        nats::{NatsSettings, NatsStore},
+        settings::Access,
+    },
+    types::{Key, Revision, Value},
+};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
-use super::certificates::certificate;
-use super::load::renewals_are_measured;
-use super::nats_server::{NatsServer, settings};
-use super::remote::remote;
 use super::{
-    CALL_LIMIT, attempt, base, held_by, key, made, read, turned_away, up, usable, within, won,
-    works, write,
+    CALL_LIMIT, attempt, base,
+    capture::{Capture, PASSWORD, configured, password_in, with_public_authority},
+    certificates::certificate,
+    held_by, key,
+    load::renewals_are_measured,
+    made,
+    nats_server::{NatsServer, settings},
+    read,
+    remote::remote,
+    turned_away, up, usable, within, won, works, write,
 };
 
 fn open(settings: &NatsSettings) -> NatsStore {

@@ -1,9 +1,11 @@
 //! Processes that have the network for putexd, without systemd.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdStream;
-use std::process::Command;
-use std::{io, thread};
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
+    process::Command,
+    thread,
+};
 
 use putexd::frames::{self, Role};
 use tokio::net::UnixStream;

@@ -1,28 +1,37 @@
 //! Real PostgreSQL servers on free loopback ports, each with a database cluster of its own in a temporary folder. They
 //! are killed on drop.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::{
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
-use putexd::store::Store;
-use putexd::store::StoreSettings;
-use putexd::store::files::Files;
-use putexd::store::postgres::PostgresSettings;
-use putexd::store::postgres::PostgresStore;
-use putexd::store::settings::Access;
-use putexd::types::Key;
+use putexd::{
+    store::{
+        Store, StoreSettings,
+        files::Files,
+        postgres::{PostgresSettings, PostgresStore},
+        settings::Access,
+    },
+    types::Key,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-use super::process::{eventually, free_port};
-use super::remote::remote;
-use super::{CALL_LIMIT, Rig, up};
+use super::{
+    CALL_LIMIT, Rig,
+    process::{eventually, free_port},
+    remote::remote,
+    up,
+};
 
 /// One server, running or not.
 pub struct PostgresServer {

@@ -1,28 +1,36 @@
 //! Tests that only apply to the store over PostgreSQL: standbys and their failures, settings that lose writes,
 //! credentials, TLS, and rows that others have written.
 
-use std::fs;
-use std::net::TcpListener;
-use std::process::Command;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    net::TcpListener,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::StreamExt;
-use putexd::store::files::Files;
-use putexd::store::postgres::PostgresSettings;
-use putexd::store::postgres::PostgresStore;
-use putexd::store::settings::Access;
-use putexd::store::{Creation, Entry, Link, Store, StoreError, WriteOutcome};
-use putexd::types::{Key, Revision, Value};
+use putexd::{
+    store::{
+        Creation, Entry, Link, Store, StoreError, WriteOutcome,
+        files::Files,
+        postgres::{PostgresSettings, PostgresStore},
+        settings::Access,
+    },
+    types::{Key, Revision, Value},
+};
 
-use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
-use super::certificates::certificate;
-use super::load::renewals_are_measured;
-use super::postgres_rig::{PostgresServer, folder, give, settings};
-use super::process::PATIENCE;
-use super::remote::remote;
 use super::{
-    CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works,
+    CALL_LIMIT, attempt, base,
+    capture::{Capture, PASSWORD, configured, password_in, with_public_authority},
+    certificates::certificate,
+    held_by, key,
+    load::renewals_are_measured,
+    postgres_rig::{PostgresServer, folder, give, settings},
+    process::PATIENCE,
+    read,
+    remote::remote,
+    turned_away, up, usable, within, won, works,
 };
 
 /// Selects every session that waits for a standby.

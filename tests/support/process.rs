@@ -1,12 +1,14 @@
 //! A server as a process of its own. It dies, hangs and comes back as a test asks, and is killed on drop.
 
-use std::fs;
-use std::net::TcpListener;
-use std::ops::Range;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    net::TcpListener,
+    ops::Range,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 

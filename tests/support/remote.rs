@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use putexd::frames::Role;
-use putexd::store::StoreSettings;
-use putexd::store::remote::RemoteStore;
+use putexd::{
+    frames::Role,
+    store::{StoreSettings, remote::RemoteStore},
+};
 
 use super::net_process::start;
 

@@ -1,20 +1,23 @@
 //! The store by way of its process: what happens when that ends or stands still.
 
-use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc::{self, Receiver},
+    time::{Duration, Instant},
+};
 
-use putexd::frames::Role;
-use putexd::store::StoreSettings;
-use putexd::store::files::Files;
-use putexd::store::nats::NatsStore;
-use putexd::store::remote::RemoteStore;
-use putexd::store::{Link, Store, WriteOutcome};
+use putexd::{
+    frames::Role,
+    store::{
+        Link, Store, StoreSettings, WriteOutcome, files::Files, nats::NatsStore,
+        remote::RemoteStore,
+    },
+};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::nats_server::NatsServer;
-use super::net_process::start_and_tell;
-use super::process::PATIENCE;
-use super::{attempt, held_by, key, made, read, up, usable, within, won};
+use super::{
+    attempt, held_by, key, made, nats_server::NatsServer, net_process::start_and_tell,
+    process::PATIENCE, read, up, usable, within, won,
+};
 
 /// The store of this server, and the processes that it has one after another.
 fn store(server: &NatsServer, call_limit: Duration) -> (RemoteStore, Receiver<Pid>) {

@@ -3,9 +3,10 @@
 
 use std::time::Instant;
 
-use putexd::store::files::Files;
-use putexd::store::{Snapshot, Store, WriteOutcome};
-use putexd::types::{Key, NodeId};
+use putexd::{
+    store::{Snapshot, Store, WriteOutcome, files::Files},
+    types::{Key, NodeId},
+};
 
 use super::{CALL_LIMIT, attempt, held_by, key, read, up, usable, won};
 

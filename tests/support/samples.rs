@@ -1,9 +1,11 @@
 //! The samples of each release, which are kept for ever: `tests/compat/VERSION/KIND/NAME`, each as this putexd's own writer has made
 //! it, and beside it, as `NAME.understood`, what this version has read from it. The tests of a kind call [`check`].
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value as Json;
 

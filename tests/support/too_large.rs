@@ -1,8 +1,10 @@
 //! Values that are larger than putexd accepts, put into a store by other means than putexd's own. Each is as large as the
 //! store accepts, except for PostgreSQL, where that would take too long.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Puts the value over the JetStream API. An administrator has to lift the limit of putexd's bucket first.
 pub async fn nats(url: &str, bucket: &str, key: &str) {

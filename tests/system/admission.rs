@@ -1,15 +1,14 @@
 //! What putexd looks at before it supervises a unit: whether systemd has loaded the unit's gate, whether the gate can
 //! run at all, and what else depends on the unit's lease.
 
-use std::process::Command;
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
-use crate::cluster::{Cut, Host, Off};
-use crate::command::{now, said, wait_until};
-use crate::fixture::{
-    Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status,
+use crate::{
+    cluster::{Cut, Host, Off},
+    command::{now, said, wait_until},
+    fixture::{Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status},
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 use putexd::facts::alarm::Alarm;
 use serde_json::Value;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, said, wait_for, wait_until};
-use crate::fixture::{
-    Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries_of, putexctl_status, signal, wait_for_line,
-    wait_for_standby,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, said, wait_for, wait_until},
+    fixture::{
+        Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries_of, putexctl_status, signal,
+        wait_for_line, wait_for_standby,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const DROP_IN: &str = "/etc/systemd/system/database.service.d/crash.conf";

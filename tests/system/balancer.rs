@@ -1,25 +1,27 @@
 //! What putexd serves to machines: a load balancer that follows the lease, the metrics as Prometheus' own tool judges them, and
 //! clients that ask badly.
 
-use std::collections::VecDeque;
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use serde_json::Value;
 
-use crate::cluster::Host;
-use crate::command::{EndsAtDrop, now, run_with_input, wait_for, wait_until};
-use crate::fixture::{
-    Fixture, Plan, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby,
+use crate::{
+    cluster::Host,
+    command::{EndsAtDrop, now, run_with_input, wait_for, wait_until},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby},
+    lockstore::Lockstore,
+    server::ADDRESS,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::server::ADDRESS;
-use crate::watch::Event;
 
 const LISTEN: &str = "[metrics]\nlisten = \"0.0.0.0:9190\"\n";
 const PORT: u16 = 9190;

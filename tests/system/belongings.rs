@@ -1,17 +1,18 @@
 //! What a service brings along: mounts and the checks of their file systems, sidecars, timers, sockets, what follows a
 //! failure, and the workers of an umbrella. None of it runs on two hosts at once, and nobody has to know of it beforehand.
 
-use std::fs;
-use std::net::TcpStream;
+use std::{fs, net::TcpStream};
 
-use crate::cluster::{Cut, Host};
-use crate::command::{now, run, said, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, signal, wait_for_line,
-    wait_for_standby, wait_for_words,
+use crate::{
+    cluster::{Cut, Host},
+    command::{now, run, said, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, signal, wait_for_line,
+        wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 

@@ -1,12 +1,13 @@
 //! Services of several units: what a timer or a socket starts moves with it, and never runs on two hosts at once.
 
-use std::net::TcpStream;
-use std::time::Duration;
+use std::{net::TcpStream, time::Duration};
 
-use crate::cluster::{Cluster, Cut, Host};
-use crate::command::{now, said, since, wait_until};
-use crate::lockstore::{Locks, Lockstore};
-use crate::watch::Event;
+use crate::{
+    cluster::{Cluster, Cut, Host},
+    command::{now, said, since, wait_until},
+    lockstore::{Locks, Lockstore},
+    watch::Event,
+};
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 

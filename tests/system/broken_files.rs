@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, said, since, wait_for, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status,
-    wait_for_line, wait_for_standby, wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, said, since, wait_for, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status,
+        wait_for_line, wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const FILE: &str = "/etc/putex.d/db.toml";

@@ -2,10 +2,12 @@
 
 use std::process::Output;
 
-use crate::cluster::Host;
-use crate::command::{said, wait_until};
-use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, wait_for_line, wait_for_standby};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{said, wait_until},
+    fixture::{Plan, SERVICE, SOON, TAKE_OVER, wait_for_line, wait_for_standby},
+    lockstore::Lockstore,
+};
 
 const NAME: &str = "org.putexd.Putexd1";
 const PATH: &str = "/org/putexd/Putexd1";

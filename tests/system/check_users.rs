@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::Host;
-use crate::command::{said, wait_until};
-use crate::fixture::{Plan, SOON, TAKE_OVER, main_pid, wait_for_line};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{said, wait_until},
+    fixture::{Plan, SOON, TAKE_OVER, main_pid, wait_for_line},
+    lockstore::Lockstore,
+};
 
 const SLEEPS: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 

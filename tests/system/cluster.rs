@@ -3,27 +3,33 @@
 //! A host is a container with its own process ids, mounts, control groups and network. Its address is the same in every
 //! cluster, because each cluster has its own switch. Its disk outlives a power loss, its processes do not.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::command::{lock, now, output, run, run_with_input, said, wait_for, wait_until};
-use crate::environment::{
-    Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8,
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
 };
-use crate::lockstore::Lockstore;
-use crate::server::{self, Server};
-use crate::share::{self, Share};
-use crate::watch::Watch;
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::{
+    command::{lock, now, output, run, run_with_input, said, wait_for, wait_until},
+    environment::{Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8},
+    lockstore::Lockstore,
+    server::{self, Server},
+    share::{self, Share},
+    watch::Watch,
+};
 
 /// A boot takes one or two seconds; a busy machine may take much longer.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);

@@ -1,16 +1,22 @@
 //! Commands on this machine, and waiting for conditions.
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Write as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+    time::{ClockId, clock_gettime},
+};
 
 /// Time between two looks at a condition.
 const POLL: Duration = Duration::from_millis(10);

@@ -4,16 +4,20 @@
 //! loaded, and none is started. What is said to do is done literally, and what is said then follows, until nothing is left.
 //! `corpus-SUITE.txt` has the verdicts. With `PUTEX_RECORD=1` it is written anew, and its changes are to be read.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use crate::cluster::{Cluster, Host};
-use crate::command::{run, said};
-use crate::environment::{made_of_packages, utf8};
-use crate::lockstore::{Locks, Lockstore};
-use crate::remedies;
+use crate::{
+    cluster::{Cluster, Host},
+    command::{run, said},
+    environment::{made_of_packages, utf8},
+    lockstore::{Locks, Lockstore},
+    remedies,
+};
 
 /// Packages, and the units of them that an administrator would name.
 const CORPUS: &[(&str, &[&str])] = &[

@@ -2,13 +2,15 @@
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cut, Host};
-use crate::command::{kill, now, run, said, wait_until};
-use crate::fixture::{
-    ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal,
-    wait_for_line, wait_for_restart, wait_for_standby, wait_for_status,
+use crate::{
+    cluster::{Cut, Host},
+    command::{kill, now, run, said, wait_until},
+    fixture::{
+        ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal,
+        wait_for_line, wait_for_restart, wait_for_standby, wait_for_status,
+    },
+    lockstore::{Lockstore, on_each_store},
 };
-use crate::lockstore::{Lockstore, on_each_store};
 
 on_each_store! {
     a_daemon_that_comes_back_in_time_interrupts_nothing,

@@ -13,15 +13,14 @@
 //! Numbers, times and the width of columns differ from run to run, and so does how often a command shows progress. They are not
 //! compared, see [`comparable`] and [`Printed::is_as`].
 
-use std::fs;
-use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
+use std::{fs, path::PathBuf, thread, time::Duration};
 
-use crate::command::{now, said, since};
-use crate::fixture::{ELECTED, Fixture, Plan};
-use crate::lockstore::Lockstore;
-use crate::server::ADDRESS;
+use crate::{
+    command::{now, said, since},
+    fixture::{ELECTED, Fixture, Plan},
+    lockstore::Lockstore,
+    server::ADDRESS,
+};
 
 const PAGE: &str = "packaging/usr/share/man/man7/putexd-day.7";
 

@@ -1,15 +1,19 @@
 //! A disk that all hosts of a cluster reach, as they would a LUN. Two hosts that mount it at once destroy what is on
 //! it.
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::PathBuf,
+};
 
 use rustix::fs::{OFlags, major, minor};
 
-use crate::cluster::{Cluster, Host};
-use crate::command::{output, run, said};
-use crate::environment::utf8;
+use crate::{
+    cluster::{Cluster, Host},
+    command::{output, run, said},
+    environment::utf8,
+};
 
 /// The mount point on the hosts.
 pub const PLACE: &str = "/srv/lun";

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
+use crate::{
+    cluster::{Cut, Host},
+    command::{holds_for, now, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 

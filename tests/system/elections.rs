@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
-use crate::command::{now, since, wait_for, wait_until};
-use crate::lockstore::Lockstore;
-use crate::on_hosts::OnHosts;
-use crate::server::ADDRESS;
+use crate::{
+    cluster::Cluster,
+    command::{now, since, wait_for, wait_until},
+    lockstore::Lockstore,
+    on_hosts::OnHosts,
+    server::ADDRESS,
+};
 
 /// Upper limit for an election, longer than any that was seen.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, run, said, wait_for, wait_until};
-use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, stop_guard, wait_for_line,
-    wait_for_standby, wait_for_words,
+use crate::{
+    cluster::{Cut, Host},
+    command::{holds_for, now, run, said, wait_for, wait_until},
+    fixture::{
+        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, stop_guard, wait_for_line,
+        wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const DROP_IN: &str = "/etc/systemd/system/database.service.d/elsewhere.conf";

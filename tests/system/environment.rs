@@ -1,18 +1,22 @@
 //! What the hosts are built on: the Debian root, the layer with the programs under test, the cgroups of this machine,
 //! and the removal of what earlier runs left behind.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::command::{output, run, said};
-use crate::{examples, package};
+use crate::{
+    command::{output, run, said},
+    examples, package,
+};
 
 pub const BASE: &str = "/var/tmp/putexd-tests";
 

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Host, Off};
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{
-    Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, wait_for_line, wait_for_words,
+use crate::{
+    cluster::{Host, Off},
+    command::{holds_for, now, said, wait_until},
+    fixture::{
+        Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, wait_for_line,
+        wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const SAMPLE: &str = include_str!("../../config/examples/address.toml");

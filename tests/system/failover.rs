@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::command::{now, wait_for, wait_until};
-use crate::fixture::{
-    ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries, wait_for_line,
-    wait_for_standby, wait_for_status,
+use crate::{
+    command::{now, wait_for, wait_until},
+    fixture::{
+        ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries, wait_for_line,
+        wait_for_standby, wait_for_status,
+    },
+    lockstore::{Lockstore, on_each_store},
+    watch::{Event, Kind},
 };
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::watch::{Event, Kind};
 
 on_each_store! {
     power_loss_of_the_active_host,

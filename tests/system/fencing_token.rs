@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::Host;
-use crate::command::{kill, now, wait_until};
-use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, wait_for_standby};
-use crate::lockstore::Lockstore;
-use crate::server::Server;
-use crate::watch::Event;
+use crate::{
+    cluster::Host,
+    command::{kill, now, wait_until},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, wait_for_standby},
+    lockstore::Lockstore,
+    server::Server,
+    watch::Event,
+};
 
 mod nats {
     crate::lockstore::on_store!(

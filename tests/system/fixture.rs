@@ -1,17 +1,17 @@
 //! What every fault test needs first: hosts, a lock store, putexd, and one host that runs the unit.
 
-use std::ops::Deref;
-use std::thread;
-use std::time::Duration;
+use std::{ops::Deref, thread, time::Duration};
 
 use serde_json::Value;
 
-use crate::cluster::{Cgroups, Cluster, Host, Setup};
-use crate::command::{holds_for, now, said, wait_for, wait_until};
-use crate::disk::Disk;
-use crate::lockstore::{Locks, Lockstore};
-use crate::package;
-use crate::watch::{Event, Kind};
+use crate::{
+    cluster::{Cgroups, Cluster, Host, Setup},
+    command::{holds_for, now, said, wait_for, wait_until},
+    disk::Disk,
+    lockstore::{Locks, Lockstore},
+    package,
+    watch::{Event, Kind},
+};
 
 /// Timings with T = 3 s and W = 1 s.
 pub const SERVICE: &str = r#"unit = "database.service"

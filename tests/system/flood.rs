@@ -1,21 +1,24 @@
 //! Users who may only read the status, and do so without end.
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use putexd::dbus::ManagerProxy;
 use tokio::time::timeout;
-use zbus::message::Flags;
-use zbus::{Fd, Message};
+use zbus::{Fd, Message, message::Flags};
 
-use crate::cluster::Host;
-use crate::command::{now, said, since, wait_until};
-use crate::fixture::{Plan, SERVICE, SOON, TAKE_OVER, main_pid, putexctl_status};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{now, said, since, wait_until},
+    fixture::{Plan, SERVICE, SOON, TAKE_OVER, main_pid, putexctl_status},
+    lockstore::Lockstore,
+};
 
 const DAEMON: &str = "putexd.service";
 const SPAN: Duration = Duration::from_secs(10);

@@ -2,13 +2,15 @@
 
 use std::process::Child;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status, signal,
-    wait_for_line, wait_for_restart, wait_for_standby, wait_for_status, wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status, signal,
+        wait_for_line, wait_for_restart, wait_for_standby, wait_for_status, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";

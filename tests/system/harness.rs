@@ -1,12 +1,12 @@
 //! Tests of the harness itself: hosts behave as hosts, faults really happen, and the oracle finds what it has to find.
 
-use std::fs;
-use std::net::UdpSocket;
-use std::time::Duration;
+use std::{fs, net::UdpSocket, time::Duration};
 
-use crate::cluster::{Cgroups, Cluster, Cut, Host, Setup};
-use crate::command::{holds_for, now, since, wait_until};
-use crate::watch::Kind;
+use crate::{
+    cluster::{Cgroups, Cluster, Cut, Host, Setup},
+    command::{holds_for, now, since, wait_until},
+    watch::Kind,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 

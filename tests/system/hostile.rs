@@ -9,20 +9,23 @@ mod too_large;
 #[path = "../support/hostile.rs"]
 mod values;
 
-use std::fs::{self, File};
-use std::time::Duration;
+use std::{
+    fs::{self, File},
+    time::Duration,
+};
 
+use putexd::{
+    store::{self, Attempt, Store, StoreError, StoreSettings, WriteOutcome, files::Files},
+    types::{Key, Revision, Value, WriteId},
+};
 use values::Hostile;
 
-use putexd::store::StoreSettings;
-use putexd::store::files::Files;
-use putexd::store::{self, Attempt, Store, StoreError, WriteOutcome};
-use putexd::types::{Key, Revision, Value, WriteId};
-
-use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_for, wait_until};
-use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, WAIT, main_pid};
-use crate::lockstore::{Lockstore, on_each_store};
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, wait_for, wait_until},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, WAIT, main_pid},
+    lockstore::{Lockstore, on_each_store},
+};
 
 on_each_store! {
     hostile_values_cost_their_own_service_alone;

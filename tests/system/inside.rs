@@ -3,29 +3,35 @@
 //! These tests start, kill and break units, and stop the bus, so they are ignored on the machine that builds them. The
 //! first test here boots a host, and has this same executable run them in it, one after the other.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::future::Future;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use putexd::host::cgroup::Hierarchy;
-use putexd::host::mounts::check_unmounted;
-use putexd::host::processes::{Members, Process};
-use putexd::systemd::{
-    ActiveState, BusError, CheckCommand, Devices, JobEnd, KernelError, NotDead, Refusal, RunAs,
-    RunResult, Surroundings, Systemd,
+use std::{
+    collections::BTreeSet,
+    fs,
+    future::Future,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
 };
-use putexd::types::mount::{Mount, MountUnit};
-use putexd::types::{ServiceName, UnitName};
+
+use futures_util::{StreamExt, future::BoxFuture};
+use putexd::{
+    host::{
+        cgroup::Hierarchy,
+        mounts::check_unmounted,
+        processes::{Members, Process},
+    },
+    systemd::{
+        ActiveState, BusError, CheckCommand, Devices, JobEnd, KernelError, NotDead, Refusal, RunAs,
+        RunResult, Surroundings, Systemd,
+    },
+    types::{
+        ServiceName, UnitName,
+        mount::{Mount, MountUnit},
+    },
+};
 use rustix::process::Signal;
 
-use crate::cluster::Cluster;
-use crate::command::said;
+use crate::{cluster::Cluster, command::said};
 
 /// Limit for all these tests together, on a machine that is busy with others.
 const ALL: Duration = Duration::from_secs(300);

@@ -1,13 +1,14 @@
 //! What binds a unit to its lease when systemd gets nothing from the generator, or the generator nothing from the files.
 
-use std::thread::sleep;
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
-use crate::cluster::{Host, Off};
-use crate::command::{now, said, wait_until};
-use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, wait_for_standby};
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
+use crate::{
+    cluster::{Host, Off},
+    command::{now, said, wait_until},
+    fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, wait_for_standby},
+    lockstore::Lockstore,
+    watch::Event,
+};
 
 const FILE: &str = "/etc/putex.d/db.toml";
 const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";

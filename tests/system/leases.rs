@@ -1,13 +1,15 @@
 //! What a lease covers: the control groups that its unit moves to, and units that no service names any more.
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, run, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal,
-    wait_for_line, wait_for_restart, wait_for_standby,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, run, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal,
+        wait_for_line, wait_for_restart, wait_for_standby,
+    },
+    lockstore::Lockstore,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
 const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";

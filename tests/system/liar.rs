@@ -1,19 +1,23 @@
 //! A process with the store's client that somebody has taken over: it lies to putexd as `LIE` says.
 
-use std::collections::HashMap;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream as StdStream;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    os::{fd::AsFd as _, unix::net::UnixStream as StdStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use putexd::frames;
-use putexd::store::StoreSettings;
-use putexd::store::files::Files;
-use putexd::store::layered::{Layer, Layered};
-use putexd::store::{self, Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome, serve};
-use putexd::types::{Key, Revision, Value};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
+use putexd::{
+    frames,
+    store::{
+        self, Attempt, Entry, Snapshot, Store, StoreError, StoreSettings, WriteOutcome,
+        files::Files,
+        layered::{Layer, Layered},
+        serve,
+    },
+    types::{Key, Revision, Value},
+};
+use tokio::{io::AsyncWriteExt as _, net::UnixStream};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {

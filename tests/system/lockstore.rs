@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use putexd::store::StoreSettings;
 
-use crate::cluster::{Cluster, Host};
-use crate::environment::utf8;
-use crate::on_hosts::{OnHosts, etcd_leads};
-use crate::server::{ADDRESS, Server};
-use crate::share::PLACE;
+use crate::{
+    cluster::{Cluster, Host},
+    environment::utf8,
+    on_hosts::{OnHosts, etcd_leads},
+    server::{ADDRESS, Server},
+    share::PLACE,
+};
 
 /// Until servers that were just started have elected a leader.
 const MADE: Duration = Duration::from_secs(60);

@@ -17,25 +17,30 @@
 //! The store's own time without a leader is measured from outside, by a writer that puts a value into the same bucket
 //! every few milliseconds. It is the longest time between two values that were accepted.
 
-use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::RawMessage;
+use async_nats::jetstream::{message::StreamMessage, stream::RawMessage};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::campaign::{number, seconds_since_1970};
-use crate::cluster::{Cluster, Cut, Host};
-use crate::command::{holds_for, kill, now, wait_until};
-use crate::fixture::{ELECTED, Fixture, Plan, SOON, WAIT, wait_for_standby, wait_for_status};
-use crate::lockstore::Lockstore;
-use crate::pauses::overlap;
-use crate::watch::Event;
+use crate::{
+    campaign::{number, seconds_since_1970},
+    cluster::{Cluster, Cut, Host},
+    command::{holds_for, kill, now, wait_until},
+    fixture::{ELECTED, Fixture, Plan, SOON, WAIT, wait_for_standby, wait_for_status},
+    lockstore::Lockstore,
+    pauses::overlap,
+    watch::Event,
+};
 
 const RUNS: usize = 10;
 /// Environment variable: how often each change is measured, instead of `RUNS` times.

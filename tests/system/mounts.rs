@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Host, Off};
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, signal, wait_for_line,
-    wait_for_standby, wait_for_words,
+use crate::{
+    cluster::{Host, Off},
+    command::{holds_for, now, wait_until},
+    fixture::{
+        Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, signal, wait_for_line,
+        wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
 
 const MOUNT: (&str, &str) = (
     "/etc/systemd/system/srv-data.mount",

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, run};
-use crate::environment::utf8;
-use crate::fixture::{
-    Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_standby, wait_for_status,
-    wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, run},
+    environment::utf8,
+    fixture::{
+        Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_standby, wait_for_status,
+        wait_for_words,
+    },
+    lockstore::{Lockstore, on_each_store},
+    watch::Event,
 };
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::watch::Event;
 
 on_each_store! {
     ; nats: a_service_is_renamed_host_by_host, a_unit_moves_from_one_service_to_another

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{
-    ELECTED, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
-    wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, said, wait_until},
+    fixture::{
+        ELECTED, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
+        wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 /// Until a report is written and seen.
 const REPORTED: Duration = Duration::from_secs(15);

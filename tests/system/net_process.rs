@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, main_pid, wait_for_line, wait_for_standby,
-    wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, wait_until},
+    fixture::{
+        Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, main_pid, wait_for_line, wait_for_standby,
+        wait_for_words,
+    },
+    lockstore::Lockstore,
+    sealed::SEAL,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::sealed::SEAL;
-use crate::watch::Event;
 
 /// Tries what a process that was taken over would try, and says what has worked.
 const ATTEMPTS: &str = r#"use Socket;

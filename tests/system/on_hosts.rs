@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Host};
-use crate::command::{wait_for, wait_until};
-use crate::lockstore::Lockstore;
-use crate::server::{get_json, post_json};
+use crate::{
+    cluster::{Cluster, Host},
+    command::{wait_for, wait_until},
+    lockstore::Lockstore,
+    server::{get_json, post_json},
+};
 
 pub const UNIT: &str = "locks.service";
 /// The folder in which the servers keep their data.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{
-    ELECTED, HAND_OVER, Plan, TAKE_OVER, WAIT, here, wait_for_standby, wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, said, wait_until},
+    fixture::{ELECTED, HAND_OVER, Plan, TAKE_OVER, WAIT, here, wait_for_standby, wait_for_words},
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 /// Runs a command that has to succeed, and returns what it says.
 #[track_caller]

@@ -20,19 +20,25 @@
 //! `oracle exec PROGRAM ARGUMENT...` becomes another program, which then is what must never run twice: the locks are held
 //! until the last of its processes has ended.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::FdFlags;
-use rustix::time::{ClockId, clock_gettime};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::FdFlags,
+    time::{ClockId, clock_gettime},
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
 
 const SHARED: &str = "/srv/shared";
 const DEAF: &str = "/var/lib/oracle-deaf";

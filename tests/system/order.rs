@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Host, Off};
-use crate::command::{holds_for, now, said, since, wait_until};
-use crate::fixture::{
-    ELECTED, Fixture, Plan, SERVICE, TAKE_OVER, WAIT, wait_for_line, wait_for_standby,
+use crate::{
+    cluster::{Host, Off},
+    command::{holds_for, now, said, since, wait_until},
+    fixture::{ELECTED, Fixture, Plan, SERVICE, TAKE_OVER, WAIT, wait_for_line, wait_for_standby},
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const FSTAB: &str = "tmpfs /srv/data tmpfs defaults 0 0\n";
 const NEEDS_MOUNT: (&str, &str) = (

@@ -1,27 +1,35 @@
 //! The package, as an administrator installs, upgrades and removes it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
-use std::thread;
-use std::time::Duration;
-
-use putexd::guard_client::grant;
-use putexd::types::{LEASES_DIR, ServiceName};
-
-use crate::cluster::{Cluster, Host, Setup};
-use crate::command::{EndsAtDrop, holds_for, lock, now, run, said, since, wait_until};
-use crate::environment::{Environment, environment, utf8, writable_root};
-use crate::fixture::{
-    ELECTED, Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid,
-    wait_for_line, wait_for_standby, wait_for_words,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Child,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
 };
-use crate::lockstore::{Locks, Lockstore};
-use crate::upgrade::wait_for_new_guard;
+
+use putexd::{
+    guard_client::grant,
+    types::{LEASES_DIR, ServiceName},
+};
+
+use crate::{
+    cluster::{Cluster, Host, Setup},
+    command::{EndsAtDrop, holds_for, lock, now, run, said, since, wait_until},
+    environment::{Environment, environment, utf8, writable_root},
+    fixture::{
+        ELECTED, Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid,
+        wait_for_line, wait_for_standby, wait_for_words,
+    },
+    lockstore::{Locks, Lockstore},
+    upgrade::wait_for_new_guard,
+};
 
 /// The version of the package that all tests install.
 /// The reason that `packaging/usr/libexec/putexd/package-step` gives.

@@ -3,24 +3,29 @@
 //! The packages are downloaded by name, and installed on both hosts as an administrator does it. All of them are services of the same
 //! two hosts, so that each fault is made once. What `putexd --check` says of them is done literally.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cut, Host, Off};
-use crate::command::{EndsAtDrop, kill, lock, now, run, said, since, wait_until};
-use crate::docker;
-use crate::elsewhere;
-use crate::environment::{made_of_packages, utf8};
-use crate::fixture::{Fixture, Plan, putexctl_status};
-use crate::lockstore::Lockstore;
-use crate::remedies;
+use crate::{
+    cluster::{Cut, Host, Off},
+    command::{EndsAtDrop, kill, lock, now, run, said, since, wait_until},
+    docker, elsewhere,
+    environment::{made_of_packages, utf8},
+    fixture::{Fixture, Plan, putexctl_status},
+    lockstore::Lockstore,
+    remedies,
+};
 
 /// With T = 6 s: twelve services start and stop at once on a busy machine.
 const TIMINGS: &str = "renew-interval = \"2s\"\nfailures = 3\nconfirmations = 1\n";

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    ELECTED, Fixture, Plan, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
-    wait_for_status,
+use crate::{
+    cluster::{Cut, Host},
+    command::{holds_for, now, wait_until},
+    fixture::{
+        ELECTED, Fixture, Plan, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
+        wait_for_status,
+    },
+    lockstore::{Lockstore, on_each_store},
+    watch::Event,
 };
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::watch::Event;
 
 on_each_store! {
     a_silent_partition_of_the_active_host,

@@ -3,18 +3,17 @@
 //! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it. The fencing token is
 //! there for that overlap, which is measured here. The program ignores SIGTERM, so that only SIGKILL ends it.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::thread;
-use std::time::Duration;
+use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use rustix::process::Signal;
 
-use crate::cluster::Host;
-use crate::command::{kill, now, output, since};
-use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid, wait_for_standby};
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
+use crate::{
+    cluster::Host,
+    command::{kill, now, output, since},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid, wait_for_standby},
+    lockstore::Lockstore,
+    watch::Event,
+};
 
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";

@@ -1,11 +1,15 @@
 //! The tour that `packaging/quickstart` gives: a failover between two hosts, explained step by step.
 
-use std::io::{Write as _, stdout};
-use std::time::Duration;
+use std::{
+    io::{Write as _, stdout},
+    time::Duration,
+};
 
-use crate::cluster::Setup;
-use crate::command::{now, since};
-use crate::lockstore::{Locks, Lockstore};
+use crate::{
+    cluster::Setup,
+    command::{now, since},
+    lockstore::{Locks, Lockstore},
+};
 
 const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\n";
 

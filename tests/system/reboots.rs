@@ -4,13 +4,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::cluster::{Cut, Host, Off};
-use crate::command::{now, since, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_standby,
+use crate::{
+    cluster::{Cut, Host, Off},
+    command::{now, since, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_standby,
+    },
+    lockstore::Lockstore,
+    watch::Event,
 };
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
 
 /// T of the fixture's service.
 const LEASE: Duration = Duration::from_secs(3);

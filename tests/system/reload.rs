@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_for, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line,
-    wait_for_standby,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, wait_for, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line,
+        wait_for_standby,
+    },
+    lockstore::{Lockstore, on_each_store},
 };
-use crate::lockstore::{Lockstore, on_each_store};
 
 on_each_store! {
     two_services_do_not_disturb_each_other,

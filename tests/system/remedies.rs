@@ -1,9 +1,11 @@
 //! What putexd says to do about a unit that it refuses, done literally as it is said.
 
-use crate::cluster::Host;
-use crate::command::{said, wait_until};
-use crate::fixture::{Plan, TAKE_OVER};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{said, wait_until},
+    fixture::{Plan, TAKE_OVER},
+    lockstore::Lockstore,
+};
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 const SLEEP: &str = "ExecStart=/usr/bin/sleep infinity\n";

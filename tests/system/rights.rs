@@ -1,8 +1,10 @@
 //! Hosts whose rights in the store are older than what hosts tell each other.
 
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{Plan, TAKE_OVER, WAIT, wait_for_standby};
-use crate::lockstore::Lockstore;
+use crate::{
+    command::{holds_for, now, said, wait_until},
+    fixture::{Plan, TAKE_OVER, WAIT, wait_for_standby},
+    lockstore::Lockstore,
+};
 
 /// NATS subjects that are granted lock by lock.
 const GRANTED: &[&str] = &[

@@ -1,9 +1,11 @@
 //! An operator's round: each verb of putexctl on three hosts, with what it says and how it ends.
 
-use crate::cluster::Host;
-use crate::command::{said, wait_until};
-use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, UNIT, wait_for_standby};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{said, wait_until},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, UNIT, wait_for_standby},
+    lockstore::Lockstore,
+};
 
 /// What the command says, which has to succeed.
 #[track_caller]

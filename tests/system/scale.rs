@@ -11,17 +11,21 @@
 //! stop as many units is measured in the same run, on one of the hosts, before putexd runs. Processes are counted in the
 //! kernel's control groups, so that counting asks nothing of the hosts.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::PathBuf,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Cut, Host, Setup};
-use crate::command::{now, said, since, wait_until};
-use crate::lockstore::{Locks, Lockstore};
+use crate::{
+    cluster::{Cluster, Cut, Host, Setup},
+    command::{now, said, since, wait_until},
+    lockstore::{Locks, Lockstore},
+};
 
 const SERVICES: &str = "PUTEX_SERVICES";
 const STORE: &str = "PUTEX_STORE";

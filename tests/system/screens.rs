@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, said, wait_for, wait_until};
-use crate::fixture::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby};
-use crate::lockstore::Lockstore;
-use crate::vendor;
+use crate::{
+    cluster::Host,
+    command::{holds_for, said, wait_for, wait_until},
+    fixture::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby},
+    lockstore::Lockstore,
+    vendor,
+};
 
 fn status(host: &Host) -> String {
     said(&host.output(&["putexctl", "status"]))

@@ -4,15 +4,19 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use putexd::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
-use putexd::types::{Key, Revision, Value, WriteId};
+use putexd::{
+    store::{Attempt, Snapshot, Store, StoreError, WriteOutcome},
+    types::{Key, Revision, Value, WriteId},
+};
 
-use crate::cluster::Host;
-use crate::command::{now, since, wait_for};
-use crate::fixture::{Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, wait_for_line, wait_for_standby};
-use crate::hostile::{put, with_store};
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::server::ADDRESS;
+use crate::{
+    cluster::Host,
+    command::{now, since, wait_for},
+    fixture::{Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, wait_for_line, wait_for_standby},
+    hostile::{put, with_store},
+    lockstore::{Lockstore, on_each_store},
+    server::ADDRESS,
+};
 
 on_each_store! {
     ; nats: a_forged_release_starts_no_second_copy_where_records_are_sealed,

@@ -1,18 +1,22 @@
 //! The behaviour of a host when a stop cannot be proven: each value of `on-stop-failure`, and the hardware watchdog.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cut, Host, Off};
-use crate::command::{holds_for, kill, now, wait_until};
-use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard, wait_for_line,
-    wait_for_restart, wait_for_standby, wait_for_words,
+use crate::{
+    cluster::{Cut, Host, Off},
+    command::{holds_for, kill, now, wait_until},
+    fixture::{
+        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard, wait_for_line,
+        wait_for_restart, wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const GUARD: &str = "putex-guard.service";
 

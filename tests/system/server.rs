@@ -1,21 +1,25 @@
 //! A server beside the hosts, of any store that has servers. Power losses of the hosts do not affect it.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::{
+    ffi::OsString,
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
 
 use serde_json::Value;
 
-use crate::cluster::in_network;
-use crate::command::{lock, output, run, said, wait_until};
-use crate::environment::{nats_server, utf8};
-use crate::lockstore::Lockstore;
-use crate::on_hosts::{etcd_command, nats_configuration};
+use crate::{
+    cluster::in_network,
+    command::{lock, output, run, said, wait_until},
+    environment::{nats_server, utf8},
+    lockstore::Lockstore,
+    on_hosts::{etcd_command, nats_configuration},
+};
 
 /// The address of the locks' server beside the hosts.
 pub const ADDRESS: &str = "10.77.0.5";

@@ -1,15 +1,21 @@
 //! A folder that all hosts share, like one on a NAS. Each host sees it through a file system of its own, which this
 //! machine serves, and which can be made to hang for one host or for all.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::command::{lock, output, wait_until};
-use crate::environment::utf8;
+use crate::{
+    command::{lock, output, wait_until},
+    environment::utf8,
+};
 
 /// The mount point on the hosts.
 pub const PLACE: &str = "/srv/putex";

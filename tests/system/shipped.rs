@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, said, since, wait_for, wait_until};
-use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::{Cut, Host},
+    command::{holds_for, now, said, since, wait_for, wait_until},
+    fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid},
+    lockstore::Lockstore,
+};
 
 macro_rules! sample {
     ($name:literal) => {

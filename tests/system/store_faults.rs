@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use putexd::facts::alarm::AlarmKind;
-use putexd::journal::Notice;
+use putexd::{facts::alarm::AlarmKind, journal::Notice};
 
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{
-    ELECTED, Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line,
-    wait_for_standby, wait_for_status,
+use crate::{
+    command::{holds_for, now, said, wait_until},
+    fixture::{
+        ELECTED, Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line,
+        wait_for_standby, wait_for_status,
+    },
+    lockstore::{Lockstore, on_each_store},
+    on_hosts::OnHosts,
+    share::PLACE,
 };
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::on_hosts::OnHosts;
-use crate::share::PLACE;
 
 on_each_store! {
     the_daemon_starts_without_its_store_and_waits_for_it,

@@ -1,19 +1,18 @@
 //! The manual page putexd-stores(7): its commands are run on hosts that have Debian's packages as they are installed. After that
 //! putexd has all the rights that it needs, and no other login can read, list, write or delete a lock.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Output;
-use std::time::Duration;
+use std::{fs, path::PathBuf, process::Output, time::Duration};
 
 use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::cluster::Host;
-use crate::command::{now, said, wait_for, wait_until};
-use crate::fixture::{Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{now, said, wait_for, wait_until},
+    fixture::{Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, wait_for_standby},
+    lockstore::Lockstore,
+};
 
 /// The exit status of putexctl when the store cannot be reached.
 const UNAVAILABLE: i32 = 69;

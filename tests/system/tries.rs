@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, putexctl_status, signal,
-    wait_for_standby, wait_for_words,
+use crate::{
+    cluster::Host,
+    command::{holds_for, now, wait_until},
+    fixture::{
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, putexctl_status, signal,
+        wait_for_standby, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const LISTEN: &str = "[metrics]\nlisten = \"127.0.0.1:9190\"\n";

@@ -1,10 +1,12 @@
 //! What a new operator trips over, and what is said then: by `putexd --check`, by `putexctl doctor`, by a second putexd, and
 //! while putexd stops.
 
-use crate::cluster::Host;
-use crate::command::{said, wait_until};
-use crate::fixture::{Plan, SOON, wait_for_words};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{said, wait_until},
+    fixture::{Plan, SOON, wait_for_words},
+    lockstore::Lockstore,
+};
 
 const DAEMON: &str = "putexd.service";
 /// A service whose unit does not exist at first.

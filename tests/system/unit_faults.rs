@@ -5,14 +5,16 @@ use std::time::Duration;
 use putexd::systemd::RunAs;
 use rustix::process::Signal;
 
-use crate::cluster::{Cgroups, Cut, Setup};
-use crate::command::{holds_for, kill, now, said, wait_until};
-use crate::confinement;
-use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
+use crate::{
+    cluster::{Cgroups, Cut, Setup},
+    command::{holds_for, kill, now, said, wait_until},
+    confinement,
+    fixture::{
+        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
+    },
+    lockstore::{Lockstore, on_each_store},
+    watch::Kind,
 };
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::watch::Kind;
 
 on_each_store! {
     a_failed_check_hands_over,

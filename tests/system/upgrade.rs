@@ -1,9 +1,11 @@
 //! A newer program takes over on a host that runs the unit.
 
-use crate::cluster::Host;
-use crate::command::{holds_for, wait_until};
-use crate::fixture::{HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, signal, wait_for_standby};
-use crate::lockstore::Lockstore;
+use crate::{
+    cluster::Host,
+    command::{holds_for, wait_until},
+    fixture::{HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, signal, wait_for_standby},
+    lockstore::Lockstore,
+};
 
 const GUARD: &str = "putex-guard.service";
 const PROGRAM: &str = "/usr/bin/putex-guard";

@@ -1,12 +1,13 @@
 //! The package of a service itself, upgraded as putexd-operations(7) says under "Upgrade the package of a service".
 
-use std::fs;
-use std::time::Duration;
+use std::{fs, time::Duration};
 
-use crate::cluster::Host;
-use crate::command::{run, said, wait_until};
-use crate::environment::utf8;
-use crate::fixture::{Fixture, SERVICE, SOON, TAKE_OVER};
+use crate::{
+    cluster::Host,
+    command::{run, said, wait_until},
+    environment::utf8,
+    fixture::{Fixture, SERVICE, SOON, TAKE_OVER},
+};
 
 const UNIT: &str = "vendor.service";
 

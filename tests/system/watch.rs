@@ -1,19 +1,27 @@
 //! What the oracles wrote down, and when each of their copies had really ended.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::thread::gettid;
+use rustix::{
+    fs::{FlockOperation, flock},
+    thread::gettid,
+};
 
-use crate::cluster::Host;
-use crate::command::{now, output, wait_for};
+use crate::{
+    cluster::Host,
+    command::{now, output, wait_for},
+};
 
 /// How often new copies are looked for. Their ends are not polled: the kernel wakes a waiting thread.
 const POLL: Duration = Duration::from_millis(5);

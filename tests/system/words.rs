@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::command::{holds_for, now, said, wait_until};
-use crate::fixture::{
-    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
-    wait_for_status, wait_for_words,
+use crate::{
+    command::{holds_for, now, said, wait_until},
+    fixture::{
+        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby,
+        wait_for_status, wait_for_words,
+    },
+    lockstore::Lockstore,
 };
-use crate::lockstore::Lockstore;
 
 /// 2R of [`SERVICE`], and the time of a start on a busy machine.
 const ONCE: Duration = Duration::from_secs(6);

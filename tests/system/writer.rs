@@ -7,11 +7,13 @@
 //! be there or not, and has no line. The parameters of the connection say for how long an answer is waited for: a
 //! timeout of the program's own would give up an answer that came while the host stood still.
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;

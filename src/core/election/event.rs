@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::longest_hold::PassingHold;
-use super::record::{Details, Order, Record, Refused, Word};
-use super::state::State;
-use super::timings::Timings;
-use crate::facts::alarm::Problem;
-use crate::facts::{Bar, Retirement, StepDown};
-use crate::types::{
-    FencingToken, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure,
-    Revision, Time, UnitName, WriteId,
+use super::{
+    longest_hold::PassingHold,
+    record::{Details, Order, Record, Refused, Word},
+    state::State,
+    timings::Timings,
+};
+use crate::{
+    facts::{Bar, Retirement, StepDown, alarm::Problem},
+    types::{
+        FencingToken, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure,
+        Revision, Time, UnitName, WriteId,
+    },
 };
 
 /// What an election has to know of the outside, read once for each event: it has no clock and no randomness of its own.

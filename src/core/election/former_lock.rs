@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
-use super::event::Observation;
-use super::record::{Record, Standing};
-use super::timings::Timings;
+use super::{
+    event::Observation,
+    record::{Record, Standing},
+    timings::Timings,
+};
 use crate::types::{Time, UnitName};
 
 /// What this host has seen of a former lock.

@@ -7,14 +7,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::event::{Content, Observation, ReadId};
-use super::longest_hold::{LongestHold, PassingHold};
-use super::observed_lock::{Entitlement, Former, ObservedLock, Question};
-use super::record::{Details, OperatorNote, Record, Standing};
-use super::stagger::staggered;
-use super::timings::Timings;
-use crate::facts::Heard;
-use crate::types::{Incarnation, Instance, Key, MachineId, NodeId, Revision, Time};
+use super::{
+    event::{Content, Observation, ReadId},
+    longest_hold::{LongestHold, PassingHold},
+    observed_lock::{Entitlement, Former, ObservedLock, Question},
+    record::{Details, OperatorNote, Record, Standing},
+    stagger::staggered,
+    timings::Timings,
+};
+use crate::{
+    facts::Heard,
+    types::{Incarnation, Instance, Key, MachineId, NodeId, Revision, Time},
+};
 
 /// What an observation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Details, Passing};
-use super::timings::Timings;
+use super::{
+    record::{Details, Passing},
+    timings::Timings,
+};
 use crate::types::{Time, WriteId};
 
 /// A hold that ends at one point in time, whoever writes it and however often (passing hold, H9): that of a pause, or what a claim

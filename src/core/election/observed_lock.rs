@@ -5,8 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Content, ReadId};
-use crate::facts::Heard;
-use crate::types::{Incarnation, Revision, Time};
+use crate::{
+    facts::Heard,
+    types::{Incarnation, Revision, Time},
+};
 
 /// The latest record, and the time from which its age counts.
 #[derive(Debug, Clone, Serialize)]

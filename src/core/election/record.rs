@@ -8,16 +8,14 @@
 //! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is safe, because its holder counts as an
 //! unknown one, which is waited for longest (unknown holder, K5), and the next writer replaces the record.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 
-use crate::types::printable::short_if_any;
-use crate::types::span::rounded;
 use crate::types::{
     FencingToken, Holder, Instance, MachineId, NodeId, Revision, UnitName, Value, WriteId,
+    printable::short_if_any, span::rounded,
 };
 
 /// At most this many hosts wait to be fenced; a longer chain of failed take-overs keeps the newest.

@@ -19,8 +19,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::store::StoreAddress;
-use crate::types::{Incarnation, Key, Revision, UnitName, Value};
+use crate::types::{Incarnation, Key, Revision, UnitName, Value, store::StoreAddress};
 
 /// The most former keys of a unit that have not been seen free. A change of the key that would add one more is refused.
 const FORMER_LIMIT: usize = 8;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::observed_lock::{Entitlement, ObservedLock};
-use super::record::HOLDERS_LIMIT;
-use super::timings::Timings;
+use super::{
+    observed_lock::{Entitlement, ObservedLock},
+    record::HOLDERS_LIMIT,
+    timings::Timings,
+};
 use crate::types::{Key, NodeId, Revision, Time};
 
 /// Taking (K2): the time from which this node may write its claim; each node has a turn of its own. Contenders mostly see a

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::event::{Observation, Remembered};
-use super::observed_lock::Entitlement;
-use super::record::{
-    Details, LONGEST_PAUSE, OperatorNote, Order, Passing, Record, Standing, Wanted,
+use super::{
+    event::{Observation, Remembered},
+    observed_lock::Entitlement,
+    record::{Details, LONGEST_PAUSE, OperatorNote, Order, Passing, Record, Standing, Wanted},
+    timings::Timings,
 };
-use super::timings::Timings;
 use crate::types::{
     FencingToken, Incarnation, Instance, LeaseTerms, NodeId, Revision, Time, UnitName, WriteId,
 };

@@ -1,7 +1,6 @@
 //! R, F, C and what follows from them: the numbers of one service's election, and the inequality that makes them safe.
 
-use std::fmt::Debug;
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use serde::{Deserialize, Serialize};
 

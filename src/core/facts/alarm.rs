@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 use serde_with::skip_serializing_none;
 use thiserror::Error;
 
 use super::name;
-use crate::types::span::rounded;
-use crate::types::{MachineId, NodeId, Revision, ServiceName, UnitName};
+use crate::types::{MachineId, NodeId, Revision, ServiceName, UnitName, span::rounded};
 
 /// For how long an alarm is shown whose cause was a moment and not a state, in seconds.
 pub const SHOWN_S: u64 = 3600;

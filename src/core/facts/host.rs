@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::alarm::{Alarm, known};
-use super::{At, Word};
+use super::{
+    At, Word,
+    alarm::{Alarm, known},
+};
 
 /// What a host says of itself.
 #[skip_serializing_none]

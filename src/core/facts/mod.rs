@@ -4,15 +4,18 @@
 //! is no English here: `words` makes sentences of them, for the journal and putexctl. What is not known is
 //! absent. A text in a fact is somebody else's: an error, a name, an operator's reason.
 
-use std::io::{self, Write};
-use std::time::Duration;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
-use serde_json::ser::{CharEscape, Formatter};
-use serde_json::{Serializer, Value};
+use serde_json::{
+    Serializer, Value,
+    ser::{CharEscape, Formatter},
+};
 
-use crate::types::Time;
-use crate::types::span::milliseconds;
+use crate::types::{Time, span::milliseconds};
 
 pub mod alarm;
 mod bar;

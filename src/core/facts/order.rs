@@ -5,8 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::types::NodeId;
-use crate::types::printable::{short, short_text};
+use crate::types::{
+    NodeId,
+    printable::{short, short_text},
+};
 
 /// What an operator has asked for, and for how long. The records of locks have it, too.
 #[skip_serializing_none]

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::alarm::{Alarm, known};
-use super::{At, Bar, Heard, Refused, State, Wait, Word};
+use super::{
+    At, Bar, Heard, Refused, State, Wait, Word,
+    alarm::{Alarm, known},
+};
 
 /// What a host says of one of its services. To other hosts it says no more than [`ServiceState::for_others`].
 #[skip_serializing_none]

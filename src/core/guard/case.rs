@@ -11,12 +11,9 @@
 //! has taken on the stop: the groups that it names are killed as well, and so are main processes that it still has when all
 //! groups are empty.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use super::frame::Lease;
-use super::table::is_below_the_root;
+use super::{frame::Lease, table::is_below_the_root};
 use crate::types::Time;
 
 /// Time between two looks at a control group that is not empty.

@@ -3,13 +3,14 @@
 //! Both ends import this. After an upgrade a new putexd may talk to an old guard for months: a field is never reused with another
 //! meaning, and unknown fields are ignored. A new *command* ends the connection to an old guard.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::mount::{Mount, MountUnit};
-use crate::types::{Extension, Instance, LeaseTerms, NodeId, OnStopFailure, ServiceName, UnitName};
+use crate::types::{
+    Extension, Instance, LeaseTerms, NodeId, OnStopFailure, ServiceName, UnitName,
+    mount::{Mount, MountUnit},
+};
 
 /// The socket on which the guard listens.
 pub const SOCKET: &str = "/run/putex/guard.sock";

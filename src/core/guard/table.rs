@@ -1,7 +1,9 @@
 //! The leases and their deadlines. The table is pure: time is an argument, and it returns what is to be done.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::format::Format;
-use super::{ServiceName, UnitName};
+use super::{ServiceName, UnitName, format::Format};
 
 /// The folder of the copy. /etc is on the root file system of every host that systemd boots, which /var need not be, and neither
 /// /etc/putex nor /etc/putex.d will do, because they may be mounted later themselves.

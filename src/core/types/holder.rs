@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::NodeId;
-use super::printable::{is_printable, shown_bytes};
+use super::{
+    NodeId,
+    printable::{is_printable, shown_bytes},
+};
 
 /// The holder of a lock, as its record names it: nobody, a name, or an unknown holder, where the body is no name.
 ///

@@ -16,13 +16,9 @@ mod time;
 pub mod trust;
 mod value;
 
-use std::fmt;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
-use std::time::Duration;
+use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 pub use holder::Holder;
 pub use lease::{Extension, LeaseTerms};

@@ -1,12 +1,10 @@
 //! Names, each with an alphabet and a length of its own.
 
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::escape::escaped;
-use super::{DAEMON_UNIT, LEASES_DIR, NET_SOCKET, sum};
+use super::{DAEMON_UNIT, LEASES_DIR, NET_SOCKET, escape::escaped, sum};
 
 /// The units that putexd consists of, without those that are made of templates.
 const PARTS: [&str; 5] = [

@@ -5,8 +5,10 @@
 //! own, and characters that change the direction of writing make a line say something else. So all such text goes through
 //! [`printable`] or [`shortened`] on its way to the journal, the bus, a terminal or systemd's status line.
 
-use std::borrow::{Borrow, Cow};
-use std::fmt::Write as _;
+use std::{
+    borrow::{Borrow, Cow},
+    fmt::Write as _,
+};
 
 use serde::{Deserialize, Deserializer};
 

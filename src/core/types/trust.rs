@@ -1,8 +1,10 @@
 //! Which files are obeyed: those that only root can have written, or the user that the program runs as, which is `me`.
 
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::{
+    fs::{self, Metadata},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
 
 const ROOT: u32 = 0;
 

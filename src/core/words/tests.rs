@@ -1,6 +1,8 @@
 use super::*;
-use crate::facts::stop_causes::{lapse_causes, release_causes};
-use crate::types::OnStopFailure;
+use crate::{
+    facts::stop_causes::{lapse_causes, release_causes},
+    types::OnStopFailure,
+};
 
 #[test]
 fn a_wait_says_its_cause_and_what_is_left() {

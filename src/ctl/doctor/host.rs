@@ -1,16 +1,20 @@
 //! This host: the programs of putexd's package, as PID 1 has them, what putexd has not read, and the clock.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::fs;
-use std::path::PathBuf;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fs,
+    path::PathBuf,
+};
 
 use super::NAMED;
-use crate::audit;
-use crate::config::{ServiceSettings, Settings};
-use crate::facts::ClusterState;
-use crate::systemd::{Systemd, UnitState};
-use crate::types::{DAEMON_UNIT, NET_SOCKET, UnitName, first_named};
+use crate::{
+    audit,
+    config::{ServiceSettings, Settings},
+    facts::ClusterState,
+    systemd::{Systemd, UnitState},
+    types::{DAEMON_UNIT, NET_SOCKET, UnitName, first_named},
+};
 
 /// The units that have to run.
 const PARTS: [&str; 4] = [DAEMON_UNIT, GUARD, "putex-guard-watch.service", NET_SOCKET];

@@ -10,13 +10,17 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::ask::Bus;
-use super::output::{Failure, Screen, Style, print_json, width};
-use super::store::load;
-use super::texts::grouped;
-use crate::command_line::exit;
-use crate::config::FenceSettings;
-use crate::types::{NodeId, first_named};
+use super::{
+    ask::Bus,
+    output::{Failure, Screen, Style, print_json, width},
+    store::load,
+    texts::grouped,
+};
+use crate::{
+    command_line::exit,
+    config::FenceSettings,
+    types::{NodeId, first_named},
+};
 
 /// How many services and units a line names.
 const NAMED: usize = 6;

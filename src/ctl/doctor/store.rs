@@ -3,11 +3,15 @@
 use std::time::{Duration, Instant};
 
 use super::Diagnosis;
-use crate::config::Settings;
-use crate::ctl::output::Failure;
-use crate::ctl::store::{open, replace};
-use crate::store::{Examination, Store, StoreError, WriteOutcome};
-use crate::types::{Key, Value};
+use crate::{
+    config::Settings,
+    ctl::{
+        output::Failure,
+        store::{open, replace},
+    },
+    store::{Examination, Store, StoreError, WriteOutcome},
+    types::{Key, Value},
+};
 
 /// The page of this host's report that nobody reads, where the trial write goes.
 const TRIAL_PAGE: u32 = 999_999;

@@ -1,13 +1,17 @@
 use std::time::Duration;
 
-use super::host::{clock, of_part, unread};
-use super::*;
-use crate::config::ServiceSettings;
-use crate::ctl::fixture::{assert_described, small, state};
-use crate::election::Timings;
-use crate::facts::{Bar, ClusterState};
-use crate::systemd::{ActiveState, UnitState};
-use crate::types::{DAEMON_UNIT, Key, OnStopFailure, ServiceName, UnitName};
+use super::{
+    host::{clock, of_part, unread},
+    *,
+};
+use crate::{
+    config::ServiceSettings,
+    ctl::fixture::{assert_described, small, state},
+    election::Timings,
+    facts::{Bar, ClusterState},
+    systemd::{ActiveState, UnitState},
+    types::{DAEMON_UNIT, Key, OnStopFailure, ServiceName, UnitName},
+};
 
 #[test]
 fn facts_come_first_and_then_what_is_wrong() {

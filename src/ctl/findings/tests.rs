@@ -1,9 +1,10 @@
 use super::*;
-use crate::ctl::fixture::{
-    NOW, ago, alarm, cluster, gone, host, lock, part, service, silent, small, state, word,
+use crate::{
+    ctl::fixture::{
+        NOW, ago, alarm, cluster, gone, host, lock, part, service, silent, small, state, word,
+    },
+    facts::{Activity, Bar, FailedRun, LastRun, NotTaking, REMOVED, State, Wait, alarm::Problem},
 };
-use crate::facts::alarm::Problem;
-use crate::facts::{Activity, Bar, FailedRun, LastRun, NotTaking, REMOVED, State, Wait};
 
 fn found(cluster: &ClusterState, is_wrong: bool) -> Vec<String> {
     let all = of(cluster)

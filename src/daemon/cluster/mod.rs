@@ -14,23 +14,29 @@ mod publish;
 pub mod tests;
 mod view;
 
-use std::collections::BTreeMap;
-use std::mem::discriminant;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    mem::discriminant,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tokio::sync::{self, Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::{self, Notify, watch},
+    time::{Instant, timeout},
+};
 
 use self::view::View;
 use super::host::Host;
-use crate::cluster::picture::SILENT;
-use crate::daemon::store_access::notes::is_refusal;
-use crate::facts::{At, ClusterState, HostState, KnownHost, Missing, Presence, ServiceState, Wait};
-use crate::store::StoreError;
-use crate::task::{OwnedTask, lock};
-use crate::types::{Key, NodeId, shortened};
-use crate::words;
+use crate::{
+    cluster::picture::SILENT,
+    daemon::store_access::notes::is_refusal,
+    facts::{At, ClusterState, HostState, KnownHost, Missing, Presence, ServiceState, Wait},
+    store::StoreError,
+    task::{OwnedTask, lock},
+    types::{Key, NodeId, shortened},
+    words,
+};
 
 /// Time between two reports of this host while nothing changes, and between two attempts where the store refuses what is asked
 /// of it: what was forbidden may be allowed by now.

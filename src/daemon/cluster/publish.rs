@@ -1,14 +1,18 @@
 //! Reports this host and its services.
 
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{AWAY, Cluster, PACE, Part, REPORT, Services, Shared};
-use crate::cluster::wire::{self, HOSTS_LIMIT, HostList, Report};
-use crate::daemon::store_access::notes::{is_refusal, update};
-use crate::facts::{At, HostState};
-use crate::store::StoreError;
-use crate::task::lock;
+use crate::{
+    cluster::wire::{self, HOSTS_LIMIT, HostList, Report},
+    daemon::store_access::notes::{is_refusal, update},
+    facts::{At, HostState},
+    store::StoreError,
+    task::lock,
+};
 
 /// This host puts itself into the list anew after so long, in seconds.
 const LISTED_ANEW: u64 = 24 * 60 * 60;

@@ -1,26 +1,35 @@
 //! Hosts that tell each other of themselves through a store in memory, on tokio's clock.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::cluster::wire::{self, Report};
-use crate::config::ServiceSettings;
-use crate::daemon::fake::{settings, written};
-use crate::daemon::host_fake::host;
-use crate::daemon::local::drain::Drain;
-use crate::daemon::local::machine::{Clock, Machine, SeenOutside, Task, Timer};
-use crate::daemon::service::unknown;
-use crate::daemon::store_access::hints::Hints;
-use crate::election::{KeptPlace, Memory};
-use crate::facts::{At, Heard, LockState, Presence, State, Word};
-use crate::store::layered::{Layer, Layered};
-use crate::store::memory::MemoryStore;
-use crate::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
-use crate::types::span::milliseconds;
-use crate::types::{OnStopFailure, Revision, ServiceName, Time, UnitName};
+use crate::{
+    cluster::wire::{self, Report},
+    config::ServiceSettings,
+    daemon::{
+        fake::{settings, written},
+        host_fake::host,
+        local::{
+            drain::Drain,
+            machine::{Clock, Machine, SeenOutside, Task, Timer},
+        },
+        service::unknown,
+        store_access::hints::Hints,
+    },
+    election::{KeptPlace, Memory},
+    facts::{At, Heard, LockState, Presence, State, Word},
+    store::{
+        Attempt, Snapshot, Store, StoreError, WriteOutcome,
+        layered::{Layer, Layered},
+        memory::MemoryStore,
+    },
+    types::{OnStopFailure, Revision, ServiceName, Time, UnitName, span::milliseconds},
+};
 
 pub const LIMIT: Duration = Duration::from_millis(400);
 /// Until a report has been written and seen.

@@ -1,19 +1,27 @@
 //! Reads the reports of the other hosts: at hints of the store, and from time to time.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{AWAY, Cluster, Part, REPORT, Shared};
-use crate::cluster::picture::SILENT;
-use crate::cluster::wire::{self, HOSTS_LIMIT, PAGES_LIMIT, Report};
-use crate::daemon::store_access::hints::rung;
-use crate::daemon::store_access::notes::{is_refusal, position, value_of};
-use crate::facts::{At, HostState, KnownHost, Presence, ServiceState};
-use crate::store::StoreError;
-use crate::task::lock;
-use crate::types::{Incarnation, Key, NodeId, Revision, Value};
+use crate::{
+    cluster::{
+        picture::SILENT,
+        wire::{self, HOSTS_LIMIT, PAGES_LIMIT, Report},
+    },
+    daemon::store_access::{
+        hints::rung,
+        notes::{is_refusal, position, value_of},
+    },
+    facts::{At, HostState, KnownHost, Presence, ServiceState},
+    store::StoreError,
+    task::lock,
+    types::{Incarnation, Key, NodeId, Revision, Value},
+};
 
 /// Time between two looks at all reports. A hint of a report comes before that, as a rule.
 const LOOK: Duration = Duration::from_secs(11);

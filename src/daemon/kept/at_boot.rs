@@ -1,10 +1,11 @@
 //! The copy of what is bound, for the generator at the next boot, when the files or /var/lib/putex may not be there yet.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use super::writer::FileWriter;
-use super::{read_or_ignore, render};
+use super::{read_or_ignore, render, writer::FileWriter};
 use crate::types::bound::{self, AtBoot};
 
 /// How long the services wait for the disk. They begin all the same, because a disk that hangs must not end them everywhere.

@@ -4,15 +4,18 @@
 //!
 //! They stay when putexd ends, because nobody else would then stop a unit that is started without its lease.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use super::replace;
-use crate::systemd::drop_ins;
-use crate::types::{ServiceName, UnitName};
+use crate::{
+    systemd::drop_ins,
+    types::{ServiceName, UnitName},
+};
 
 /// The services to whose leases each unit is to be bound.
 pub type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;

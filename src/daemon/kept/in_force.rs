@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use super::{PRIVATE, read_or_ignore, remove, render, replace};
-use crate::config::{Kept, Settings};
-use crate::host::identity;
-use crate::types::BootId;
-use crate::types::format::Format;
+use crate::{
+    config::{Kept, Settings},
+    host::identity,
+    types::{BootId, format::Format},
+};
 
 /// The settings in force.
 pub struct InForce {

@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{read_or_ignore, render};
-use crate::election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings};
-use crate::host::processes::Process;
-use crate::types::format::Format;
-use crate::types::{BootId, FencingToken, Key, ServiceName, Time, UnitName};
+use crate::{
+    election::{KeptPlace, LONGEST_HOLD, Memory, PassingHold, Timings},
+    host::processes::Process,
+    types::{BootId, FencingToken, Key, ServiceName, Time, UnitName, format::Format},
+};
 
 /// A token from here on is not believed: no clock shows so many seconds.
 const HIGHEST_TOKEN: FencingToken = FencingToken(1 << 40);

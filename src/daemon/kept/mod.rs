@@ -14,13 +14,14 @@ pub mod in_force;
 pub mod memory;
 pub mod writer;
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// The mode of files that only root may read.
 const PRIVATE: u32 = 0o600;

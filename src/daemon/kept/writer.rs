@@ -1,17 +1,20 @@
 //! Writes files in the background: the newest content of each, and never an older one after it.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
-use tokio::sync::{Notify, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::{sleep, timeout},
+};
 
 use super::{PRIVATE, remove, replace};
-use crate::task::lock;
-use crate::types::span::rounded;
+use crate::{task::lock, types::span::rounded};
 
 /// Time after which a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(2);

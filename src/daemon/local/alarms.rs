@@ -3,20 +3,25 @@
 //! Each change goes to the journal and the file for the next putexd. Status and report read what stands. There is at most
 //! one alarm of each kind about a service, so that the list is bounded.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::kept;
-use crate::facts::alarm::{Alarm, AlarmKind, Problem, known};
-use crate::host::clock;
-use crate::journal::{self, LockFields};
-use crate::task::lock;
-use crate::types::format::Format;
-use crate::types::{ServiceName, UnitName};
+use crate::{
+    daemon::kept,
+    facts::alarm::{Alarm, AlarmKind, Problem, known},
+    host::clock,
+    journal::{self, LockFields},
+    task::lock,
+    types::{ServiceName, UnitName, format::Format},
+};
 
 /// The file of the alarms whose cause was a moment: nothing would raise them again, and an operator has an hour to see them, whether
 /// putexd is restarted meanwhile or not. No service's file can have this name.

@@ -1,14 +1,18 @@
 //! Which control groups belong to which service of this host. What a service `contains` is killed as a whole, so it must
 //! hold nothing of another service, and nothing that the host needs to keep its leases.
 
-use crate::task::lock;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
 
-use crate::config::ServiceSettings;
-use crate::host::group_name::is_within;
-use crate::systemd::{BusError, Manager};
-use crate::types::{ServiceName, UnitName};
+use crate::{
+    config::ServiceSettings,
+    host::group_name::is_within,
+    systemd::{BusError, Manager},
+    task::lock,
+    types::{ServiceName, UnitName},
+};
 
 /// Units that putexd needs in order to keep and to end leases. Not every host has all of them.
 const NEEDED: [&str; 5] = [

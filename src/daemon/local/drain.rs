@@ -1,19 +1,22 @@
 //! Whether an operator has had this host hand everything over, and take nothing. It is kept on the disk, so that it lasts over
 //! reboots, and it needs no store.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::daemon::kept::writer::FileWriter;
-use crate::daemon::kept::{read, render};
-use crate::facts::{Bar, Word};
-use crate::task::lock;
-use crate::types::format::Format;
-use crate::words;
+use crate::{
+    daemon::kept::{read, render, writer::FileWriter},
+    facts::{Bar, Word},
+    task::lock,
+    types::format::Format,
+    words,
+};
 
 /// The name of the file. No service's file can have it.
 const FILE: &str = "+drained.json";

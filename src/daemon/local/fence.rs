@@ -3,19 +3,17 @@
 //! An operator who knows that a host is off may say so where its fencing hangs or fails ([`Fencings::confirm`]): that ends the wait
 //! for the fencing, and nothing else. A fence comes after the wait by the clock (confirming, K3), which nobody can shorten.
 
-use std::collections::BTreeMap;
-use std::future::pending;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch};
 
 use super::machine::Machine;
-use crate::config::FenceSettings;
-use crate::systemd::{Manager, RunResult};
-use crate::types::span::rounded;
-use crate::types::{NodeId, ServiceName, Time, UnitName, shortened};
+use crate::{
+    config::FenceSettings,
+    systemd::{Manager, RunResult},
+    types::{NodeId, ServiceName, Time, UnitName, shortened, span::rounded},
+};
 
 /// How often fencing is tried before the lock is given up.
 const TRIES: u32 = 3;

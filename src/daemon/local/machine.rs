@@ -1,28 +1,34 @@
 //! What a service needs of the host that it runs on, beside PID 1, the guard and the store: clocks, randomness, a place for
 //! its memory, and tasks. Simulated hosts implement it as well.
 
-use crate::task::lock;
-use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::task::JoinHandle;
 
-use super::alarms::{self, Alarms};
-use super::timers::KernelTimer;
 pub use super::timers::Timer;
-use crate::config::ServiceSettings;
-use crate::daemon::kept::memory;
+use super::{
+    alarms::{self, Alarms},
+    timers::KernelTimer,
+};
 pub use crate::daemon::kept::memory::SeenOutside;
-use crate::daemon::kept::writer::FileWriter;
-use crate::election::{KeptPlace, Memory};
-use crate::host::clock;
-use crate::host::identity;
-use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
-use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
+use crate::task::lock;
+use crate::{config::ServiceSettings, daemon::kept::memory};
+use crate::{
+    daemon::kept::writer::FileWriter,
+    election::{KeptPlace, Memory},
+    host::{
+        clock, identity,
+        self_fence::{SYSRQ_TRIGGER, self_fence},
+    },
+    types::{Key, OnStopFailure, ServiceName, Time, UnitName},
+};
 
 /// Where putexd's unit binds /proc/sysrq-trigger for it, which is read-only for it at its own path. Outside of that unit
 /// this is a file that cannot be written.

@@ -1,15 +1,15 @@
 //! What wakes a service, and how often it looks at what gives no hint of a change.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use tokio::io::unix::AsyncFd;
 
-use crate::host::clock::BootTimer;
-use crate::systemd::Manager;
-use crate::types::UnitName;
+use crate::{host::clock::BootTimer, systemd::Manager, types::UnitName};
 
 /// Number of places over which units spread in [`pace`]. Each place adds 1/128 of the time to three quarters of it.
 const PLACES: u64 = 64;

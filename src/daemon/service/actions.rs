@@ -1,22 +1,26 @@
 //! Carries out the election's actions. What can hang runs in a task of its own, whose outcome comes back as an event.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use tokio::task::JoinHandle;
 
-use super::registration;
-use super::{Message, Service};
-use crate::daemon::local::fence;
-use crate::daemon::local::fence::Fencer;
-use crate::daemon::store_access::notes::{observation, read_within, write_within};
-use crate::election::{
-    Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult,
+use super::{Message, Service, registration};
+use crate::{
+    daemon::{
+        local::fence::{self, Fencer},
+        store_access::notes::{observation, read_within, write_within},
+    },
+    election::{Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult},
+    store::{Attempt, StoreError, WriteOutcome},
+    task::OwnedTask,
+    types::{Instance, Revision, Time},
 };
-use crate::store::{Attempt, StoreError, WriteOutcome};
-use crate::task::OwnedTask;
-use crate::types::{Instance, Revision, Time};
 
 /// What is under way for the election.
 #[derive(Default)]

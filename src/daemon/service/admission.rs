@@ -1,22 +1,20 @@
 //! Admission: whether the units of a service can be supervised on this host, and whether the guard can take a lease of them.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
-use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
-use super::lookout::SHARE_OF_STRAYS;
-use super::{Host, Inbox, Message, Reason, UnitControl};
-use crate::audit::surroundings;
-use crate::config::ServiceSettings;
-use crate::daemon::local::cgroup_owners;
-use crate::daemon::local::timers::pace;
-use crate::facts::Bar;
-use crate::guard_client::frame::{GuardState, Watchdog};
-use crate::systemd::Refusal;
-use crate::types::UnitName;
+use super::{Host, Inbox, Message, Reason, UnitControl, lookout::SHARE_OF_STRAYS};
+use crate::{
+    audit::surroundings,
+    config::ServiceSettings,
+    daemon::local::{cgroup_owners, timers::pace},
+    facts::Bar,
+    guard_client::frame::{GuardState, Watchdog},
+    systemd::Refusal,
+    types::UnitName,
+};
 
 /// How often it is asked whether a unit can be supervised, where the host has few units: the unit's files may be mended, or
 /// broken.

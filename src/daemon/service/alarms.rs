@@ -1,18 +1,21 @@
 //! What a service tells the journal, and its alarms: how they are raised, and when they are over.
 
-use std::mem::take;
-use std::time::Duration;
+use std::{mem::take, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Message, Reason, Service, UnitControl, names};
-use crate::election::{ObservedUnit, State, Transition, rounded};
-use crate::facts::alarm::{Alarm, AlarmKind, Problem, StopFailure};
-use crate::facts::{At, Bar, FailedRun, Wait};
-use crate::guard_client::GuardClient;
-use crate::journal::{self, LockFields};
-use crate::types::{OnStopFailure, ServiceName, Time};
-use crate::words;
+use crate::{
+    election::{ObservedUnit, State, Transition, rounded},
+    facts::{
+        At, Bar, FailedRun, Wait,
+        alarm::{Alarm, AlarmKind, Problem, StopFailure},
+    },
+    guard_client::GuardClient,
+    journal::{self, LockFields},
+    types::{OnStopFailure, ServiceName, Time},
+    words,
+};
 
 /// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);

@@ -3,8 +3,7 @@
 use tokio::time::sleep;
 
 use super::{Bar, Message, Reason, Service};
-use crate::daemon::local::drain;
-use crate::task::OwnedTask;
+use crate::{daemon::local::drain, task::OwnedTask};
 
 /// When the service is handed over.
 #[derive(Default)]

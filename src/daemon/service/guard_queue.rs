@@ -1,21 +1,27 @@
 //! The task that carries out a service's requests to the guard one after the other, because an `arm` must never overtake a
 //! `close`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
 
-use super::Host;
-use super::inbox::{Inbox, Message};
-use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
-use crate::daemon::units::UnitControl;
-use crate::election::{Event, GuardRequest, Remembered, Timings};
-use crate::guard_client::frame::{CGROUP_LIMIT, Command, Lease, ListedLease, MEMBER_LIMIT};
-use crate::guard_client::{GuardClient, GuardError};
-use crate::types::{Extension, Instance, Key, NodeId, ServiceName};
+use super::{
+    Host,
+    inbox::{Inbox, Message},
+};
+use crate::{
+    config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings},
+    daemon::units::UnitControl,
+    election::{Event, GuardRequest, Remembered, Timings},
+    guard_client::{
+        GuardClient, GuardError,
+        frame::{CGROUP_LIMIT, Command, Lease, ListedLease, MEMBER_LIMIT},
+    },
+    types::{Extension, Instance, Key, NodeId, ServiceName},
+};
 
 /// Time before the guard is asked again whether it is there.
 const RETRY: Duration = Duration::from_millis(100);

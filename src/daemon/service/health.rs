@@ -4,20 +4,24 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OnceCell;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep_until, timeout},
+};
 
-use super::inbox::{Inbox, Message};
-use super::{Host, Service};
-use crate::config::{HealthSettings, Probe};
-use crate::election::{Event, State};
-use crate::facts::Health;
-use crate::facts::alarm::Problem;
-use crate::http::{CheckError, Target};
-use crate::systemd::{CheckCommand, CheckUser, RunAs, RunResult};
-use crate::task::OwnedTask;
-use crate::types::ServiceName;
-use crate::types::span::rounded;
+use super::{
+    Host, Service,
+    inbox::{Inbox, Message},
+};
+use crate::{
+    config::{HealthSettings, Probe},
+    election::{Event, State},
+    facts::{Health, alarm::Problem},
+    http::{CheckError, Target},
+    systemd::{CheckCommand, CheckUser, RunAs, RunResult},
+    task::OwnedTask,
+    types::{ServiceName, span::rounded},
+};
 
 /// What a check has found. `Err`: why it has failed, in words.
 type Verdict = Result<(), String>;

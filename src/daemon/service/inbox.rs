@@ -6,13 +6,14 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::bars::Reason;
-use crate::cluster::verb::Unmet;
-use crate::config::ServiceSettings;
-use crate::daemon::units::ObservedUnits;
-use crate::election::{self, Event, Word};
-use crate::facts::alarm::StopFailure;
-use crate::facts::{Bar, Retirement};
-use crate::systemd::OutsideWork;
+use crate::{
+    cluster::verb::Unmet,
+    config::ServiceSettings,
+    daemon::units::ObservedUnits,
+    election::{self, Event, Word},
+    facts::{Bar, Retirement, alarm::StopFailure},
+    systemd::OutsideWork,
+};
 
 /// Limit of the messages that wait for the loop. The loop takes messages faster than anybody makes them. Where the channel
 /// is full, whoever sends more has to wait.

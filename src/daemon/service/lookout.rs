@@ -1,17 +1,25 @@
 //! The tasks that look at the units of a service, and for work of theirs outside of their control groups.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{Inbox, Looked, Message, UnitControl};
-use crate::config::ServiceSettings;
-use crate::daemon::local::timers::pace;
-use crate::election::ObservedUnit;
-use crate::systemd::{NotDead, OutsideWork};
+use crate::{
+    config::ServiceSettings,
+    daemon::local::timers::pace,
+    election::ObservedUnit,
+    systemd::{NotDead, OutsideWork},
+};
 
 /// Shortest time between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID
 /// 1 as well, is announced by several changes.

@@ -1,15 +1,16 @@
 //! What a service does with an operator's order, and answers to it: a holder obeys it, and another host has it written into the lock's
 //! record (orders, H7).
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Answer, Message, Request, Said, Service, registration};
-use crate::cluster::verb::Unmet;
-use crate::daemon::units::busy_mounts;
-use crate::election::{Event, State, Wanted, rounded};
-use crate::facts::{Asked, At, Order, Refused, StepDown, Wait};
-use crate::words;
+use crate::{
+    cluster::verb::Unmet,
+    daemon::units::busy_mounts,
+    election::{Event, State, Wanted, rounded},
+    facts::{Asked, At, Order, Refused, StepDown, Wait},
+    words,
+};
 
 /// What an operator has asked for who stops a service.
 const STOPPED: &str = "stopped everywhere";

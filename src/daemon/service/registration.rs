@@ -2,30 +2,36 @@
 //! each unit in the store, makes the entry if there is none, and changes it on an operator's word. `election::registration`
 //! has the rules.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
-use super::bars::Reason;
-use super::inbox::{Inbox, Message};
-use crate::cluster::verb::Unmet;
-use crate::config::ServiceSettings;
-use crate::daemon::host::Host;
-use crate::daemon::local::timers::pace;
-use crate::daemon::store_access::hints::rung;
-use crate::daemon::store_access::notes::{
-    observation, position, read_within, replacing, value_of, write_within,
+use super::{
+    bars::Reason,
+    inbox::{Inbox, Message},
 };
-use crate::election::{
-    FormerLock, Found, KeptPlace, KeyRefusal, LockPlace, Registration, Verdict, is_newer, judge,
+use crate::{
+    cluster::verb::Unmet,
+    config::ServiceSettings,
+    daemon::{
+        host::Host,
+        local::timers::pace,
+        store_access::{
+            hints::rung,
+            notes::{observation, position, read_within, replacing, value_of, write_within},
+        },
+    },
+    election::{
+        FormerLock, Found, KeptPlace, KeyRefusal, LockPlace, Registration, Verdict, is_newer, judge,
+    },
+    facts::Bar,
+    store::{Snapshot, StoreError, WriteOutcome},
+    types::{Key, UnitName, Value},
 };
-use crate::facts::Bar;
-use crate::store::{Snapshot, StoreError, WriteOutcome};
-use crate::types::{Key, UnitName, Value};
 
 /// Time between two looks at an entry, unless the store hints at a change of it. It is `SHARE_OF_LOOKS` for each unit of
 /// the host where that is more: at a thousand units, 25 of them are looked at in a second.

@@ -2,12 +2,13 @@
 
 use std::mem::{replace, take};
 
-use crate::cluster::history::{ALARMS, End, Known, Run, Start};
-use crate::daemon::store_access::history::Histories;
-use crate::election::{Heard, State, Transition, Wait};
-use crate::facts::alarm::Alarm;
-use crate::facts::{At, LastRun};
-use crate::types::{FencingToken, Key, NodeId};
+use crate::{
+    cluster::history::{ALARMS, End, Known, Run, Start},
+    daemon::store_access::history::Histories,
+    election::{Heard, State, Transition, Wait},
+    facts::{At, LastRun, alarm::Alarm},
+    types::{FencingToken, Key, NodeId},
+};
 
 /// Follows the tenures of one service. Times are by the clock of the host.
 pub struct RunTracker {

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::Service;
-use super::bars::Reason;
-use crate::daemon::units::ObservedUnits;
-use crate::election::{ObservedUnit, State, rounded};
-use crate::facts::Bar;
-use crate::facts::alarm::Problem;
-use crate::systemd::{Invocation, RESTARTS_LIMIT, UnitState};
-use crate::types::{Time, UnitName};
+use super::{Service, bars::Reason};
+use crate::{
+    daemon::units::ObservedUnits,
+    election::{ObservedUnit, State, rounded},
+    facts::{Bar, alarm::Problem},
+    systemd::{Invocation, RESTARTS_LIMIT, UnitState},
+    types::{Time, UnitName},
+};
 
 /// The least service time: systemd's own default for StartLimitIntervalSec=.
 const LEAST: Duration = Duration::from_secs(10);

@@ -1,16 +1,16 @@
 //! What a service shows to operators, and to the daemon for STATUS=.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 
 use super::{Reason, Service};
-use crate::config::ServiceSettings;
-use crate::facts::{At, Bar, LockState, ServiceState, State, TimingsState, Wait};
-use crate::types::span::milliseconds;
-use crate::types::{Time, UnitName};
-use crate::words;
+use crate::{
+    config::ServiceSettings,
+    facts::{At, Bar, LockState, ServiceState, State, TimingsState, Wait},
+    types::{Time, UnitName, span::milliseconds},
+    words,
+};
 
 /// The wall clock may be adjusted by so much before points in time are shown anew.
 const SLEW: Duration = Duration::from_millis(50);

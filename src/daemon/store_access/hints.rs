@@ -2,20 +2,30 @@
 //! same bells ring when the connection to the store or the guard is lost or made again, because one task that waits for
 //! that costs less than one in each of a thousand services.
 
-use crate::task::lock;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, DefaultHasher},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use futures_util::StreamExt as _;
-use futures_util::future::{join, select_all};
-use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use futures_util::{
+    StreamExt as _,
+    future::{join, select_all},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
 
-use crate::store::{Link as StoreLink, Store};
-use crate::types::Key;
+use crate::{
+    store::{Link as StoreLink, Store},
+    task::lock,
+    types::Key,
+};
 
 /// Pause between two watches, doubled each time a watch ends without a hint. There is one watch for all services of a host,
 /// and a planned hand-over takes up to R longer without it, so the pause stays short.

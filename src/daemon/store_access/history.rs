@@ -3,19 +3,21 @@
 //! A service hands over what it knows of a tenure and goes on: nothing waits for the task that writes, and nothing that it reads decides
 //! anything. While the store is away, the task waits. What is refused is dropped.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{sleep, timeout},
+};
 
 use super::notes::{is_refusal, read_within, update, value_of};
-use crate::cluster::history::{History, Run};
-use crate::daemon::local::machine::Clock;
-use crate::host::identity::random;
-use crate::store::{Link, Store};
-use crate::types::Key;
-use crate::types::span::milliseconds;
+use crate::{
+    cluster::history::{History, Run},
+    daemon::local::machine::Clock,
+    host::identity::random,
+    store::{Link, Store},
+    types::{Key, span::milliseconds},
+};
 
 /// The most tenures that wait to be written: the start and the end of each service of a host.
 const WAITING_LIMIT: usize = 8192;

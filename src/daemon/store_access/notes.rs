@@ -4,17 +4,22 @@
 //! refused or not answered says nothing of the locks, and is counted nowhere. There is one call at a time for the whole host.
 //! And each is given up before the store's own limit, at which a store takes its whole connection for lost.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout},
+};
 
-use crate::election::{Content, Observation, Record};
-use crate::host::identity::random;
-use crate::store::layered::{Layer, Layered};
-use crate::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
-use crate::types::{Incarnation, Key, Revision, Value, WriteId};
+use crate::{
+    election::{Content, Observation, Record},
+    host::identity::random,
+    store::{
+        Attempt, Snapshot, Store, StoreError, WriteOutcome,
+        layered::{Layer, Layered},
+    },
+    types::{Incarnation, Key, Revision, Value, WriteId},
+};
 
 /// Around a store for notes. Its calls wait for each other, so whoever makes them must be able to wait.
 pub struct OneAtATime {

@@ -8,19 +8,29 @@
 //! A store may answer reads and take no writes, as a server does that is cut off from the others of its cluster. That is no
 //! silence, and is noted separately.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
-use crate::daemon::local::alarms::Alarms;
-use crate::facts::alarm::{AlarmKind, Problem};
-use crate::facts::{self, At};
-use crate::store::layered::{Layer, Layered};
-use crate::store::{Attempt, Link, Snapshot, Store, StoreError, WriteOutcome};
-use crate::task::lock;
-use crate::types::{Key, Revision};
+use crate::{
+    daemon::local::alarms::Alarms,
+    facts::{
+        self, At,
+        alarm::{AlarmKind, Problem},
+    },
+    store::{
+        Attempt, Link, Snapshot, Store, StoreError, WriteOutcome,
+        layered::{Layer, Layered},
+    },
+    task::lock,
+    types::{Key, Revision},
+};
 
 /// Shorter silences are a lost call or a connection that was made anew, which nobody has to know of.
 const NOTEWORTHY: Duration = Duration::from_secs(1);

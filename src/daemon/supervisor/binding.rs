@@ -1,20 +1,20 @@
 //! Has PID 1 bind the units to their leases: by the drop-ins of the generator, and by kept ones where it makes none.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
-use super::Supervisor;
-use super::retire::Retiring;
-use crate::config::{HOST_FILE, SERVICE_DIRECTORIES, ServiceSettings};
-use crate::daemon::kept::drop_ins::Bound;
-use crate::guard_client::frame::ListedLease;
-use crate::host::mountinfo::units_of;
-use crate::systemd::drop_ins::is_generated;
-use crate::systemd::gate::GENERATED_DIR;
-use crate::types::bound::AtBoot;
-use crate::types::format::Format;
-use crate::types::{ServiceName, UnitName};
+use super::{Supervisor, retire::Retiring};
+use crate::{
+    config::{HOST_FILE, SERVICE_DIRECTORIES, ServiceSettings},
+    daemon::kept::drop_ins::Bound,
+    guard_client::frame::ListedLease,
+    host::mountinfo::units_of,
+    systemd::{drop_ins::is_generated, gate::GENERATED_DIR},
+    types::{ServiceName, UnitName, bound::AtBoot, format::Format},
+};
 
 /// Limit of a daemon-reload, which waits for every generator.
 const DAEMON_RELOAD_LIMIT: Duration = Duration::from_secs(30);

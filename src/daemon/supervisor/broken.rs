@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{Diagnostic, Loaded};
-use crate::facts::{Bar, ServiceState};
-use crate::types::{ServiceName, first_named, shortened};
+use crate::{
+    config::{Diagnostic, Loaded},
+    facts::{Bar, ServiceState},
+    types::{ServiceName, first_named, shortened},
+};
 
 /// The most characters of what is wrong with a file, where other hosts are told.
 const MESSAGE_LIMIT: usize = 300;

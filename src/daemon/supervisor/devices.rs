@@ -2,9 +2,11 @@
 
 use futures_util::future::BoxFuture;
 
-use crate::guard_client::{GuardClient, GuardError};
-use crate::systemd::{Devices, KernelError, NotDead};
-use crate::types::mount::{Mount, MountUnit};
+use crate::{
+    guard_client::{GuardClient, GuardError},
+    systemd::{Devices, KernelError, NotDead},
+    types::mount::{Mount, MountUnit},
+};
 
 impl Devices for GuardClient {
     fn check_unmounted(

@@ -8,28 +8,26 @@
 //! A service that is handed over from one host to the next may be held by none of them for a moment. So not only what this host
 //! holds is looked at, but also what it would take from a host that is drained, or from nobody.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::Supervisor;
-use crate::cluster::picture;
-use crate::config::ServiceSettings;
-use crate::daemon::cluster::Cluster;
-use crate::daemon::host::Host;
-use crate::daemon::service::Said;
-use crate::daemon::units::busy_mounts;
-use crate::election::State;
-use crate::facts::alarm::AlarmKind;
-use crate::facts::{At, ClusterState, KnownHost, ServiceState, Word};
-use crate::host::clock;
-use crate::journal::{self, Notice};
-use crate::types::{NodeId, first_named, shortened};
-use crate::words;
+use crate::{
+    cluster::picture,
+    config::ServiceSettings,
+    daemon::{cluster::Cluster, host::Host, service::Said, units::busy_mounts},
+    election::State,
+    facts::{At, ClusterState, KnownHost, ServiceState, Word, alarm::AlarmKind},
+    host::clock,
+    journal::{self, Notice},
+    types::{NodeId, first_named, shortened},
+    words,
+};
 
 /// How long it is waited for a host that can take over: a report of which it is not known whether it is old is made anew within this
 /// time.

@@ -3,9 +3,7 @@
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 
-use crate::frames::Units;
-use crate::systemd::Systemd;
-use crate::types::NET_SOCKET;
+use crate::{frames::Units, systemd::Systemd, types::NET_SOCKET};
 
 /// The units of the processes that have the network.
 pub struct NetProcesses {

@@ -2,15 +2,15 @@
 //! listens. A message that is sent once has to arrive, so its sender waits. A message that is repeated is dropped if
 //! systemd does not take it at once.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::time::Duration;
+use std::{collections::BTreeMap, io, time::Duration};
 
 use sd_notify::NotifyState;
 
-use crate::dbus::{Shown, ShownService};
-use crate::election::State;
-use crate::systemd::notify::try_tell;
+use crate::{
+    dbus::{Shown, ShownService},
+    election::State,
+    systemd::notify::try_tell,
+};
 
 /// Up to so many services are named in STATUS=. More are counted by their states.
 const NAMED: usize = 16;

@@ -1,24 +1,28 @@
 //! What operators have this host do, and the answers to them. What is begun goes on beside the daemon's loop.
 
-use std::future::ready;
-use std::time::Duration;
+use std::{future::ready, time::Duration};
 
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::Supervisor;
-use super::drain;
-use crate::cluster::verb::{Unmet, Verb};
-use crate::daemon::cluster::Cluster;
-use crate::daemon::service::{Handle, Order, Request, Said};
-use crate::daemon::store_access::store_health::StoreHealth;
-use crate::election::State;
-use crate::facts::alarm::{AlarmKind, Problem};
-use crate::facts::{self, Asked, At, ClusterState, ServiceState, Word};
-use crate::host::clock;
-use crate::journal::{self, Notice};
-use crate::types::{NodeId, ServiceName};
-use crate::words;
+use super::{Supervisor, drain};
+use crate::{
+    cluster::verb::{Unmet, Verb},
+    daemon::{
+        cluster::Cluster,
+        service::{Handle, Order, Request, Said},
+        store_access::store_health::StoreHealth,
+    },
+    election::State,
+    facts::{
+        self, Asked, At, ClusterState, ServiceState, Word,
+        alarm::{AlarmKind, Problem},
+    },
+    host::clock,
+    journal::{self, Notice},
+    types::{NodeId, ServiceName},
+    words,
+};
 
 /// How long it is waited for a host that can take over: one that was started just now takes nothing at first.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -1,16 +1,19 @@
 //! Reads the configuration on a thread of its own: the file system that it is on may not answer, and nobody but the reading waits for
 //! it then.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 
-use crate::config::{self, Loaded, Settings};
-use crate::host::identity;
-use crate::types::ServiceName;
+use crate::{
+    config::{self, Loaded, Settings},
+    host::identity,
+    types::ServiceName,
+};
 
 /// How long a reading may take. It is shorter than the watchdog's time, because the supervisor waits for it at a reload.
 pub const LIMIT: Duration = Duration::from_secs(5);

@@ -1,15 +1,15 @@
 //! Reads the configuration anew, and touches only the services that have changed.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use super::notify;
-use super::{Supervisor, log};
-use crate::config::Settings;
-use crate::daemon::service::Order;
-use crate::facts::Retirement;
-use crate::journal::{self, Notice};
-use crate::types::ServiceName;
+use super::{Supervisor, log, notify};
+use crate::{
+    config::Settings,
+    daemon::service::Order,
+    facts::Retirement,
+    journal::{self, Notice},
+    types::ServiceName,
+};
 
 impl Supervisor {
     /// Reads the configuration anew, and touches only the services that have changed. A service whose file is broken now

@@ -1,22 +1,22 @@
 //! The end of services: one that is removed or changed, a lease that no service claims, and all of them when the daemon ends.
 
-use std::path::Path;
-use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::notify;
-use super::{STOP_EXTENSION, Supervisor, TICK};
-use crate::command_line::exit;
-use crate::config::ServiceSettings;
-use crate::daemon::kept::memory;
-use crate::daemon::service::{self, Handle, Order};
-use crate::election::rounded;
-use crate::facts::Retirement;
-use crate::guard_client::frame::ListedLease;
-use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName, first_named};
+use super::{STOP_EXTENSION, Supervisor, TICK, notify};
+use crate::{
+    command_line::exit,
+    config::ServiceSettings,
+    daemon::{
+        kept::memory,
+        service::{self, Handle, Order},
+    },
+    election::rounded,
+    facts::Retirement,
+    guard_client::frame::ListedLease,
+    types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName, first_named},
+};
 
 /// Time between two looks whether the services have ended, when the daemon ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -1,21 +1,19 @@
 //! What is told of the services and of the cluster: to clients of the bus and of the control socket, and to systemd.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::oneshot;
 use zbus::fdo;
 
-use super::Supervisor;
-use super::notify;
-use super::share;
-use crate::cluster::history::Run;
-use crate::cluster::picture;
-use crate::config::ServiceSettings;
-use crate::daemon::service::of_settings;
-use crate::dbus::{Ask, Shown, ShownService};
-use crate::facts::{ClusterState, ServiceState, State, Wait};
-use crate::types::{ServiceName, printable};
+use super::{Supervisor, notify, share};
+use crate::{
+    cluster::{history::Run, picture},
+    config::ServiceSettings,
+    daemon::service::of_settings,
+    dbus::{Ask, Shown, ShownService},
+    facts::{ClusterState, ServiceState, State, Wait},
+    types::{ServiceName, printable},
+};
 
 impl Supervisor {
     /// Answers a client from what this host knows, or does what the client asks for.

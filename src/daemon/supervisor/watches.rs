@@ -1,21 +1,19 @@
 //! Watches what all services of the host need: the guard, PID 1, the store's answers, file descriptors.
 
-use std::fs::File;
-use std::future::ready;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fs::File, future::ready, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
 use super::TICK;
-use crate::daemon::host::Host;
-use crate::daemon::local::alarms::Alarms;
-use crate::election::rounded;
-use crate::facts::alarm::{AlarmKind, Problem};
-use crate::guard_client::GuardClient;
-use crate::host::{clock, descriptors};
-use crate::store::{Link as StoreLink, Store};
-use crate::systemd::Systemd;
+use crate::{
+    daemon::{host::Host, local::alarms::Alarms},
+    election::rounded,
+    facts::alarm::{AlarmKind, Problem},
+    guard_client::GuardClient,
+    host::{clock, descriptors},
+    store::{Link as StoreLink, Store},
+    systemd::Systemd,
+};
 
 /// At how many looks in a row, one each [`TICK`], the guard has to be away before that is an alarm. One that has ended is replaced
 /// sooner.

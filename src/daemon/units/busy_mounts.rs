@@ -1,9 +1,7 @@
 //! Mounts that are in use by processes which do not belong to their service, such as an administrator's shell: an orderly stop cannot
 //! unmount them, and the host goes down for that.
 
-use crate::config::ServiceSettings;
-use crate::systemd::Manager;
-use crate::types::UnitName;
+use crate::{config::ServiceSettings, systemd::Manager, types::UnitName};
 
 /// How many processes are told of.
 const SHOWN: usize = 8;

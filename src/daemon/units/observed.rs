@@ -3,9 +3,11 @@
 use futures_util::future::join_all;
 
 use super::UnitControl;
-use crate::election::ObservedUnit;
-use crate::systemd::{BusError, KernelError, Look, NotDead, UnitState};
-use crate::types::UnitName;
+use crate::{
+    election::ObservedUnit,
+    systemd::{BusError, KernelError, Look, NotDead, UnitState},
+    types::UnitName,
+};
 
 /// The outcome of one look at a service's units.
 #[derive(Clone, PartialEq, Eq, Default)]

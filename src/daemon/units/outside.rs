@@ -3,19 +3,19 @@
 //!
 //! PID 1 stops neither of them with the unit, and the unit's empty control group says nothing about them.
 
-use crate::task::lock;
-use std::future::pending;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{future::pending, sync::atomic::Ordering, time::Duration};
 
 use rustix::process::Signal;
 
 use super::UnitControl;
-use crate::config::StopProof;
-use crate::daemon::kept::memory::SeenOutside;
-use crate::host::processes::Process;
-use crate::systemd::{JobEnd, KernelError, Look, NotDead, OutsideWork};
-use crate::types::{Time, UnitName};
+use crate::{
+    config::StopProof,
+    daemon::kept::memory::SeenOutside,
+    host::processes::Process,
+    systemd::{JobEnd, KernelError, Look, NotDead, OutsideWork},
+    task::lock,
+    types::{Time, UnitName},
+};
 
 /// Time from SIGTERM to SIGKILL for processes that are left after an orderly stop: as long as containers have by default.
 const GRACE: Duration = Duration::from_secs(10);

@@ -6,12 +6,13 @@ use futures_util::future::{join, join_all};
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
-use super::outside::TermThenKill;
-use super::{CachedUnit, Progress, UnderWay, UnitControl, busy_mounts};
-use crate::guard_client::frame::ListedLease;
-use crate::systemd::{JobEnd, Look, NotDead, begun};
-use crate::task::lock;
-use crate::types::{Time, UnitName};
+use super::{CachedUnit, Progress, UnderWay, UnitControl, busy_mounts, outside::TermThenKill};
+use crate::{
+    guard_client::frame::ListedLease,
+    systemd::{JobEnd, Look, NotDead, begun},
+    task::lock,
+    types::{Time, UnitName},
+};
 
 /// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each one is waited
 /// for twice as long as the one before, up to `STOP_SLICE_MAX`, so that the requests of many slow stops do not keep PID 1

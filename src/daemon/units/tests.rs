@@ -1,16 +1,17 @@
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
-use super::outside::TermThenKill;
-use super::stop::ONE_MORE_LOOK_LIMIT;
-use super::*;
-use crate::config::StopProof;
-use crate::daemon::fake::{Fake, process, settings, stopped_lease, unit};
-use crate::daemon::local::machine::ThisMachine;
-use crate::election::ObservedUnit;
-use crate::guard_client::frame::ListedLease;
-use crate::systemd::{KernelError, NotDead, OutsideWork};
-use crate::types::Time;
+use super::{outside::TermThenKill, stop::ONE_MORE_LOOK_LIMIT, *};
+use crate::{
+    config::StopProof,
+    daemon::{
+        fake::{Fake, process, settings, stopped_lease, unit},
+        local::machine::ThisMachine,
+    },
+    election::ObservedUnit,
+    guard_client::frame::ListedLease,
+    systemd::{KernelError, NotDead, OutsideWork},
+    types::Time,
+};
 
 /// Control of `database.service`, whose earlier lease covers `former`.
 fn units(fake: &Fake, former: &[&str]) -> UnitControl {

@@ -1,6 +1,8 @@
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixListener;
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixListener,
+};
 
 use super::*;
 use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, WriteId};

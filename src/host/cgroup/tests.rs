@@ -1,5 +1,7 @@
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::{
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
 
 use rustix::fs::{Mode, OFlags};
 

@@ -5,19 +5,24 @@
 //! leads to. Links are allowed only in the path of the folder itself, which the administrator has configured. `openat2` would do
 //! it in one call, and putexd's own unit refuses that: systemd's `RestrictSUIDSGID=` cannot look into it.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io::{self, ErrorKind, Read as _, Write as _},
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    path::{Component, Path, PathBuf},
+};
 
 use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags};
 
 use super::layout::{self, FILE_LIMIT_BYTES};
-use crate::store::{StoreError, random_name};
-use crate::types::Value;
-use crate::types::trust::{self, Rights};
+use crate::{
+    store::{StoreError, random_name},
+    types::{
+        Value,
+        trust::{self, Rights},
+    },
+};
 
 const FOLDER_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);

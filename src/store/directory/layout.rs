@@ -4,8 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::store::text;
-use crate::types::{self, Key, Revision, Value};
+use crate::{
+    store::text,
+    types::{self, Key, Revision, Value},
+};
 
 /// The marker: a folder that contains the store's id in [`VALUE`]. A directory without it is no store.
 pub const MARKER: &str = "putex-store";

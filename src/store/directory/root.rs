@@ -1,15 +1,20 @@
 //! The folder of the store: its marker, its file system, the sweep of abandoned drafts, and a look at all locks.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{HashMap, HashSet},
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
 
-use super::folder::Folder;
-use super::layout::{self, MARKER, VALUE};
-use crate::host::mountinfo::mount_of;
-use crate::store::{Examination, MAKE_ONCE, StoreError, random_name};
-use crate::types::mount::Mount;
-use crate::types::{Key, Revision};
+use super::{
+    folder::Folder,
+    layout::{self, MARKER, VALUE},
+};
+use crate::{
+    host::mountinfo::mount_of,
+    store::{Examination, MAKE_ONCE, StoreError, random_name},
+    types::{Key, Revision, mount::Mount},
+};
 
 /// File systems that only one machine sees. Hosts share one only if all of them run on that machine.
 const LOCAL: [&str; 13] = [

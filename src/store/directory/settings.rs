@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{ConfigKey, Table, names};
-use crate::store::settings::Settings;
-use crate::types::store::StoreAddress;
+use crate::{
+    keys::{ConfigKey, Table, names},
+    store::settings::Settings,
+    types::store::StoreAddress,
+};
 
 /// `[store]` with `type = "directory"`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -15,15 +15,21 @@
 //! current: A still exists when its witness is made. To check that, the witness is made inside A, which no cache can
 //! answer.
 
-use std::fmt::Display;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Display,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
 
-use super::folder::{Folder, gone};
-use super::layout::{self, IDENTITY, VALUE};
-use super::root;
-use crate::store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome, random_name};
-use crate::types::{Incarnation, Key, Revision, Value};
+use super::{
+    folder::{Folder, gone},
+    layout::{self, IDENTITY, VALUE},
+    root,
+};
+use crate::{
+    store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome, random_name},
+    types::{Incarnation, Key, Revision, Value},
+};
 
 /// How many times a read of a lock is repeated while the lock changes.
 const ROUNDS: usize = 16;

@@ -10,9 +10,7 @@
 //! HTTP/2 pings are off as well: etcd closes connections that ping more often than every 5 s. A member that hangs is
 //! noticed by the next call that is not answered in time.
 
-use std::future::ready;
-use std::io;
-use std::sync::Arc;
+use std::{future::ready, io, sync::Arc};
 
 use etcd_client::{
     Client, ConnectOptions, Error, GetOptions, KvClient, ResponseHeader, Txn, TxnResponse,
@@ -21,17 +19,23 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_util::either::Either;
-use tokio_util::io::InspectReader;
-use tonic::Code;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tokio_util::{either::Either, io::InspectReader};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint, Uri},
+};
 use tower::service_fn;
 
-use crate::store::files::Files;
-use crate::store::server::{Disconnect, Setup};
-use crate::store::settings::{Access, host_and_port};
-use crate::store::{ENCODED_LIMIT_BYTES, StoreError, tls, unreachable};
-use crate::types::with_sources;
+use crate::{
+    store::{
+        ENCODED_LIMIT_BYTES, StoreError,
+        files::Files,
+        server::{Disconnect, Setup},
+        settings::{Access, host_and_port},
+        tls, unreachable,
+    },
+    types::with_sources,
+};
 
 /// The most bytes of an answer: at most one value of putexd, and what etcd adds to it.
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;

@@ -9,8 +9,10 @@ use etcd_client::{Event, WatchOptions, WatchResponse};
 use tokio::time::timeout;
 
 use super::EtcdConnection;
-use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat};
-use crate::types::Key;
+use crate::{
+    store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat},
+    types::Key,
+};
 
 /// Starts a watch. After each heartbeat without an answer progress is asked for. The caller bounds its time.
 pub async fn watch(connection: &EtcdConnection) -> Result<Hints, StoreError> {

@@ -4,8 +4,10 @@
 //! values: the election knows how to wait for a holder of whom it knows nothing but a name. If such a value were
 //! refused instead, nobody could take the lock until an administrator mends it.
 
-use crate::store::{Attempt, text};
-use crate::types::{Value, WriteId};
+use crate::{
+    store::{Attempt, text},
+    types::{Value, WriteId},
+};
 
 /// The line that one attempt writes.
 pub fn encode(attempt: &Attempt) -> Vec<u8> {

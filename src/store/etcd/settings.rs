@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{ConfigKey, Table, names};
-use crate::store::settings::{ACCESS, Access, Settings, USER, check_servers, far};
-use crate::types::store::StoreAddress;
+use crate::{
+    keys::{ConfigKey, Table, names},
+    store::settings::{ACCESS, Access, Settings, USER, check_servers, far},
+    types::store::StoreAddress,
+};
 
 /// `[store]` with `type = "etcd"`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

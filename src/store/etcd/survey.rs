@@ -7,8 +7,10 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::EtcdConnection;
-use crate::store::StoreError;
-use crate::store::server::{Disconnect, Setup, no_answer};
+use crate::store::{
+    StoreError,
+    server::{Disconnect, Setup, no_answer},
+};
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, which is bounded by the call limit.
 pub async fn warnings(setup: &Arc<Setup<EtcdConnection>>) -> Vec<String> {

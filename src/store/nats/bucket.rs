@@ -4,21 +4,24 @@
 //! All requests use the stream's own interface, and so reach the stream's leader. The KV interface of the client
 //! library is not used: it reads by direct get from any replica, and it takes no headers.
 
-use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{
-    Config, DiscardPolicy, Info, RawMessage, RetentionPolicy, StorageType,
+use async_nats::jetstream::{
+    ErrorCode,
+    message::StreamMessage,
+    stream::{Config, DiscardPolicy, Info, RawMessage, RetentionPolicy, StorageType},
 };
 use data_encoding::BASE64;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
-use super::connection::{Identity, NatsConnection};
-use super::record;
-use crate::store::{Entry, Examination, StoreError, random_name};
-use crate::types::{Incarnation, Key, Revision, Value};
+use super::{
+    connection::{Identity, NatsConnection},
+    record,
+};
+use crate::{
+    store::{Entry, Examination, StoreError, random_name},
+    types::{Incarnation, Key, Revision, Value},
+};
 
 /// Entries kept for each key of a bucket on one replica. The one before the last shows what a release replaced.
 const HISTORY: i64 = 2;

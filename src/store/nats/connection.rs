@@ -8,29 +8,37 @@
 //! Nothing in an answer shows that the server made it: whoever may publish to the inbox of this connection can answer in the
 //! server's place, and be faster. So the inbox has 128 random bits, below a prefix of putexd's own; and each answer is looked at, not only the first (see [`Requests`]).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, ServerError, StatusCode,
     Subscriber,
 };
 use futures_util::StreamExt as _;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::{oneshot, watch};
 
-use super::names::Bucket;
-use super::settings::NatsSettings;
-use crate::store::files::{Files, unusable};
-use crate::store::server::{Disconnect, Setup};
-use crate::store::shared_request::SharedRequest;
-use crate::store::{StoreError, random_name, tls, unreachable, with_sources};
-use crate::task::{OwnedTask, lock};
-use crate::types::Incarnation;
+use super::{names::Bucket, settings::NatsSettings};
+use crate::{
+    store::{
+        StoreError,
+        files::{Files, unusable},
+        random_name,
+        server::{Disconnect, Setup},
+        shared_request::SharedRequest,
+        tls, unreachable, with_sources,
+    },
+    task::{OwnedTask, lock},
+    types::Incarnation,
+};
 
 /// The prefix of all inboxes of putexd, so that its login needs the right to no other.
 const INBOXES: &str = "_INBOX.putexd";

@@ -15,8 +15,10 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::NatsConnection;
-use crate::store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat, unreachable};
-use crate::types::Key;
+use crate::{
+    store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat, unreachable},
+    types::Key,
+};
 
 /// Starts a watch beside the connection `of_calls`. It ends when either of the two connections is lost.
 pub async fn watch(of_calls: &NatsConnection) -> Result<Hints, StoreError> {

@@ -2,8 +2,10 @@
 
 use async_nats::jetstream::ErrorCode;
 
-use crate::store::{MAKE_ONCE, StoreError};
-use crate::types::Key;
+use crate::{
+    store::{MAKE_ONCE, StoreError},
+    types::Key,
+};
 
 /// A bucket, by its name, and the names in NATS that follow from it.
 pub struct Bucket {

@@ -5,8 +5,10 @@
 use async_nats::{HeaderMap, HeaderValue, header};
 use serde_json::json;
 
-use crate::store::{Attempt, text};
-use crate::types::{Revision, Value};
+use crate::{
+    store::{Attempt, text},
+    types::{Revision, Value},
+};
 
 /// The header with the fields.
 const FIELDS: &str = "Putex-Fields";

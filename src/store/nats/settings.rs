@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::names::is_name;
-use crate::keys::{ConfigKey, Table, names};
-use crate::store::settings::{ACCESS, Access, Settings, USER, check_servers, far};
-use crate::types::store::StoreAddress;
+use crate::{
+    keys::{ConfigKey, Table, names},
+    store::settings::{ACCESS, Access, Settings, USER, check_servers, far},
+    types::store::StoreAddress,
+};
 
 /// The most replicas that NATS supports.
 const MOST_REPLICAS: u32 = 5;

@@ -13,21 +13,29 @@
 //!
 //! When the first session is lost, all sessions are given up, and the next connection may be to another server.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tokio::sync::{Notify, Semaphore, broadcast};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::{Notify, Semaphore, broadcast},
+    time::{Instant, sleep, timeout},
+};
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::session::Session;
-use super::table::Statements;
-use crate::store::server::{Disconnect, Setup, no_answer};
-use crate::store::{StoreError, tls};
-use crate::task::lock;
-use crate::types::Key;
+use super::{session::Session, table::Statements};
+use crate::{
+    store::{
+        StoreError,
+        server::{Disconnect, Setup, no_answer},
+        tls,
+    },
+    task::lock,
+    types::Key,
+};
 
 /// The most calls at the same time, and one that sends hints. Further calls wait for their turn, within their time limit.
 const SESSION_LIMIT: usize = 9;

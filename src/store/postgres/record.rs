@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use crate::store::text;
-use crate::types::Value;
+use crate::{store::text, types::Value};
 
 /// The columns `body` and `fields` of a value.
 pub fn encode(value: &Value) -> (String, String) {

@@ -1,22 +1,29 @@
 //! One session with one server, given up when it fails.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::{StreamExt as _, stream};
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
-use tokio::time::timeout;
-use tokio_postgres::error::Severity;
-use tokio_postgres::tls::TlsStream;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, broadcast},
+    time::timeout,
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket,
+    error::Severity,
+    tls::TlsStream,
+    types::{ToSql, Type},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::store::server::Disconnect;
-use crate::store::{MAKE_ONCE, StoreError};
-use crate::task::{OwnedTask, lock};
-use crate::types::{Key, with_sources};
+use crate::{
+    store::{MAKE_ONCE, StoreError, server::Disconnect},
+    task::{OwnedTask, lock},
+    types::{Key, with_sources},
+};
 
 /// One session. It ends when this is dropped, and what was not sent by then is never sent.
 pub struct Session {

@@ -1,16 +1,18 @@
 //! `[store]` with `type = "postgres"`.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tokio_postgres::Config;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::{
+    Config,
+    config::{SslMode, TargetSessionAttrs},
+};
 
-use crate::keys::{ConfigKey, Table, names};
-use crate::store::settings::{ACCESS, Access, Settings, check_servers, far, host_and_port};
-use crate::types::store::StoreAddress;
-use crate::types::with_sources;
+use crate::{
+    keys::{ConfigKey, Table, names},
+    store::settings::{ACCESS, Access, Settings, check_servers, far, host_and_port},
+    types::{store::StoreAddress, with_sources},
+};
 
 /// The longest name that PostgreSQL does not truncate.
 const NAME_LIMIT_BYTES: usize = 63;

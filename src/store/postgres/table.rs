@@ -3,16 +3,19 @@
 //! Each operation is one statement in a transaction of its own, so that its answer describes one moment, the
 //! incarnation included. The statements are simple enough for other servers that speak PostgreSQL's language.
 
-use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, ToSql, Type};
-
-use super::record;
-use super::session::Session;
-use crate::store::{
-    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, MAKE_ONCE, Snapshot, StoreError,
-    revision,
+use tokio_postgres::{
+    Row,
+    types::{FromSql, ToSql, Type},
 };
-use crate::types::{Incarnation, Key, Revision, Value};
+
+use super::{record, session::Session};
+use crate::{
+    store::{
+        Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, MAKE_ONCE, Snapshot,
+        StoreError, revision,
+    },
+    types::{Incarnation, Key, Revision, Value},
+};
 
 /// The definition of the table, which an administrator may also execute by hand, and the table's name in it.
 const DEFINITION: &str = include_str!("../../../packaging/usr/share/putexd/postgres.sql");

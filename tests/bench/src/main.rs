@@ -1,10 +1,6 @@
 //! Makes RESULTS.md and its plots of the figures that `tests/bench/run` has collected.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{collections::{BTreeMap, BTreeSet}, error::Error, fmt::Write as _, fs, path::{Path, PathBuf}};
 
 use plotters::prelude::*;
 use serde::Deserialize;

@@ -1,13 +1,14 @@
 //! The files of the host and of its services, read as the daemon reads them.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::{collections::BTreeSet, fs, path::Path};
 
-use putexd::config::{
-    BOUND_UNITS_LIMIT, CONTAINS_LIMIT, Diagnostic, Loaded, ServiceSettings, Severity, load_keeping,
+use putexd::{
+    config::{
+        BOUND_UNITS_LIMIT, CONTAINS_LIMIT, Diagnostic, Loaded, ServiceSettings, Severity,
+        load_keeping,
+    },
+    election::Confirmation,
 };
-use putexd::election::Confirmation;
 use tempfile::TempDir;
 
 /// Between two files.

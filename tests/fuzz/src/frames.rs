@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use putexd::guard::table::{LeaseEntry, LeaseTable};
-use putexd::guard_client::frame::{Command, LEASE_LIMIT, ListedLease, Of, Outcome, Reply, Request};
-use putexd::types::Time;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use putexd::{
+    guard::table::{LeaseEntry, LeaseTable},
+    guard_client::frame::{Command, LEASE_LIMIT, ListedLease, Of, Outcome, Reply, Request},
+    types::Time,
+};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Each line is a frame.
 pub fn frames(input: &[u8]) {

@@ -1,12 +1,16 @@
 //! Entries of the journal whose texts come from elsewhere: the token of another program, the error of a server.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
-use putexd::election::{State, Transition};
-use putexd::facts::alarm::{Alarm, Problem};
-use putexd::journal::{LockFields, alarm, entry, transition};
-use putexd::types::{FencingToken, Revision, ServiceName, UnitName};
+use putexd::{
+    election::{State, Transition},
+    facts::alarm::{Alarm, Problem},
+    journal::{LockFields, alarm, entry, transition},
+    types::{FencingToken, Revision, ServiceName, UnitName},
+};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use putexd::store::Store as _;
-use putexd::store::StoreSettings;
-use putexd::store::directory::DirectorySettings;
-use putexd::store::remote::RemoteStore;
-use putexd::types::{Key, is_printable};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use putexd::{
+    store::{Store as _, StoreSettings, directory::DirectorySettings, remote::RemoteStore},
+    types::{Key, is_printable},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
 
 use super::record;
 

@@ -1,18 +1,19 @@
 //! The record, whatever a store says it is, and the election that has to go on from it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use putexd::election::{
-    Action, Content, Details, Election, ElectionSettings, Event, HOLDERS_LIMIT, LONGEST_HOLD,
-    LONGEST_LEASE, Memory, Moment, Observation, ObservedUnit, Record, Step, Timings,
-    UNFENCED_LIMIT, WriteResult,
-};
-use putexd::facts::{Asked, Order, StepDown, Word};
-use putexd::store::refusal;
-use putexd::types::{
-    FencingToken, Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
-    Value, is_printable,
+use putexd::{
+    election::{
+        Action, Content, Details, Election, ElectionSettings, Event, HOLDERS_LIMIT, LONGEST_HOLD,
+        LONGEST_LEASE, Memory, Moment, Observation, ObservedUnit, Record, Step, Timings,
+        UNFENCED_LIMIT, WriteResult,
+    },
+    facts::{Asked, Order, StepDown, Word},
+    store::refusal,
+    types::{
+        FencingToken, Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
+        Value, is_printable,
+    },
 };
 
 /// Lines such as `lease-ms: 3000`, an empty line, and the body.

@@ -1,7 +1,9 @@
 //! The encodings of the stores. What is behind each is the same: a value that the election must be able to take.
 
-use putexd::store::{Attempt, refusal};
-use putexd::types::{Incarnation, Revision, Value, WriteId};
+use putexd::{
+    store::{Attempt, refusal},
+    types::{Incarnation, Revision, Value, WriteId},
+};
 
 use super::record;
 

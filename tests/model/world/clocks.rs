@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::{Both, World};
-use crate::plan::{Fault, TICK};
-use crate::types::Time;
+use crate::{
+    plan::{Fault, TICK},
+    types::Time,
+};
 
 /// A clock's true rate.
 pub(super) const TRUE_RATE: u64 = 1_000_000;

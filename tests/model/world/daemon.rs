@@ -1,21 +1,24 @@
 //! The process of a daemon: its driver, which hands events to the election and performs its actions, and its systemd.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use serde::Serialize;
 
-use super::guard::{remembered, stop_unit};
-use super::network::{Ask, Call, Sent};
-use super::steps::Step;
-use super::{Unit, World};
-use crate::check::Milestone;
-use crate::election::{
-    Action, Asked, Election, ElectionSettings, Event, GuardRequest, Moment, Order, State,
+use super::{
+    Unit, World,
+    guard::{remembered, stop_unit},
+    network::{Ask, Call, Sent},
+    steps::Step,
 };
-use crate::facts::{Bar, StepDown};
-use crate::guard::frame::{Command, Of, Outcome};
-use crate::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure};
+use crate::{
+    check::Milestone,
+    election::{
+        Action, Asked, Election, ElectionSettings, Event, GuardRequest, Moment, Order, State,
+    },
+    facts::{Bar, StepDown},
+    guard::frame::{Command, Of, Outcome},
+    types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure},
+};
 
 /// The process of a daemon.
 #[derive(Debug, Clone)]

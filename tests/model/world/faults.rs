@@ -1,20 +1,23 @@
 //! The faults and orders: when each can happen, and what it does.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::clocks::TRUE_RATE;
-use super::guard::{Guard, stop_unit};
-use super::network::Ask;
-use super::steps::Step;
-use super::{Both, Unit, World};
-use crate::check::Milestone;
-use crate::election::{
-    Asked, Content, Details, Event, Observation, Order, Passing, Record, Standing, Word,
+use super::{
+    Both, Unit, World,
+    clocks::TRUE_RATE,
+    guard::{Guard, stop_unit},
+    network::Ask,
+    steps::Step,
 };
-use crate::facts::{Bar, StepDown};
-use crate::plan::{Fault, PAUSE};
-use crate::types::{Holder, MachineId, WriteId};
+use crate::{
+    check::Milestone,
+    election::{
+        Asked, Content, Details, Event, Observation, Order, Passing, Record, Standing, Word,
+    },
+    facts::{Bar, StepDown},
+    plan::{Fault, PAUSE},
+    types::{Holder, MachineId, WriteId},
+};
 
 /// When a fault can happen.
 impl World {

@@ -2,13 +2,17 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::clocks::nanos;
-use super::network::{Answer, Ask};
-use super::{Node, World};
-use crate::canonical::{Canonical, Mixer};
-use crate::election::{GuardRequest, Observation, Record};
-use crate::plan::{Fault, TICK};
-use crate::types::{FencingToken, WriteId};
+use super::{
+    Node, World,
+    clocks::nanos,
+    network::{Answer, Ask},
+};
+use crate::{
+    canonical::{Canonical, Mixer},
+    election::{GuardRequest, Observation, Record},
+    plan::{Fault, TICK},
+    types::{FencingToken, WriteId},
+};
 
 impl World {
     fn live_writes(&self) -> Vec<WriteId> {

@@ -1,10 +1,14 @@
 //! The guard. Its deadlines are punctual, and its replies need not be. Here is also what SIGKILL and `BindsTo=` do.
 
 use super::{Node, Unit, World};
-use crate::election::{Event, GuardRequest, Remembered};
-use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
-use crate::guard::table::{Effect, LeaseTable};
-use crate::types::{Extension, FencingToken, LeaseTerms, NodeId, OnStopFailure, ServiceName, Time};
+use crate::{
+    election::{Event, GuardRequest, Remembered},
+    guard::{
+        frame::{Command, Lease, ListedLease, Outcome},
+        table::{Effect, LeaseTable},
+    },
+    types::{Extension, FencingToken, LeaseTerms, NodeId, OnStopFailure, ServiceName, Time},
+};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Guard {

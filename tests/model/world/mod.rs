@@ -7,21 +7,19 @@
 //! `network`, `guard` and `store`. `oracle` answers the questions of a search about a world, and `fingerprint` says which
 //! worlds are the same.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use self::clocks::BOOT;
-use self::daemon::Daemon;
-use self::guard::Guard;
-use self::network::Sent;
 pub use self::steps::Step;
 use self::store::Store;
-use crate::check::{Milestone, Milestones};
-use crate::election::{Content, Memory, Timings};
-use crate::plan::{ALWAYS, Fault, Plan};
-use crate::types::{FencingToken, Revision, Time};
+use self::{clocks::BOOT, daemon::Daemon, guard::Guard, network::Sent};
+use crate::{
+    check::{Milestone, Milestones},
+    election::{Content, Memory, Timings},
+    plan::{ALWAYS, Fault, Plan},
+    types::{FencingToken, Revision, Time},
+};
 
 mod clocks;
 mod daemon;

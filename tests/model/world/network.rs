@@ -5,9 +5,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::World;
-use crate::election::{Event, Observation, ReadId, WriteRequest, WriteResult};
-use crate::plan::Fault;
-use crate::types::{Revision, Time};
+use crate::{
+    election::{Event, Observation, ReadId, WriteRequest, WriteResult},
+    plan::Fault,
+    types::{Revision, Time},
+};
 
 /// What a daemon asked of the store, and the answer.
 #[derive(Debug, Clone, Serialize)]

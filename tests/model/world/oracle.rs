@@ -1,7 +1,6 @@
 //! The questions of a search about a world.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Node, World};
 use crate::election::{Content, State};

@@ -1,14 +1,18 @@
 //! Which steps are possible, and what each does.
 
-use super::clocks::{BOOT, TRUE_RATE};
-use super::daemon::Start;
-use super::network::{Ask, Call};
-use super::{Unit, World};
-use crate::check::Milestone;
-use crate::election::{Event, ObservedUnit, WriteResult};
-use crate::facts::{Asked, Order, StepDown, Word};
-use crate::plan::Fault;
-use crate::types::{NodeId, Time};
+use super::{
+    Unit, World,
+    clocks::{BOOT, TRUE_RATE},
+    daemon::Start,
+    network::{Ask, Call},
+};
+use crate::{
+    check::Milestone,
+    election::{Event, ObservedUnit, WriteResult},
+    facts::{Asked, Order, StepDown, Word},
+    plan::Fault,
+    types::{NodeId, Time},
+};
 
 /// One step. The first number is that of the host, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

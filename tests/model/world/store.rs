@@ -1,14 +1,14 @@
 //! A store with one key, the part of its past that it still shows, and its compare-and-set.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::network::Sent;
-use super::{Both, World};
-use crate::check::Milestone;
-use crate::election::{Content, Observation, Record, Standing, WriteResult};
-use crate::plan::Fault;
-use crate::types::{Incarnation, Revision};
+use super::{Both, World, network::Sent};
+use crate::{
+    check::Milestone,
+    election::{Content, Observation, Record, Standing, WriteResult},
+    plan::Fault,
+    types::{Incarnation, Revision},
+};
 
 /// A store with one key, and a copy of it.
 #[derive(Debug, Clone)]

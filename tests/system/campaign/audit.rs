@@ -1,16 +1,15 @@
 //! What has to hold after each step.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value;
 
-use super::crowd;
-use super::inject::SLICES;
-use crate::cluster::Host;
-use crate::fixture::{Fixture, UNIT};
-use crate::watch::Event;
+use super::{crowd, inject::SLICES};
+use crate::{
+    cluster::Host,
+    fixture::{Fixture, UNIT},
+    watch::Event,
+};
 
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";

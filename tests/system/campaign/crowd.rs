@@ -4,13 +4,16 @@
 //! host runs each of them. A copy is one too many if it was there both before and after another host's copy was seen to run,
 //! unless a host stood still.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::audit::{Standstill, THAW_BOUND};
-use super::number;
-use crate::command::now;
-use crate::fixture::{Fixture, Plan};
+use super::{
+    audit::{Standstill, THAW_BOUND},
+    number,
+};
+use crate::{
+    command::now,
+    fixture::{Fixture, Plan},
+};
 
 /// Environment variable: the number of other services.
 const SERVICES: &str = "PUTEX_CAMPAIGN_SERVICES";

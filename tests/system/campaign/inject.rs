@@ -3,28 +3,32 @@
 //! Nothing here waits for a host that may not answer: signals go to processes that are found from outside of the host, and
 //! commands on a host are started without waiting for their end.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::thread;
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Child,
+    thread,
+    time::Duration,
+};
 
-use putexd::election::Record;
-use putexd::store::StoreSettings;
-use putexd::store::files::Files;
-use putexd::store::{self, Snapshot, StoreError};
-use putexd::types::{Incarnation, Instance, Key};
+use putexd::{
+    election::Record,
+    store::{self, Snapshot, StoreError, StoreSettings, files::Files},
+    types::{Incarnation, Instance, Key},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::script::{Fault, Planned, Role};
-use crate::cluster::{Cluster, Cut, Host};
-use crate::command::{now, run, wait_until};
-use crate::environment::utf8;
-use crate::fixture::{ELECTED, Fixture, SOON, UNIT};
-use crate::lockstore::Lockstore;
-use crate::on_hosts::{self, OnHosts};
-use crate::share::PLACE;
-use crate::watch::Event;
+use crate::{
+    cluster::{Cluster, Cut, Host},
+    command::{now, run, wait_until},
+    environment::utf8,
+    fixture::{ELECTED, Fixture, SOON, UNIT},
+    lockstore::Lockstore,
+    on_hosts::{self, OnHosts},
+    share::PLACE,
+    watch::Event,
+};
 
 /// The file with the seconds that are added to the wall clock of a host's putexd.
 pub const CLOCK: &str = "/etc/campaign-clock";

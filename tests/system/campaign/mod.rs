@@ -66,27 +66,33 @@ pub mod inject;
 pub mod script;
 mod tally;
 
-use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    collections::VecDeque,
+    fmt::Write as _,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    io::Write as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use self::audit::{OverlapKind, Rest, Standstill};
-use self::crowd::Crowd;
-use self::inject::{Injected, Injector};
-use self::rng::Rng;
-use self::script::Fault;
-use self::tally::Tally;
-use crate::cluster::Host;
-use crate::command::{now, since};
-use crate::environment::BASE;
-use crate::fixture::{Fixture, Plan, wait_for_line};
-use crate::lockstore::Lockstore;
-use crate::on_hosts;
-use crate::watch::Event;
+use self::{
+    audit::{OverlapKind, Rest, Standstill},
+    crowd::Crowd,
+    inject::{Injected, Injector},
+    rng::Rng,
+    script::Fault,
+    tally::Tally,
+};
+use crate::{
+    cluster::Host,
+    command::{now, since},
+    environment::BASE,
+    fixture::{Fixture, Plan, wait_for_line},
+    lockstore::Lockstore,
+    on_hosts,
+    watch::Event,
+};
 
 #[path = "../../support/rng.rs"]
 #[expect(

@@ -1,7 +1,6 @@
 //! Draws what a campaign does from its seed, and from nothing else.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use super::rng::Rng;
 use crate::lockstore::Lockstore;

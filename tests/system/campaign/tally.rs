@@ -1,11 +1,8 @@
 //! Counts and times of a campaign.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
-use super::inject::Injected;
-use super::script::Fault;
+use super::{inject::Injected, script::Fault};
 use crate::watch::Event;
 
 #[derive(Debug, Default)]

@@ -5,19 +5,28 @@
 //! address and on the host that has it. Then every row of every acknowledgement so far is in the table, none is there
 //! twice, and `pg_amcheck` finds tables and indexes sound.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use super::{ADDRESS, Database, PROGRAM};
-use crate::campaign::audit::{self, Rest};
-use crate::campaign::inject::{self, Injector};
-use crate::campaign::rng::Rng;
-use crate::campaign::script::{self, Fault};
-use crate::campaign::{MINUTES, PACE, SEED, hosts_of, number, seed, tell};
-use crate::cluster::Host;
-use crate::command::{EndsAtDrop, now, since};
-use crate::watch::Event;
+use crate::{
+    campaign::{
+        MINUTES, PACE, SEED,
+        audit::{self, Rest},
+        hosts_of,
+        inject::{self, Injector},
+        number,
+        rng::Rng,
+        script::{self, Fault},
+        seed, tell,
+    },
+    cluster::Host,
+    command::{EndsAtDrop, now, since},
+    watch::Event,
+};
 
 /// The faults that are drawn. Freezes are left out, because only the token keeps away what a thawed copy writes. Also left
 /// out are faults that concern a program of the tests alone or only a daemon with another clock, and an operator's word,

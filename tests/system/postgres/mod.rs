@@ -8,18 +8,22 @@
 mod faults;
 mod thaw;
 
-use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io::{Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
-use crate::command::{now, said, wait_for, wait_until};
-use crate::environment::{environment, utf8};
-use crate::fixture::{Fixture, Plan, SERVICE, TAKE_OVER};
-use crate::lockstore::Lockstore;
-use crate::watch::Event;
+use crate::{
+    command::{now, said, wait_for, wait_until},
+    environment::{environment, utf8},
+    fixture::{Fixture, Plan, SERVICE, TAKE_OVER},
+    lockstore::Lockstore,
+    watch::Event,
+};
 
 /// The process name of the unit's program.
 const PROGRAM: &str = "postgres";

@@ -10,16 +10,16 @@
 //! It prints all figures, and then fails if the old copy lived longer than it should. What a copy acknowledges in that
 //! time, and whether the data survive it, is luck: only `[fence]` or a check of the token rules it out.
 
-use std::collections::HashSet;
-use std::thread;
-use std::time::Duration;
+use std::{collections::HashSet, thread, time::Duration};
 
 use super::{Acknowledged, Database};
-use crate::campaign::{PACE, number, seconds_since_1970};
-use crate::cluster::Host;
-use crate::command::{now, since, wait_for};
-use crate::fixture::{SOON, UNIT, wait_for_standby};
-use crate::watch::Event;
+use crate::{
+    campaign::{PACE, number, seconds_since_1970},
+    cluster::Host,
+    command::{now, since, wait_for},
+    fixture::{SOON, UNIT, wait_for_standby},
+    watch::Event,
+};
 
 const THAWS: &str = "PUTEX_THAWS";
 /// How long the host stands still: longer than the lease, and than systemd's watchdog timeout of the guard.

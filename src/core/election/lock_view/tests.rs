@@ -1,8 +1,12 @@
 use std::collections::BTreeSet;
 
-use super::super::record::{OperatorNote, Passing};
-use super::super::stagger::{PLACES, SHORTEST_TURN, TURNS_OF_NEW_NODES, place};
-use super::*;
+use super::{
+    super::{
+        record::{OperatorNote, Passing},
+        stagger::{PLACES, SHORTEST_TURN, TURNS_OF_NEW_NODES, place},
+    },
+    *,
+};
 use crate::types::{FencingToken, Holder, WriteId};
 
 mod twins;

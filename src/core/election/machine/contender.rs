@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use super::Election;
-use super::phase::Phase;
-use crate::election::event::{Action, GuardRequest, Moment, WriteRequest};
-use crate::election::observed_lock::Entitlement;
-use crate::election::record::{
-    Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT,
+use super::{Election, phase::Phase};
+use crate::{
+    election::{
+        event::{Action, GuardRequest, Moment, WriteRequest},
+        observed_lock::Entitlement,
+        record::{Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT},
+        tenure::{Attempts, Claim, Grant, Tenure},
+    },
+    facts::{Occasion, alarm::Problem},
+    types::{FencingToken, Instance, NodeId, Time, WriteId},
 };
-use crate::election::tenure::{Attempts, Claim, Grant, Tenure};
-use crate::facts::Occasion;
-use crate::facts::alarm::Problem;
-use crate::types::{FencingToken, Instance, NodeId, Time, WriteId};
 
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {

@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
-use super::phase::{Phase, ReleaseStep};
-use super::{BackOff, Election};
-use crate::election::event::{Action, Moment};
-use crate::election::tenure::Tenure;
-use crate::facts::LapseCause;
-use crate::facts::alarm::{Problem, StopFailure};
-use crate::types::Time;
-use crate::types::span::milliseconds;
-use crate::words;
+use super::{
+    BackOff, Election,
+    phase::{Phase, ReleaseStep},
+};
+use crate::{
+    election::{
+        event::{Action, Moment},
+        tenure::Tenure,
+    },
+    facts::{
+        LapseCause,
+        alarm::{Problem, StopFailure},
+    },
+    types::{Time, span::milliseconds},
+    words,
+};
 
 impl Election {
     /// How long it is from `now` until each of the points in time at which this file, or a read, has something to do.

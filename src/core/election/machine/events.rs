@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use super::phase::{Lapse, Phase, Release, ReleaseStep};
-use super::{BackOff, Election};
-use crate::election::event::{
-    Action, Content, ElectionSettings, Event, GuardRequest, Moment, Observation, ObservedUnit,
-    ReadId, Step, WriteResult,
+use super::{
+    BackOff, Election,
+    phase::{Lapse, Phase, Release, ReleaseStep},
 };
-use crate::election::lock_view::News;
-use crate::election::record::FORMAT;
-use crate::facts::alarm::Problem;
-use crate::facts::{Bar, LapseCause, Occasion, ReleaseCause};
-use crate::types::{FencingToken, Instance, Time, WriteId};
+use crate::{
+    election::{
+        event::{
+            Action, Content, ElectionSettings, Event, GuardRequest, Moment, Observation,
+            ObservedUnit, ReadId, Step, WriteResult,
+        },
+        lock_view::News,
+        record::FORMAT,
+    },
+    facts::{Bar, LapseCause, Occasion, ReleaseCause, alarm::Problem},
+    types::{FencingToken, Instance, Time, WriteId},
+};
 
 /// 2026, in seconds since 1970. A clock that shows less is wrong, and a host that has lost its clock has to believe the other
 /// hosts.

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-use super::Election;
-use super::phase::{Lapse, Phase, ReleaseStep};
-use crate::election::event::{
-    Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest,
+use super::{
+    Election,
+    phase::{Lapse, Phase, ReleaseStep},
 };
-use crate::election::record::{Details, Record, Standing};
-use crate::election::tenure::{Resolution, SentWrite, Tenure};
-use crate::facts::alarm::Problem;
-use crate::facts::{LapseCause, ReleaseCause};
-use crate::types::printable::short;
-use crate::types::span::milliseconds;
-use crate::types::{Holder, Instance, Revision, Time, WriteId};
+use crate::{
+    election::{
+        event::{Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest},
+        record::{Details, Record, Standing},
+        tenure::{Resolution, SentWrite, Tenure},
+    },
+    facts::{LapseCause, ReleaseCause, alarm::Problem},
+    types::{Holder, Instance, Revision, Time, WriteId, printable::short, span::milliseconds},
+};
 
 impl Election {
     /// Sends the write that is due (renewal, H1), or reads the store where a write is in doubt (doubt, H2).

@@ -3,24 +3,24 @@
 //! `phase` has the state machine: its phases, and the one function that changes the phase. What can stop a unit is listed in
 //! `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` in `deadlines`.
 
-use std::mem;
-use std::time::Duration;
+use std::{mem, time::Duration};
 
-use serde::Serialize;
-
-use super::event::{
-    Action, ElectionSettings, Event, GuardRequest, Memory, Moment, ReadId, Remembered,
-};
-use super::lock_view::LockView;
-use super::observed_lock::Entitlement;
-use super::record::Wanted;
-use super::state::State;
-use super::tenure::Tenure;
-use crate::facts::alarm::Problem;
-use crate::facts::{Bar, Heard, Retirement};
-use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
 use orders::Rewrite;
 use phase::{Phase, Release, ReleaseStep};
+use serde::Serialize;
+
+use super::{
+    event::{Action, ElectionSettings, Event, GuardRequest, Memory, Moment, ReadId, Remembered},
+    lock_view::LockView,
+    observed_lock::Entitlement,
+    record::Wanted,
+    state::State,
+    tenure::Tenure,
+};
+use crate::{
+    facts::{Bar, Heard, Retirement, alarm::Problem},
+    types::{FencingToken, Instance, NodeId, Revision, Time},
+};
 
 mod contender;
 mod deadlines;

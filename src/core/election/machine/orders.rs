@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Election;
-use super::events::latest_believed;
-use super::phase::Phase;
-use crate::election::event::{Action, Content, Moment, Observation, WriteRequest, WriteResult};
-use crate::election::record::{
-    Asked, Details, OperatorNote, Order, Record, Refused, Standing, Wanted, Word,
+use super::{Election, events::latest_believed, phase::Phase};
+use crate::{
+    election::{
+        event::{Action, Content, Moment, Observation, WriteRequest, WriteResult},
+        record::{Asked, Details, OperatorNote, Order, Record, Refused, Standing, Wanted, Word},
+        tenure::Tenure,
+    },
+    facts::{Bar, ReleaseCause, StepDown},
+    types::{FencingToken, Instance, Revision, Time, WriteId},
+    words,
 };
-use crate::election::tenure::Tenure;
-use crate::facts::{Bar, ReleaseCause, StepDown};
-use crate::types::{FencingToken, Instance, Revision, Time, WriteId};
-use crate::words;
 
 /// The writes of a host without a tenure into the record of the lock.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -1,16 +1,19 @@
 //! The state machine of an election: its phases, the state that an operator sees of each, and the way from one to another.
 
-use std::mem::replace;
-use std::time::Duration;
+use std::{mem::replace, time::Duration};
 
 use serde::Serialize;
 
 use super::Election;
-use crate::election::event::{Action, Transition};
-use crate::election::state::{State, is_edge};
-use crate::facts::{At, LapseCause, ReleaseCause};
-use crate::types::{Instance, Time};
-use crate::words;
+use crate::{
+    election::{
+        event::{Action, Transition},
+        state::{State, is_edge},
+    },
+    facts::{At, LapseCause, ReleaseCause},
+    types::{Instance, Time},
+    words,
+};
 
 /// From `Claiming` to `Releasing` this host has a tenure.
 #[derive(Debug, Clone, Serialize)]

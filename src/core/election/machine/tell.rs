@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use super::Election;
-use super::phase::{Phase, ReleaseStep};
-use crate::election::event::ElectionSettings;
-use crate::election::record::{Record, Standing};
-use crate::election::state::State;
-use crate::election::tenure::Tenure;
-use crate::facts::{At, Bar, Heard, Wait};
-use crate::types::{MachineId, NodeId, Time};
+use super::{
+    Election,
+    phase::{Phase, ReleaseStep},
+};
+use crate::{
+    election::{
+        event::ElectionSettings,
+        record::{Record, Standing},
+        state::State,
+        tenure::Tenure,
+    },
+    facts::{At, Bar, Heard, Wait},
+    types::{MachineId, NodeId, Time},
+};
 
 impl Election {
     /// The first reason why this host does not contend for a free lock. A host that claims the lock or holds it is hindered by

@@ -1,6 +1,10 @@
-use super::super::event::Content;
-use super::super::record::{LONGEST_LEASE, Standing, Word};
-use super::*;
+use super::{
+    super::{
+        event::Content,
+        record::{LONGEST_LEASE, Standing, Word},
+    },
+    *,
+};
 use crate::types::{Holder, LeaseTerms, MachineId};
 
 fn at(seconds: u64) -> Time {

@@ -1,8 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::mount::{Mount, MountUnit};
-use crate::types::{FencingToken, Revision, Time, WriteId};
+use crate::types::{
+    FencingToken, Revision, Time, WriteId,
+    mount::{Mount, MountUnit},
+};
 
 fn lease() -> Lease {
     Lease {

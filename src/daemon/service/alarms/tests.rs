@@ -1,13 +1,15 @@
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 
 use super::*;
-use crate::daemon::fake::{Fake, settings, stopped_lease};
-use crate::daemon::local::machine::ThisMachine;
-use crate::guard_client::frame::{Command, GuardState, ListedLease, Of, Outcome, Reply, Request};
+use crate::{
+    daemon::{
+        fake::{Fake, settings, stopped_lease},
+        local::machine::ThisMachine,
+    },
+    guard_client::frame::{Command, GuardState, ListedLease, Of, Outcome, Reply, Request},
+};
 
 /// A guard that lists `listed`. `None`: it does not answer when it is asked for a lease.
 async fn serve(stream: DuplexStream, listed: Option<Vec<ListedLease>>) {

@@ -1,13 +1,12 @@
-use std::sync::Arc;
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use super::*;
-use crate::daemon::fake::settings;
-use crate::daemon::host_fake::host;
-use crate::daemon::local::machine::ThisMachine;
-use crate::election::{Details, OperatorNote, Record, Standing, Timings};
-use crate::store::memory::MemoryStore;
-use crate::types::{FencingToken, Holder, Instance, MachineId, Value, WriteId};
+use crate::{
+    daemon::{fake::settings, host_fake::host, local::machine::ThisMachine},
+    election::{Details, OperatorNote, Record, Standing, Timings},
+    store::memory::MemoryStore,
+    types::{FencingToken, Holder, Instance, MachineId, Value, WriteId},
+};
 
 /// A host whose configuration has `database.service` under the key `db`, and the store.
 struct Bench {

@@ -1,12 +1,15 @@
 use tokio::time::sleep;
 
 use super::*;
-use crate::daemon::fake::written;
-use crate::store::directory::DirectorySettings;
-use crate::store::directory::DirectoryStore;
-use crate::store::memory::MemoryStore;
-use crate::types::span::milliseconds;
-use crate::words;
+use crate::{
+    daemon::fake::written,
+    store::{
+        directory::{DirectorySettings, DirectoryStore},
+        memory::MemoryStore,
+    },
+    types::span::milliseconds,
+    words,
+};
 
 const WALL: Duration = Duration::from_secs(1_767_225_600);
 
