@@ -35,7 +35,7 @@ pub fn with_services(
     let hosts = cluster.hosts.iter();
     let names: BTreeSet<&String> = hosts.flat_map(|host| host.services.keys()).collect();
     let services = names.into_iter();
-    let services = services.map(|name| Service::new(&cluster, name).summary());
+    let services = services.map(|name| KnownService::new(&cluster, name).summary());
     cluster.services = services.collect();
     cluster
 }
@@ -46,7 +46,7 @@ fn said<'a>(host: Option<&'a KnownHost>, service: &str) -> Option<&'a ServiceSta
 }
 
 /// What is known of one service.
-struct Service<'a> {
+struct KnownService<'a> {
     name: &'a str,
     cluster: &'a ClusterState,
     /// What this host says of it. `None`: it does not have it, or its file has another key than that of the lock that is held.
@@ -54,7 +54,7 @@ struct Service<'a> {
 }
 
 /// What is known of a holder, beside what this host sees of the lock.
-struct Holder<'a> {
+struct KnownHolder<'a> {
     name: &'a str,
     is_here: bool,
     host: Option<&'a KnownHost>,
@@ -64,7 +64,7 @@ struct Holder<'a> {
     is_stale: bool,
 }
 
-impl<'a> Service<'a> {
+impl<'a> KnownService<'a> {
     fn new(cluster: &'a ClusterState, name: &'a str) -> Self {
         let mut service = Self {
             name,
@@ -141,7 +141,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn known_holder(&self, name: &'a str) -> Holder<'a> {
+    fn known_holder(&self, name: &'a str) -> KnownHolder<'a> {
         let host = self.cluster.host(name);
         let heard_of = host.filter(|host| !host.is_silent());
         // A report of an earlier tenure says nothing of this one.
@@ -155,7 +155,7 @@ impl<'a> Service<'a> {
         let is_of_before = self.cluster.store.returned.is_some_and(|returned| {
             reported.is_none_or(|reported| reported < returned.plus(FOUND))
         });
-        Holder {
+        KnownHolder {
             name,
             is_here,
             host,
@@ -183,7 +183,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn activity(&self, holder: &Holder<'_>) -> Activity {
+    fn activity(&self, holder: &KnownHolder<'_>) -> Activity {
         let (is_here, here) = (holder.is_here, self.here);
         let own = here.filter(|_| is_here).and_then(|here| here.state);
         let state = own.or(holder.report.and_then(|report| report.state));
@@ -230,7 +230,7 @@ impl<'a> Service<'a> {
     }
 
     /// Since when it is so.
-    fn since(&self, holder: Option<&Holder<'_>>) -> Option<At> {
+    fn since(&self, holder: Option<&KnownHolder<'_>>) -> Option<At> {
         let seen = self.lock().and_then(|lock| lock.since);
         let since = match (holder, self.here) {
             (None, here) => {

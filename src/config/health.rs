@@ -11,7 +11,7 @@ use super::{
 use crate::{
     election::Timings,
     host::address::is_host_and_port,
-    keys::{ConfigKey, Read, Table, Value, out_of_range},
+    keys::{ConfigKey, ConfigValue, Read, Table, out_of_range},
     types::{NodeId, UnitName},
 };
 
@@ -20,10 +20,10 @@ const CHECKS: RangeInclusive<u32> = 1..=1000;
 
 /// A program with its arguments, as a list; a program alone may be a plain string.
 #[derive(Debug)]
-struct Command(Vec<String>);
+struct CommandLine(Vec<String>);
 
-impl Read for Command {
-    fn read(value: &Value<'_>) -> Option<Self> {
+impl Read for CommandLine {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         if value.get().is_array() {
             return Read::read(value).map(Self);
         }
@@ -38,7 +38,7 @@ impl Read for Command {
 /// `[health]` as it is written.
 #[derive(Default)]
 pub struct Check {
-    command: Option<Command>,
+    command: Option<CommandLine>,
     user: Option<String>,
     unit: Option<String>,
     tcp: Option<String>,
@@ -100,7 +100,7 @@ pub fn check_health(mut table: Table<'_>, timings: Option<Timings>) -> Option<He
     let user = check.user;
     let probe = check
         .command
-        .map(|Command(argv)| Probe::Command { argv, user })
+        .map(|CommandLine(argv)| Probe::Command { argv, user })
         .or(check.unit.map(Probe::Unit))
         .or(check.tcp.map(Probe::Tcp))
         .or(check.http.map(Probe::Http))?;
@@ -169,7 +169,7 @@ fn check_times(check: &mut HealthSettings, timings: Timings, table: &Table<'_>) 
     }
 }
 
-fn command_problem(Command(argv): &Command) -> Option<String> {
+fn command_problem(CommandLine(argv): &CommandLine) -> Option<String> {
     let program = argv.first().map_or("", String::as_str);
     (!program.starts_with('/')).then(|| {
         format!("{program:?} is not a full path of a program: write it like \"/usr/bin/…\"")

@@ -14,7 +14,7 @@ use super::{
     timings::{check_stop_limit, check_timings},
 };
 use crate::{
-    keys::{ConfigKey, File, Report, below, names},
+    keys::{ConfigKey, File, FileReport, below, names},
     store::{StoreSettings, sealed::Sealer, settings::check_seal_key},
     types::{BootId, ClusterName, NodeId, format::Format, is_device_path},
 };
@@ -194,7 +194,7 @@ pub fn check<'t>(
     (host, common)
 }
 
-fn node_of(host_name: &str, report: &Report) -> Option<NodeId> {
+fn node_of(host_name: &str, report: &FileReport) -> Option<NodeId> {
     // These are the names of a host that nobody has named, so another host may have the same.
     let why = if ["", "(none)", "localhost", "localhost.localdomain"].contains(&host_name) {
         "other hosts may have it too".to_owned()

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use crate::keys::{Read, Value};
+use crate::keys::{ConfigValue, Read};
 
 const FORM: &str = "an address with a port in quotes, such as \"127.0.0.1:9190\" or \"[::1]:9190\"";
 
 impl Read for SocketAddr {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         value.parsed(FORM, |text| {
             let address: Option<Self> = text.parse().ok();
             address

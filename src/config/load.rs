@@ -11,11 +11,11 @@ use std::{
 use super::{
     host_file::{self, Settings},
     service::{Common, ServiceSettings},
-    service_file::{self, Claim},
+    service_file::{self, UnitClaim},
 };
 use crate::{
     host::{identity, mountinfo::mount_at, mounts},
-    keys::{Diagnostic, File, Report, Severity, first_error},
+    keys::{Diagnostic, File, FileReport, Severity, first_error},
     types::{
         LEASE_LIMIT, ServiceName, UnitName,
         bound::{self, AtBoot},
@@ -144,7 +144,7 @@ pub fn load_assuming(
     table.insert(key.to_owned(), value);
     let (_, common, _) = load_host(root, &identity::host_name());
     let text = Ok(table.to_string());
-    let assumed = Candidate::new(service.name.clone(), text, path.clone(), &common);
+    let assumed = ReadService::new(service.name.clone(), text, path.clone(), &common);
     let why = assumed.report.first_error().map(|error| error.message);
     assumed.settings.ok_or(why.unwrap_or_default())
 }
@@ -224,7 +224,7 @@ pub fn load_keeping(
             continue;
         }
         match ServiceName::new(&stem) {
-            Ok(name) => candidates.push(Candidate::new(name, read(&path), path, &common)),
+            Ok(name) => candidates.push(ReadService::new(name, read(&path), path, &common)),
             Err(error) => {
                 let message = format!("{error}: a service is called after its file, so rename it");
                 diagnostics.push(Diagnostic::of_file(Severity::Error, path, message));
@@ -249,7 +249,7 @@ pub fn load_keeping(
     }
     // A running service has the better right to its unit and its key: another service that names them is refused.
     let kept = kept(former, leased, &broken);
-    let kept: Vec<Candidate> = kept.into_iter().map(Candidate::former).collect();
+    let kept: Vec<ReadService> = kept.into_iter().map(ReadService::former).collect();
     refuse_clashes(kept.iter().chain(&good));
     for refused in good.iter().filter(|one| one.report.has_errors()) {
         diagnostics.extend(refused.report.diagnostics());
@@ -274,10 +274,10 @@ pub fn load_keeping(
 
 /// The good candidates. The first error of each other one is put into `broken`.
 fn without_broken(
-    candidates: Vec<Candidate>,
+    candidates: Vec<ReadService>,
     broken: &mut BTreeMap<ServiceName, Diagnostic>,
-) -> Vec<Candidate> {
-    let is_good = |candidate: &Candidate| match candidate.report.first_error() {
+) -> Vec<ReadService> {
+    let is_good = |candidate: &ReadService| match candidate.report.first_error() {
         Some(error) => {
             broken.insert(candidate.name.clone(), error);
             false
@@ -288,21 +288,21 @@ fn without_broken(
 }
 
 /// A service's file that was read, and not yet compared with the others.
-struct Candidate {
+struct ReadService {
     name: ServiceName,
-    report: Report,
+    report: FileReport,
     settings: Option<ServiceSettings>,
-    claims: Vec<Claim>,
+    claims: Vec<UnitClaim>,
 }
 
-impl Candidate {
+impl ReadService {
     fn new(
         name: ServiceName,
         text: Result<String, String>,
         path: PathBuf,
         common: &Common,
     ) -> Self {
-        let report = Report::new(path, text);
+        let report = FileReport::new(path, text);
         // The claims of a file that is not TOML would be a guess, and a guess must not stop another service.
         let checked = File::parse(&report).map(|file| service_file::check(&name, file, common));
         let (settings, claims) = checked.unwrap_or_default();
@@ -318,15 +318,15 @@ impl Candidate {
     fn former(settings: ServiceSettings) -> Self {
         Self {
             name: settings.name.clone(),
-            report: Report::new(settings.source.0.clone(), Ok(String::new())),
-            claims: Claim::all(&settings, None),
+            report: FileReport::new(settings.source.0.clone(), Ok(String::new())),
+            claims: UnitClaim::all(&settings, None),
             settings: Some(settings),
         }
     }
 }
 
 /// What `putexd.toml` says: the settings without the services, what services need of it, and what is wrong.
-fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, Report) {
+fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, FileReport) {
     let path = root.join(HOST_FILE);
     let found = fs::symlink_metadata(&path);
     let is_missing = found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -339,7 +339,7 @@ fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, Report)
         None => read(&path),
     };
     let text = text.map_err(|why| format!("{why}; it names the store and is needed"));
-    let report = Report::new(path, text);
+    let report = FileReport::new(path, text);
     let checked = File::parse(&report).map(|file| host_file::check(root, host_name, file));
     let (host, common) = checked.unwrap_or_else(|| {
         let unknown = Common {
@@ -360,9 +360,9 @@ pub fn why_not_obeyed(path: &Path) -> Option<String> {
 /// Refuses files that claim the same unit or key, or slices that overlap. Two files with one unit would put it under two locks, and
 /// two hosts that each read one of them would both run it; and one service's SIGKILL would reach the other's processes in a slice. So
 /// both files are refused, and not only the second: only the operator knows which one is right.
-fn refuse_clashes<'c>(candidates: impl Iterator<Item = &'c Candidate>) {
-    let mut groups: BTreeMap<_, Vec<(&Report, &Claim)>> = BTreeMap::new();
-    for Candidate { report, claims, .. } in candidates {
+fn refuse_clashes<'c>(candidates: impl Iterator<Item = &'c ReadService>) {
+    let mut groups: BTreeMap<_, Vec<(&FileReport, &UnitClaim)>> = BTreeMap::new();
+    for ReadService { report, claims, .. } in candidates {
         for claim in claims {
             let group = groups.entry(claim.group()).or_default();
             group.push((report, claim));

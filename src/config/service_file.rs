@@ -20,7 +20,7 @@ pub fn check(
     name: &ServiceName,
     mut file: File<'_>,
     common: &Common,
-) -> (Option<ServiceSettings>, Vec<Claim>) {
+) -> (Option<ServiceSettings>, Vec<UnitClaim>) {
     let report = file.report;
     let health = file.table("health", &names(HEALTH));
     let fence = file.table("fence", &names(FENCE));
@@ -57,19 +57,19 @@ pub fn check(
         let units: Vec<_> = service.units().cloned().collect();
         service.fence = check_fence(fence, &units, common.node.as_ref());
     }
-    let claims = Claim::all(&service, Some(&table));
+    let claims = UnitClaim::all(&service, Some(&table));
     ((is_safe && !report.has_errors()).then_some(service), claims)
 }
 
 /// What a file claims for its service alone, even if the rest of it is wrong.
-pub struct Claim {
+pub struct UnitClaim {
     pub name: String,
     /// The control group, where it is one; else the name, with what it is.
     path: String,
     pub span: Range<usize>,
 }
 
-impl Claim {
+impl UnitClaim {
     /// What a service has for itself. `table`: the file that it was read from.
     pub fn all(service: &ServiceSettings, table: Option<&Table<'_>>) -> Vec<Self> {
         let claim = |key: &str, name: &dyn Display, path: String| {
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn slices_clash_by_their_names() {
-        let claim = |name: &str| Claim {
+        let claim = |name: &str| UnitClaim {
             name: String::new(),
             path: group(&UnitName::new(name).expect("a unit's name")),
             span: 0..0,

@@ -46,7 +46,7 @@ const ALLOWANCE: Duration = Duration::from_secs(30);
 
 /// What all of these verbs have in common.
 #[derive(Debug, Args)]
-pub struct Waiting {
+pub struct WaitOptions {
     /// Return as soon as what changes something has begun
     #[arg(long, global = true)]
     no_wait: bool,
@@ -263,7 +263,7 @@ fn is_held(now: &ClusterState, service: &ServiceSummary) -> bool {
 }
 
 /// Does it, and prints the outcome, or with `no_wait` what has begun.
-pub async fn run(verb: Verb, waiting: Waiting) -> Result<(), Failure> {
+pub async fn run(verb: Verb, waiting: WaitOptions) -> Result<(), Failure> {
     if let Verb::ConfirmDead { node, yes: false } = &verb {
         let text = format!(
             "say --yes if the power of {node} is off for certain: if it is not, its services run twice, and data may be lost"

@@ -28,7 +28,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use self::{change::Waiting, output::Failure};
+use self::{change::WaitOptions, output::Failure};
 use crate::{
     cluster::verb::Verb,
     command_line::{self, exit},
@@ -43,7 +43,7 @@ struct Cli {
     #[command(subcommand)]
     command: Commands,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitOptions,
 }
 
 /// Where a command looks that needs no running putexd.
@@ -152,7 +152,7 @@ fn finished<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
     runtime.block_on(work)
 }
 
-async fn run(command: Commands, waiting: Waiting) -> Result<(), Failure> {
+async fn run(command: Commands, waiting: WaitOptions) -> Result<(), Failure> {
     match command {
         Commands::Status(arguments) => status::run(arguments).await,
         Commands::Watch(arguments) => watch::run(arguments).await,

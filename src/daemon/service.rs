@@ -55,9 +55,9 @@ use alarms::Failures;
 use bars::{Bars, Reason};
 use guard_queue::GuardQueue;
 pub(super) use guard_queue::without_file;
-use health::{Checks, Role};
+use health::{CheckRole, Checks};
 use inbox::{Answer, Looked, Message};
-pub use inbox::{Inbox, Order, Request, Said};
+pub use inbox::{Inbox, OperatorRequest, Said, ServiceOrder};
 use lookout::{watch_outside, watch_units};
 use run_tracker::RunTracker;
 use seen::Seen;
@@ -470,10 +470,10 @@ impl Service {
             self.work.begin_epoch();
         }
         if let Event::StandbyCheck(verdict) = &event {
-            self.note_verdict(Role::Standby, verdict);
+            self.note_verdict(CheckRole::Standby, verdict);
         }
         if let Event::ActiveCheck(verdict) = &event {
-            self.note_verdict(Role::Active, verdict);
+            self.note_verdict(CheckRole::Active, verdict);
         }
         let machine = &self.host.machine;
         let moment = Moment {
@@ -511,15 +511,15 @@ impl Service {
         }
     }
 
-    fn take_order(&mut self, order: Order) -> Event {
+    fn take_order(&mut self, order: ServiceOrder) -> Event {
         match order {
-            Order::Retire(because) => {
+            ServiceOrder::Retire(because) => {
                 self.retiring = Some(because);
                 Event::Retire(because)
             }
-            Order::TryAgain => Event::TryAgain,
-            Order::Request(request, answer) => self.take_request(request, answer),
-            Order::Reconfigure(settings) => {
+            ServiceOrder::TryAgain => Event::TryAgain,
+            ServiceOrder::Request(request, answer) => self.take_request(request, answer),
+            ServiceOrder::Reconfigure(settings) => {
                 let changed = settings.health != self.settings.health;
                 self.display.settings = of_settings(&settings);
                 self.settings = settings;

@@ -38,9 +38,9 @@ pub use observed::ObservedUnits;
 
 /// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
 #[derive(Clone)]
-pub struct UnitControl(Arc<Shared>);
+pub struct UnitControl(Arc<SharedUnits>);
 
-pub struct Shared {
+pub struct SharedUnits {
     /// The main unit, whose life is that of the service.
     pub main: UnitName,
     /// The units that are bound with the main unit.
@@ -54,7 +54,7 @@ pub struct Shared {
     /// former ones until they were seen empty. They are told to the guard, killed, and have to be empty for the proof.
     groups: watch::Sender<BTreeSet<String>>,
     /// The starts that have begun and not come to their end. They are told to the guard as well.
-    begun: watch::Sender<Begun>,
+    begun: watch::Sender<StartedUnits>,
     /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
     learning: tokio::sync::Mutex<()>,
     /// The slices and scopes in which the units have other processes run.
@@ -113,7 +113,7 @@ struct Looks {
 /// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
 /// come to its end ("The proof" in protocol.md).
 #[derive(Clone, Default)]
-pub struct Begun {
+pub struct StartedUnits {
     pub units: BTreeSet<UnitName>,
     /// Whether the main unit is started. Units that are bound to it may be started later, or never.
     is_up: bool,
@@ -136,9 +136,9 @@ impl CachedUnit {
 }
 
 impl Deref for UnitControl {
-    type Target = Shared;
+    type Target = SharedUnits;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &SharedUnits {
         &self.0
     }
 }
@@ -153,7 +153,7 @@ impl UnitControl {
         systemd: Arc<dyn Manager>,
         machine: Arc<dyn Machine>,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedUnits {
             main: settings.unit.clone(),
             bound: settings.bound_units.clone(),
             service: settings.name.clone(),
@@ -268,7 +268,7 @@ impl UnitControl {
     }
 
     /// Watches the starts that have begun and not come to their end.
-    pub fn watch_begun(&self) -> watch::Receiver<Begun> {
+    pub fn watch_begun(&self) -> watch::Receiver<StartedUnits> {
         self.begun.subscribe()
     }
 
@@ -292,7 +292,7 @@ impl UnitControl {
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
         self.work.send_modify(|work| work.looks.is_proven = false);
         self.begun.send_modify(|all| {
-            *all = Begun {
+            *all = StartedUnits {
                 units: units.iter().cloned().collect(),
                 is_up: false,
                 round: all.round + 1,
@@ -311,7 +311,7 @@ impl UnitControl {
 
     /// Removes from the begun starts the units that are started, and those that are dead beside a main unit that is
     /// started. `before`: what was begun when the looks began.
-    fn end_begun(&self, before: &Begun, looks: &[(&UnitName, &Look)]) {
+    fn end_begun(&self, before: &StartedUnits, looks: &[(&UnitName, &Look)]) {
         self.begun.send_if_modified(|all| {
             let count = all.units.len();
             for (name, look) in looks {

@@ -125,7 +125,7 @@ impl Manager {
 
 /// The object of a service.
 #[derive(Debug)]
-pub struct Service {
+pub struct ServiceObject {
     pub daemon: Daemon,
     pub name: String,
     pub shown: ShownService,
@@ -136,7 +136,7 @@ pub struct Service {
     introspection_docs = false,
     proxy(default_service = "org.putexd.Putexd1", visibility = "pub")
 )]
-impl Service {
+impl ServiceObject {
     /// All that is known of the service: [`ServiceState`](crate::facts::ServiceState) as JSON.
     #[zbus(out_args("description"))]
     async fn describe(&self) -> fdo::Result<String> {

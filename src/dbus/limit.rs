@@ -40,10 +40,10 @@ const CLIENTS: usize = 1024;
 
 /// The calls that count.
 #[derive(Debug, Default)]
-struct Calls(Vec<Call>);
+struct CountedCalls(Vec<CountedCall>);
 
 #[derive(Debug)]
-struct Call {
+struct CountedCall {
     uid: u32,
     client: String,
     serial: u32,
@@ -51,7 +51,7 @@ struct Call {
     until: Option<Instant>,
 }
 
-impl Calls {
+impl CountedCalls {
     /// Whether the user may have one more call under way, which counts from now on.
     fn take(&mut self, uid: u32, client: &str, serial: u32) -> bool {
         let now = Instant::now();
@@ -59,7 +59,7 @@ impl Calls {
             .retain(|call| call.until.is_none_or(|until| now < until));
         let is_taken = self.0.iter().filter(|call| call.uid == uid).count() < CALLS;
         if is_taken {
-            self.0.push(Call {
+            self.0.push(CountedCall {
                 uid,
                 client: client.to_owned(),
                 serial,
@@ -70,7 +70,7 @@ impl Calls {
     }
 
     fn end(&mut self, client: &str, serial: u32) {
-        let of_call = |call: &&mut Call| call.serial == serial && call.client == client;
+        let of_call = |call: &&mut CountedCall| call.serial == serial && call.client == client;
         if let Some(call) = self.0.iter_mut().find(of_call) {
             call.until = Some(Instant::now() + COUNTS);
         }
@@ -82,7 +82,7 @@ impl Calls {
 pub struct Limit {
     authority: Authority,
     users: Mutex<BTreeMap<String, u32>>,
-    calls: Mutex<Calls>,
+    calls: Mutex<CountedCalls>,
     refused: mpsc::Sender<Message>,
 }
 
@@ -223,7 +223,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_user_has_a_few_calls_under_way_and_no_other_user_is_concerned() {
-        let mut calls = Calls::default();
+        let mut calls = CountedCalls::default();
         let taken = (0..100)
             .filter(|serial| calls.take(1000, ":1.7", *serial))
             .count();

@@ -39,7 +39,7 @@ mod signals;
 #[cfg(test)]
 mod tests;
 
-pub use interfaces::{ManagerProxy, ServiceProxy};
+pub use interfaces::{ManagerProxy, ServiceObjectProxy};
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";

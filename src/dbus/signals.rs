@@ -6,7 +6,7 @@ use zbus::{Connection, ObjectServer, fdo::ObjectManager};
 
 use super::{
     Daemon, PATH, Shown,
-    interfaces::{Caller, Manager, Service, path},
+    interfaces::{Caller, Manager, ServiceObject, path},
 };
 
 /// Makes the objects, and after `ready` tells what changes, until the bus or the daemon is gone.
@@ -43,14 +43,14 @@ async fn tell(
 ) -> zbus::Result<()> {
     for name in told.services.keys() {
         if !now.services.contains_key(name) {
-            server.remove::<Service, _>(path(name)).await?;
+            server.remove::<ServiceObject, _>(path(name)).await?;
         }
     }
     for (name, shown) in &now.services {
         match told.services.get(name) {
             Some(before) if before == shown => {}
             Some(before) => {
-                let object = server.interface::<_, Service>(path(name)).await?;
+                let object = server.interface::<_, ServiceObject>(path(name)).await?;
                 let (mut service, emitter) = (object.get_mut().await, object.signal_emitter());
                 service.shown.clone_from(shown);
                 if before.unit != shown.unit {
@@ -67,7 +67,7 @@ async fn tell(
                 }
             }
             None => {
-                let service = Service {
+                let service = ServiceObject {
                     daemon: daemon.clone(),
                     name: name.clone(),
                     shown: shown.clone(),

@@ -343,7 +343,7 @@ async fn the_objects_are_found_and_read_by_the_standard_interfaces_alone() {
         read.services[0].unit, "\\u{9b}31m\\u{1b}\n\"\\\\u{202e}",
         "nothing goes over the bus that a terminal would obey"
     );
-    let service = ServiceProxy::builder(&stage.client)
+    let service = ServiceObjectProxy::builder(&stage.client)
         .path(path)
         .build()
         .await

@@ -60,7 +60,7 @@ use crate::{
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]
 #[command(name = "putex-guard", version = command_line::version(), args_conflicts_with_subcommands = true)]
-struct Arguments {
+struct GuardArguments {
     #[command(flatten)]
     root: Root,
     /// The hardware watchdog to keep alive, such as /dev/watchdog
@@ -121,7 +121,7 @@ enum GuardMode {
 /// unit.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments: Arguments = match command_line::parse() {
+    let arguments: GuardArguments = match command_line::parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };

@@ -73,7 +73,7 @@ pub enum CheckError {
 
 /// What somebody asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct HttpRequest {
     /// How, such as `GET`.
     pub method: String,
     /// The path, without the query.
@@ -110,20 +110,20 @@ impl Answer {
 #[async_trait]
 pub trait Answers: Send + Sync + 'static {
     /// The answer to `asked`.
-    async fn to(&self, asked: Asked) -> Answer;
+    async fn to(&self, asked: HttpRequest) -> Answer;
 }
 
 /// Has nothing to say, as in tests.
 #[async_trait]
 impl Answers for () {
-    async fn to(&self, _: Asked) -> Answer {
+    async fn to(&self, _: HttpRequest) -> Answer {
         Answer::new(StatusCode::NOT_FOUND, PLAIN, "")
     }
 }
 
 /// What putexd sends.
 #[derive(Serialize, Deserialize)]
-enum Request {
+enum HttpCommand {
     /// From now on listen there, or nowhere.
     Listen(Option<SocketAddr>),
     /// Asks for a check. The answer is its result.
@@ -133,11 +133,11 @@ enum Request {
 /// A handle on the process. Clones share it, and it ends with the last of them.
 #[derive(Clone)]
 pub struct Http {
-    shared: Arc<Shared>,
+    shared: Arc<SharedHttp>,
     _lives: watch::Sender<()>,
 }
 
-struct Shared {
+struct SharedHttp {
     answers: Arc<dyn Answers>,
     wanted: Mutex<Option<SocketAddr>>,
     /// Notified when the process is needed.
@@ -162,7 +162,7 @@ impl Http {
     where
         F: Future<Output = io::Result<UnixStream>> + Send + 'static,
     {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedHttp {
             answers: Arc::new(answers),
             wanted: Mutex::default(),
             needed: Notify::new(),
@@ -219,25 +219,25 @@ impl Http {
         let mut peer = self.shared.peer.subscribe();
         let checking = async {
             let peer = peer.wait_for(Option::is_some).await.ok()?.clone()?;
-            peer.ask(&Request::Check { target, limit }).await.ok()
+            peer.ask(&HttpCommand::Check { target, limit }).await.ok()
         };
         timeout(limit + GRACE, checking).await.ok().flatten()
     }
 }
 
-impl Shared {
+impl SharedHttp {
     /// Tells the process where to listen, if there is one.
     fn tell_wanted(&self) {
         // Two of them at once tell the same.
         let wanted = lock(&self.wanted);
         if let Some(peer) = &*self.peer.borrow() {
-            peer.try_tell(&Request::Listen(*wanted));
+            peer.try_tell(&HttpCommand::Listen(*wanted));
         }
     }
 }
 
-impl Owner for Shared {
-    type Said = Asked;
+impl Owner for SharedHttp {
+    type Said = HttpRequest;
 
     const NAME: &'static str = "the process for HTTP";
 
@@ -246,7 +246,7 @@ impl Owner for Shared {
         self.tell_wanted();
     }
 
-    fn take(&self, asked: Asked, reply_to: ReplyTo) {
+    fn take(&self, asked: HttpRequest, reply_to: ReplyTo) {
         let answers = Arc::clone(&self.answers);
         tokio::spawn(async move {
             // Where it cannot be sent, nobody waits any more.

@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Answer, Asked, PLAIN, REQUESTS_LIMIT, Request, probe};
+use super::{Answer, HttpCommand, HttpRequest, PLAIN, REQUESTS_LIMIT, probe};
 use crate::{
     frames::{Frames, Peer},
     task::OwnedTask,
@@ -39,13 +39,13 @@ pub async fn serve(stream: UnixStream) -> io::Result<()> {
     let mut _listening = None;
     while let Some((request, reply_to)) = frames.next().await? {
         match request {
-            Request::Listen(address) => {
+            HttpCommand::Listen(address) => {
                 // The former one is closed before the next one is opened.
                 _listening = None;
                 _listening =
                     address.map(|address| OwnedTask::spawn(listen(address, frames.peer.clone())));
             }
-            Request::Check { target, limit } => {
+            HttpCommand::Check { target, limit } => {
                 tokio::spawn(async move {
                     // Where putexd has gone, the process ends.
                     let _ = reply_to.answer(&probe::check(&target, limit).await).await;
@@ -103,7 +103,7 @@ async fn accept(listener: TcpListener, peer: &Peer) {
 /// Answers one request. What a client does wrong is no news.
 async fn converse(stream: TcpStream, peer: &Peer) {
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
-        let asked = Asked {
+        let asked = HttpRequest {
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
         };

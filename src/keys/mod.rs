@@ -18,13 +18,13 @@ use std::{
 
 use file::NamedFile;
 pub use file::below;
-pub use report::{Diagnostic, Place, Report, Severity, first_error};
+pub use report::{Diagnostic, FileReport, Place, Severity, first_error};
 pub use similar::similar;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
-pub use value::{Field, Parsed, Read, Value};
+pub use value::{ConfigValue, Field, Parsed, Read};
 
 /// One key of a table, which sets a field of `S`.
 pub struct ConfigKey<S: 'static> {
@@ -118,7 +118,7 @@ pub fn agreement<S>(keys: &[ConfigKey<S>], settings: &mut S) -> String {
 /// A file that is TOML, whose tables are taken out of it one by one.
 pub struct File<'t> {
     /// Where errors go.
-    pub report: &'t Report,
+    pub report: &'t FileReport,
     rest: DeTable<'t>,
     /// The tables that were asked for.
     tables: Vec<&'static str>,
@@ -127,7 +127,7 @@ pub struct File<'t> {
 impl<'t> File<'t> {
     /// Parses a file's text; `None` if that fails, or the file was not read. Where there are syntax errors, nothing else is reported: their consequences would
     /// only distract.
-    pub fn parse(report: &'t Report) -> Option<Self> {
+    pub fn parse(report: &'t FileReport) -> Option<Self> {
         let (table, errors) = DeTable::parse_recoverable(&report.text);
         for error in &errors {
             report.error(
@@ -181,7 +181,7 @@ impl<'t> File<'t> {
 /// A table of a file, with the keys that it knows.
 pub struct Table<'t> {
     /// Where errors go.
-    pub report: &'t Report,
+    pub report: &'t FileReport,
     span: Range<usize>,
     values: BTreeMap<&'static str, Spanned<DeValue<'t>>>,
     /// The keys whose value was not taken, or is missing.
@@ -195,7 +195,7 @@ pub struct Table<'t> {
 impl<'t> Table<'t> {
     /// The values of the keys that are `known`. The others are reported.
     fn new(
-        report: &'t Report,
+        report: &'t FileReport,
         span: Range<usize>,
         found: DeTable<'t>,
         known: &[&'static str],
@@ -244,7 +244,7 @@ impl<'t> Table<'t> {
                 }
                 continue;
             };
-            let value = Value {
+            let value = ConfigValue {
                 found,
                 report: self.report,
             };
@@ -337,7 +337,7 @@ mod tests {
         let known = ["unit", "key", "renew-interval", "failures"];
         let remedy = |key: &str| {
             let text = format!("{key} = 1");
-            let report = Report::new("x".into(), Ok(text));
+            let report = FileReport::new("x".into(), Ok(text));
             drop(
                 File::parse(&report)
                     .expect("it is TOML")

@@ -88,7 +88,7 @@ pub fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
 }
 
 /// The findings in one file, with its text to find places in.
-pub struct Report {
+pub struct FileReport {
     /// The file.
     pub path: PathBuf,
     /// Its text; empty, where it was not read.
@@ -96,7 +96,7 @@ pub struct Report {
     diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
-impl Report {
+impl FileReport {
     /// A report on a file that could be read, or else says why not.
     pub fn new(path: PathBuf, text: Result<String, String>) -> Self {
         let why = text.as_ref().err().cloned();

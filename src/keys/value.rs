@@ -9,38 +9,38 @@ use std::{
 use serde::de::{self, DeserializeOwned, IntoDeserializer as _, value::StrDeserializer};
 use toml::{Spanned, de::DeValue};
 
-use super::report::Report;
+use super::report::FileReport;
 use crate::{
     election::Confirmation,
     types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span},
 };
 
 /// A value as it is written, and where errors in it go.
-pub struct Value<'v> {
+pub struct ConfigValue<'v> {
     pub found: &'v Spanned<DeValue<'v>>,
-    pub report: &'v Report,
+    pub report: &'v FileReport,
 }
 
 /// The field of a key.
 pub trait Field: Debug {
     /// Takes the value. `None`: it is wrong, which was reported.
-    fn take(&mut self, value: &Value<'_>) -> Option<()>;
+    fn take(&mut self, value: &ConfigValue<'_>) -> Option<()>;
 }
 
 /// What a value may be read as.
 pub trait Read: Sized {
     /// Reads the value. `None`: it is wrong, which was reported.
-    fn read(value: &Value<'_>) -> Option<Self>;
+    fn read(value: &ConfigValue<'_>) -> Option<Self>;
 }
 
 impl<T: Read + Debug> Field for T {
-    fn take(&mut self, value: &Value<'_>) -> Option<()> {
+    fn take(&mut self, value: &ConfigValue<'_>) -> Option<()> {
         *self = T::read(value)?;
         Some(())
     }
 }
 
-impl<'v> Value<'v> {
+impl<'v> ConfigValue<'v> {
     /// The value itself.
     pub fn get(&self) -> &'v DeValue<'v> {
         self.found.get_ref()
@@ -76,7 +76,7 @@ impl<'v> Value<'v> {
 pub trait Parsed: DeserializeOwned {}
 
 impl<T: Parsed> Read for T {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         value.parsed("a text in quotes", |text| {
             let text: StrDeserializer<'_, Misread> = text.into_deserializer();
             T::deserialize(text)
@@ -110,7 +110,7 @@ impl Parsed for UnitName {}
 impl Parsed for NodeId {}
 
 impl Read for Confirmation {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         match value.get().as_str() {
             Some("full") => Some(Self::Full),
             Some("minimal") => Some(Self::Minimal),
@@ -120,7 +120,7 @@ impl Read for Confirmation {
 }
 
 impl Read for bool {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         let found = value.get().as_bool();
         found.or_else(|| value.is_not("true or false, without quotes"))
     }
@@ -128,7 +128,7 @@ impl Read for bool {
 
 /// Millionths may have their unit, in quotes.
 impl Read for u32 {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         if let DeValue::Integer(number) = value.get() {
             let read = Self::from_str_radix(number.as_str(), number.radix());
             let number = number.as_str();
@@ -149,26 +149,26 @@ impl Read for u32 {
 }
 
 impl Read for Duration {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         let wanted = "a span of time in quotes, such as \"3s\", \"500ms\" or \"1min 30s\"";
         value.parsed(wanted, span::parse)
     }
 }
 
 impl<T: Read> Read for Option<T> {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         T::read(value).map(Some)
     }
 }
 
 /// A wrong item does not hide errors in the others.
 impl<T: Read> Read for Vec<T> {
-    fn read(value: &Value<'_>) -> Option<Self> {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
         let Some(array) = value.get().as_array() else {
             return value.is_not("a list, such as [\"a\", \"b\"]");
         };
         let items = array.iter().filter_map(|found| {
-            T::read(&Value {
+            T::read(&ConfigValue {
                 found,
                 report: value.report,
             })
@@ -188,7 +188,7 @@ mod tests {
     ];
 
     fn read(text: &str) -> Result<(u32, Duration), String> {
-        let report = Report::new("x".into(), Ok(text.to_owned()));
+        let report = FileReport::new("x".into(), Ok(text.to_owned()));
         let mut values = (0, Duration::ZERO);
         File::parse(&report)
             .expect("it is TOML")

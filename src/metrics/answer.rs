@@ -9,7 +9,7 @@ use tokio::{sync::Mutex, task::spawn_blocking};
 use super::text::{self, Sources};
 use crate::{
     guard_client::grant::{self, GrantError},
-    http::{self, Answer, Asked, JSON, OPEN_METRICS, PLAIN, serve::ALLOWED},
+    http::{self, Answer, HttpRequest, JSON, OPEN_METRICS, PLAIN, serve::ALLOWED},
     types::{ServiceName, span::milliseconds},
 };
 
@@ -23,7 +23,7 @@ pub struct Answers {
 #[async_trait]
 impl http::Answers for Answers {
     /// A load balancer may ask by HEAD or OPTIONS, and gets the status that GET has.
-    async fn to(&self, asked: Asked) -> Answer {
+    async fn to(&self, asked: HttpRequest) -> Answer {
         let plain = |status, said: &str| Answer::new(status, PLAIN, format!("{said}\n"));
         if !ALLOWED.split(", ").any(|method| method == asked.method) {
             let said = format!("ask with one of {ALLOWED}");

@@ -48,11 +48,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A lock store by way of its process.
 pub struct RemoteStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRemote>,
     _task: OwnedTask,
 }
 
-struct Shared {
+struct SharedRemote {
     settings: StoreSettings,
     call_limit: Duration,
     link: watch::Sender<Link>,
@@ -75,7 +75,7 @@ impl RemoteStore {
         F: Future<Output = io::Result<UnixStream>> + Send + 'static,
     {
         let reason = "not connected yet".to_owned();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedRemote {
             settings,
             call_limit,
             link: watch::Sender::new(Link::lost(reason.clone())),
@@ -100,7 +100,7 @@ impl RemoteStore {
     }
 }
 
-impl Shared {
+impl SharedRemote {
     async fn ask<T: DeserializeOwned>(&self, request: &StoreRequest) -> Result<T, StoreError> {
         let peer = lock(&self.peer).clone();
         let answer = peer.map_err(StoreError::Unreachable)?.ask(request).await;
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-impl Owner for Shared {
+impl Owner for SharedRemote {
     type Said = StoreEvent;
 
     const NAME: &'static str = PROCESS;

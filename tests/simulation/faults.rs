@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use putexd::{
-    daemon::service::{Order, Request},
+    daemon::service::{OperatorRequest, ServiceOrder},
     election::{self, Asked, Memory, Record, Registration, Standing, Timings, Word},
     facts::Retirement,
     store::{Link as StoreLink, Snapshot, Store as _},
@@ -26,7 +26,10 @@ impl World {
     fn ask(&mut self, h: usize, what: Asked, word: Word) {
         let (answer, _) = tokio::sync::oneshot::channel();
         let order = election::Order { what, word };
-        self.order(h, Order::Request(Request::Ask(order), answer));
+        self.order(
+            h,
+            ServiceOrder::Request(OperatorRequest::Ask(order), answer),
+        );
     }
 
     pub fn strike(&mut self, fault: Fault) {
@@ -106,26 +109,26 @@ impl World {
             }
             HostFault::Stop => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                let request = Request::Stop(self.word_of(h, lasts));
-                self.order(h, Order::Request(request, answer));
+                let request = OperatorRequest::Stop(self.word_of(h, lasts));
+                self.order(h, ServiceOrder::Request(request, answer));
             }
             HostFault::Start => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                let request = Request::Start("root".to_owned());
-                self.order(h, Order::Request(request, answer));
+                let request = OperatorRequest::Start("root".to_owned());
+                self.order(h, ServiceOrder::Request(request, answer));
             }
             HostFault::Pause => self.ask(h, Asked::Pause, self.word_of(h, lasts)),
             HostFault::Resume => self.ask(h, Asked::Resume, self.word_of(h, lasts)),
             HostFault::Retire => {
                 self.hosts[h].retired = true;
-                self.order(h, Order::Retire(Retirement::Stopped));
+                self.order(h, ServiceOrder::Retire(Retirement::Stopped));
                 self.after(lasts, move |world| world.take_up(h));
             }
             HostFault::Reload => {
                 let host = &mut self.hosts[h];
                 host.timings = (host.timings + 1) % self.palette.len();
                 let settings = self.settings(h);
-                self.order(h, Order::Reconfigure(Arc::new(settings)));
+                self.order(h, ServiceOrder::Reconfigure(Arc::new(settings)));
             }
             HostFault::WallForward | HostFault::WallBack => {
                 self.wall_was_wrong = true;

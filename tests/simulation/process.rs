@@ -18,7 +18,7 @@ use putexd::{
             fence::Fencings,
             machine::{Clock, Machine, SeenOutside, Task, Timer},
         },
-        service::{self, Host, Inbox, Order},
+        service::{self, Host, Inbox, ServiceOrder},
         store_access::{hints::Hints, history::histories},
     },
     election::{KeptPlace, Memory, State},
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    pub fn order(&mut self, h: usize, order: Order) {
+    pub fn order(&mut self, h: usize, order: ServiceOrder) {
         if let Some(orders) = self.hosts[h]
             .process
             .as_ref()

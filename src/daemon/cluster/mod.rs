@@ -75,9 +75,9 @@ pub struct Services {
 
 /// What of this host's cluster is known, and how it is told what this host reports. Clones share it.
 #[derive(Clone)]
-pub struct Cluster(Arc<Shared>);
+pub struct Cluster(Arc<SharedCluster>);
 
-struct Shared {
+struct SharedCluster {
     host: Host,
     /// When the store answered again after its last silence.
     returns: watch::Receiver<Option<Instant>>,
@@ -99,7 +99,7 @@ impl Cluster {
     /// Begins to report and to look. Both end when the tasks are dropped.
     pub fn begin(host: Host, returns: watch::Receiver<Option<Instant>>) -> (Self, [OwnedTask; 2]) {
         let (services, set) = watch::channel(Services::default());
-        let cluster = Self(Arc::new(Shared {
+        let cluster = Self(Arc::new(SharedCluster {
             began: host.machine.now().boot,
             since: At::new(host.machine.wall()),
             host,
@@ -190,7 +190,7 @@ async fn at_once(done: impl Future<Output = Result<(), StoreError>>) -> Result<(
     }
 }
 
-impl Shared {
+impl SharedCluster {
     fn list(&self) -> Key {
         Key::of_hosts(self.host.cluster.as_ref())
     }

@@ -5,7 +5,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{AWAY, Cluster, PACE, Part, REPORT, Services, Shared};
+use super::{AWAY, Cluster, PACE, Part, REPORT, Services, SharedCluster};
 use crate::{
     cluster::wire::{self, HOSTS_LIMIT, HostList, Report},
     daemon::store_access::notes::{is_refusal, update},
@@ -19,14 +19,14 @@ const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
 /// Writes a report as it is now.
-pub async fn publish(shared: &Shared) -> Result<(), StoreError> {
+pub async fn publish(shared: &SharedCluster) -> Result<(), StoreError> {
     let _one = shared.writing.lock().await;
     let result = write(shared).await;
     shared.note(Part::Report, &result);
     result
 }
 
-async fn write(shared: &Shared) -> Result<(), StoreError> {
+async fn write(shared: &SharedCluster) -> Result<(), StoreError> {
     enlist(shared).await?;
     let host = &shared.host;
     let own = shared.own(At::new(host.machine.wall()));
@@ -80,7 +80,7 @@ pub async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
 }
 
 /// Puts this host into the list of hosts.
-async fn enlist(shared: &Shared) -> Result<(), StoreError> {
+async fn enlist(shared: &SharedCluster) -> Result<(), StoreError> {
     let host = &shared.host;
     let now = host.machine.wall().as_secs();
     let mut is_full = false;

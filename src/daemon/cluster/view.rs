@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{AWAY, Cluster, Part, REPORT, Shared};
+use super::{AWAY, Cluster, Part, REPORT, SharedCluster};
 use crate::{
     cluster::{
         picture::SILENT,
@@ -267,7 +267,7 @@ pub async fn run(cluster: Cluster) {
     }
 }
 
-impl Shared {
+impl SharedCluster {
     /// Reads what is under the `hinted` keys, and reports that were not read before; `None`: the list of hosts and all reports. Returns the
     /// number of reports that could be read, and what has failed.
     pub async fn look(&self, hinted: Option<BTreeSet<&Key>>) -> (u32, Result<(), StoreError>) {

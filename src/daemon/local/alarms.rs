@@ -31,10 +31,10 @@ const KEPT_LIMIT: usize = 1024;
 
 /// The registry. Clones share it.
 #[derive(Clone, Default)]
-pub struct Alarms(Arc<Shared>);
+pub struct Alarms(Arc<SharedAlarms>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedAlarms {
     standing: Mutex<Standing>,
     /// Whether alarms of a moment are others than those in the file.
     is_unsaved: AtomicBool,
@@ -62,9 +62,9 @@ impl Alarms {
         let kept = kept::read_or_ignore::<KeptAlarms>(&path(directory));
         let kept = kept.into_iter().flat_map(|kept| kept.alarms);
         let standing = kept.map(|alarm| ((alarm.about.clone(), alarm.kind()), alarm));
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedAlarms {
             standing: Mutex::new(standing.collect()),
-            ..Shared::default()
+            ..SharedAlarms::default()
         }))
     }
 

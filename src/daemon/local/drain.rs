@@ -30,7 +30,7 @@ const DISK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether this host is drained. Clones share it.
 #[derive(Clone)]
-pub struct Drain(Arc<Shared>);
+pub struct Drain(Arc<SharedDrain>);
 
 impl Default for Drain {
     fn default() -> Self {
@@ -38,7 +38,7 @@ impl Default for Drain {
     }
 }
 
-struct Shared {
+struct SharedDrain {
     path: PathBuf,
     writer: FileWriter,
     /// Held while the file is written.
@@ -76,7 +76,7 @@ impl Drain {
     }
 
     fn new(path: PathBuf, word: Option<Word>) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedDrain {
             path,
             writer: FileWriter::default(),
             writing: tokio::sync::Mutex::default(),

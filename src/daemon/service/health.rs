@@ -28,14 +28,14 @@ type Verdict = Result<(), String>;
 
 /// What a health check has to find out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum CheckRole {
     /// Whether the service works on this host, which runs it.
     Active,
     /// Whether the service would work on this host if it were started.
     Standby,
 }
 
-impl Role {
+impl CheckRole {
     /// The role that is checked in `state`. `None`: nothing is checked, because the unit is changing its host.
     pub fn of(state: State) -> Option<Self> {
         match state {
@@ -74,7 +74,7 @@ impl Role {
 #[derive(Default)]
 pub struct Checks {
     /// The role that is checked.
-    role: Option<Role>,
+    role: Option<CheckRole>,
     task: Option<OwnedTask>,
     /// The user of the health command; it outlives a change of the settings, so that the command keeps its files.
     user: Arc<OnceCell<CheckUser>>,
@@ -92,7 +92,7 @@ impl Checks {
 impl Service {
     /// Has the checks go on as those of the present role, with the present settings if those have `changed`.
     pub fn check_health(&mut self, changed: bool) {
-        let role = Role::of(self.election.state());
+        let role = CheckRole::of(self.election.state());
         let checks = &mut self.checks;
         if std::mem::replace(&mut checks.role, role) == role && !changed {
             return;
@@ -104,7 +104,7 @@ impl Service {
         let health = self.settings.health.as_ref();
         let health = health.filter(|_| !self.settings.observes()).zip(role);
         let Some((settings, role)) = health.filter(|(health, role)| role.is_asked(health)) else {
-            if role == Some(Role::Standby) {
+            if role == Some(CheckRole::Standby) {
                 // What a check has found ends with the lease.
                 checks.verdict = None;
             }
@@ -122,9 +122,9 @@ impl Service {
     }
 
     /// Notes a health check's verdict, and raises the alarm when it becomes bad.
-    pub fn note_verdict(&mut self, role: Role, verdict: &Result<(), String>) {
+    pub fn note_verdict(&mut self, role: CheckRole, verdict: &Result<(), String>) {
         // That of a former role comes too late.
-        if Role::of(self.election.state()) != Some(role) {
+        if CheckRole::of(self.election.state()) != Some(role) {
             return;
         }
         if let (Err(error), true) = (verdict, self.checks.are_good()) {
@@ -147,7 +147,7 @@ struct Checker {
     settings: HealthSettings,
     /// The user of its commands that name no other one, taken when the first is run.
     user: Arc<OnceCell<CheckUser>>,
-    role: Role,
+    role: CheckRole,
     inbox: Inbox,
 }
 
@@ -160,11 +160,16 @@ struct Tally {
 
 impl Tally {
     /// The verdict that the election gets after this one, if any.
-    fn count(&mut self, role: Role, settings: &HealthSettings, verdict: Verdict) -> Option<Event> {
+    fn count(
+        &mut self,
+        role: CheckRole,
+        settings: &HealthSettings,
+        verdict: Verdict,
+    ) -> Option<Event> {
         let enough = if verdict.is_ok() {
             (self.passes, self.failures) = (self.passes.saturating_add(1), 0);
             // On the active host each pass counts, whatever `rise` is, because passes keep the renewals going (H1).
-            role == Role::Active || self.passes >= settings.rise
+            role == CheckRole::Active || self.passes >= settings.rise
         } else {
             (self.passes, self.failures) = (0, self.failures.saturating_add(1));
             self.failures >= settings.fall
@@ -289,11 +294,11 @@ mod tests {
     #[test]
     fn a_standby_is_healthy_after_rise_passes_in_a_row() {
         let (settings, mut tally) = (settings(2, 2), Tally::default());
-        assert_eq!(tally.count(Role::Standby, &settings, Ok(())), None);
-        assert_eq!(tally.count(Role::Standby, &settings, failure()), None);
-        assert_eq!(tally.count(Role::Standby, &settings, Ok(())), None);
+        assert_eq!(tally.count(CheckRole::Standby, &settings, Ok(())), None);
+        assert_eq!(tally.count(CheckRole::Standby, &settings, failure()), None);
+        assert_eq!(tally.count(CheckRole::Standby, &settings, Ok(())), None);
         assert_eq!(
-            tally.count(Role::Standby, &settings, Ok(())),
+            tally.count(CheckRole::Standby, &settings, Ok(())),
             Some(Event::StandbyCheck(Ok(())))
         );
     }
@@ -301,8 +306,8 @@ mod tests {
     #[test]
     fn a_standby_is_asked_only_where_the_probe_says_so() {
         let settings = settings(1, 1);
-        assert!(Role::Active.is_asked(&settings));
-        assert!(!Role::Standby.is_asked(&settings));
+        assert!(CheckRole::Active.is_asked(&settings));
+        assert!(!CheckRole::Standby.is_asked(&settings));
     }
 
     #[tokio::test]
@@ -323,7 +328,7 @@ mod tests {
                 ..settings(1, 1)
             },
             user: Arc::default(),
-            role: Role::Active,
+            role: CheckRole::Active,
             inbox: Inbox::new().0,
         };
         let why = checker.probe().await.expect("a verdict");
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn either_role_is_unhealthy_after_fall_failures_in_a_row() {
-        for role in [Role::Active, Role::Standby] {
+        for role in [CheckRole::Active, CheckRole::Standby] {
             let (settings, mut tally) = (settings(1, 2), Tally::default());
             assert_eq!(tally.count(role, &settings, failure()), None);
             assert_eq!(
@@ -350,7 +355,7 @@ mod tests {
     fn on_the_active_host_every_pass_counts() {
         let (settings, mut tally) = (settings(3, 2), Tally::default());
         assert_eq!(
-            tally.count(Role::Active, &settings, Ok(())),
+            tally.count(CheckRole::Active, &settings, Ok(())),
             Some(Event::ActiveCheck(Ok(())))
         );
     }
@@ -359,7 +364,7 @@ mod tests {
     fn nothing_is_checked_while_the_unit_changes_hands() {
         let checked: Vec<State> = State::ALL
             .into_iter()
-            .filter(|state| Role::of(*state).is_some())
+            .filter(|state| CheckRole::of(*state).is_some())
             .collect();
         assert_eq!(
             checked,

@@ -26,20 +26,20 @@ pub type Said = Result<String, Unmet>;
 pub type Answer = oneshot::Sender<Said>;
 
 /// What the daemon or an operator tells a service to do.
-pub enum Order {
+pub enum ServiceOrder {
     /// The configuration was read anew: go on with these settings, whose units and key are the same, and try again what was refused
     /// (back-off, K9).
     Reconfigure(Arc<ServiceSettings>),
     /// What failed is tried again at once: the back-off (K9) ends.
     TryAgain,
     /// Do what an operator asks for, and answer.
-    Request(Request, Answer),
+    Request(OperatorRequest, Answer),
     /// Stop the unit, release the lock, end.
     Retire(Retirement),
 }
 
 /// What an operator asks a service for.
-pub enum Request {
+pub enum OperatorRequest {
     /// What the holder of the lock is to do (orders, H7).
     Ask(election::Order),
     /// Keep the service stopped on all hosts (orders, H7).
@@ -73,7 +73,7 @@ pub enum Message {
     /// A bar that comes or goes: of units that cannot be supervised, or of the key (the unit's entry, N1). `EntryUnknown`: the store has not answered, and is asked again before a start (vetting, N2).
     Bar(Reason, Option<Bar>),
     /// What the daemon or an operator wants.
-    Order(Order),
+    Order(ServiceOrder),
     /// The service is to be handed over now, because the host is drained.
     Turn,
     /// A stop whose time is over is not proven.
@@ -113,14 +113,14 @@ impl Inbox {
     }
 
     /// Gives an order at once. It is lost if the service is gone, or if its loop stands still, which the watchdog ends.
-    pub fn give(&self, order: Order) {
+    pub fn give(&self, order: ServiceOrder) {
         let _ = self.0.try_send(Box::new(Message::Order(order)));
     }
 
     /// Asks for something, and returns what comes of it.
-    pub async fn ask(&self, request: Request) -> Said {
+    pub async fn ask(&self, request: OperatorRequest) -> Said {
         let (answer, said) = oneshot::channel();
-        self.give(Order::Request(request, answer));
+        self.give(ServiceOrder::Request(request, answer));
         let lost = "see \"putexctl status\": its election does not answer";
         said.await
             .unwrap_or_else(|_| Err(Unmet::Open(lost.to_owned())))

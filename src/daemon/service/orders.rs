@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Answer, Message, Request, Said, Service, registration};
+use super::{Answer, Message, OperatorRequest, Said, Service, registration};
 use crate::{
     cluster::verb::Unmet,
     daemon::units::busy_mounts,
@@ -17,10 +17,10 @@ const STOPPED: &str = "stopped everywhere";
 
 impl Service {
     /// Answers an operator, and returns what the election is told, which is nothing in effect where he is refused.
-    pub fn take_request(&mut self, request: Request, answer: Answer) -> Event {
+    pub fn take_request(&mut self, request: OperatorRequest, answer: Answer) -> Event {
         let name = &self.settings.name;
         match request {
-            Request::Ask(order) => {
+            OperatorRequest::Ask(order) => {
                 let known = self.election.pause_word(self.host.machine.now());
                 // Where there is no pause to be ended, as far as is known here, nobody has to be asked.
                 let is_in_vain = order.what == Asked::Resume && known.is_none();
@@ -36,22 +36,22 @@ impl Service {
                 settled(Some(answer), order.word.at, said, Event::Order(order))
             }
             // The release by which it ends here is told as a change of state.
-            Request::Stop(word) if self.runs_unit() => {
+            OperatorRequest::Stop(word) if self.runs_unit() => {
                 self.unless_in_use(Some(answer), word.at, Ok(begun()), Event::Stop(word));
                 Event::Timeout
             }
-            Request::Stop(word) => {
+            OperatorRequest::Stop(word) => {
                 tracing::info!("{name}: {}", words::asked(&word, STOPPED));
                 settled(Some(answer), word.at, Ok(begun()), Event::Stop(word))
             }
-            Request::Start(by) => {
+            OperatorRequest::Start(by) => {
                 let said = self.may_start();
                 if said.is_ok() {
                     tracing::info!("{name}: started again by {by}");
                 }
                 settled(Some(answer), 0, said, Event::StartAgain)
             }
-            Request::Adopt => {
+            OperatorRequest::Adopt => {
                 let adopted = registration::adopt(self.host.clone(), self.shown.subscribe());
                 self.later(async {
                     // The client may have gone.

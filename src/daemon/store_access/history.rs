@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the task does, in its order.
-enum Entry {
+enum HistoryWrite {
     /// Writes what is known of a tenure.
     Run(Key, Run),
     /// Says that it has come so far.
@@ -39,10 +39,10 @@ enum Entry {
 
 /// The histories of all locks. Clones share them.
 #[derive(Clone)]
-pub struct Histories(mpsc::Sender<Entry>);
+pub struct Histories(mpsc::Sender<HistoryWrite>);
 
 /// The other end, for the task.
-pub struct Entries(mpsc::Receiver<Entry>);
+pub struct Entries(mpsc::Receiver<HistoryWrite>);
 
 /// Histories, and what is to be written of them.
 #[must_use]
@@ -55,7 +55,7 @@ impl Histories {
     /// Has it written what is known of a tenure. It never waits.
     pub fn add(&self, lock: &Key, run: Run) {
         // Where nobody writes, or too much waits, a history lacks it.
-        let _ = self.0.try_send(Entry::Run(lock.clone(), run));
+        let _ = self.0.try_send(HistoryWrite::Run(lock.clone(), run));
     }
 
     /// What the store has of the history of `of_lock`, at `now` since 1970. `Err`: why that is not known.
@@ -78,7 +78,7 @@ impl Histories {
     pub async fn finish(&self, limit: Duration) {
         let (reach, reached) = oneshot::channel();
         let written = async {
-            let _ = self.0.send(Entry::Reached(reach)).await;
+            let _ = self.0.send(HistoryWrite::Reached(reach)).await;
             let _ = reached.await;
         };
         let _ = timeout(limit, written).await;
@@ -92,8 +92,8 @@ impl Entries {
         let mut was_refused = false;
         while let Some(entry) = self.next().await {
             let (of_lock, run) = match entry {
-                Entry::Run(of_lock, run) => (of_lock, run),
-                Entry::Reached(reached) => {
+                HistoryWrite::Run(of_lock, run) => (of_lock, run),
+                HistoryWrite::Reached(reached) => {
                     let _ = reached.send(());
                     continue;
                 }
@@ -126,12 +126,12 @@ impl Entries {
     }
 
     /// What is to be done next. What comes after a rest is written after a moment.
-    async fn next(&mut self) -> Option<Entry> {
+    async fn next(&mut self) -> Option<HistoryWrite> {
         if let Ok(next) = self.0.try_recv() {
             return Some(next);
         }
         let next = self.0.recv().await?;
-        if matches!(next, Entry::Run(..)) {
+        if matches!(next, HistoryWrite::Run(..)) {
             let part = u32::try_from(random() % 100).unwrap_or_default();
             sleep(SPREAD * part / 100).await;
         }
@@ -142,8 +142,8 @@ impl Entries {
     #[cfg(test)]
     pub fn taken(&mut self) -> Vec<Run> {
         let next = || match self.0.try_recv().ok()? {
-            Entry::Run(_, run) => Some(run),
-            Entry::Reached(_) => None,
+            HistoryWrite::Run(_, run) => Some(run),
+            HistoryWrite::Reached(_) => None,
         };
         std::iter::from_fn(next).collect()
     }

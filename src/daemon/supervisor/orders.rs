@@ -10,7 +10,7 @@ use crate::{
     cluster::verb::{Unmet, Verb},
     daemon::{
         cluster::Cluster,
-        service::{Handle, Order, Request, Said},
+        service::{Handle, OperatorRequest, Said, ServiceOrder},
         store_access::store_health::StoreHealth,
     },
     election::State,
@@ -41,9 +41,9 @@ impl Supervisor {
             }
             Verb::Pause { service, .. } => self.ask_holder(service, Asked::Pause, word),
             Verb::Resume { service } => self.ask_holder(service, Asked::Resume, word),
-            Verb::Adopt { service } => self.ask(&service, Request::Adopt),
-            Verb::Stop { service, .. } => self.ask(&service, Request::Stop(word)),
-            Verb::Start { service } => self.ask(&service, Request::Start(word.by)),
+            Verb::Adopt { service } => self.ask(&service, OperatorRequest::Adopt),
+            Verb::Stop { service, .. } => self.ask(&service, OperatorRequest::Stop(word)),
+            Verb::Start { service } => self.ask(&service, OperatorRequest::Start(word.by)),
             Verb::Drain { force, .. } => self.drain(word, force),
             Verb::Undrain {} => self.undrain(by),
             Verb::ConfirmDead { node, .. } => Box::pin(ready(self.confirm_dead(&node, by))),
@@ -51,7 +51,7 @@ impl Supervisor {
     }
 
     /// Has a service do what is asked for.
-    fn ask(&self, service: &ServiceName, request: Request) -> BoxFuture<'static, Said> {
+    fn ask(&self, service: &ServiceName, request: OperatorRequest) -> BoxFuture<'static, Said> {
         let orders = self.known(service).map(|handle| handle.orders.clone());
         Box::pin(async move { orders?.ask(request).await })
     }
@@ -76,7 +76,9 @@ impl Supervisor {
             if let (Asked::StepDown(to), Some(holder)) = (&what, holder) {
                 may_step_down(&cluster, &store, &service, &holder, to.as_ref()).await?;
             }
-            orders.ask(Request::Ask(facts::Order { what, word })).await
+            orders
+                .ask(OperatorRequest::Ask(facts::Order { what, word }))
+                .await
         })
     }
 
@@ -133,7 +135,7 @@ impl Supervisor {
             by: by.into(),
         });
         for handle in self.services.values() {
-            handle.orders.give(Order::TryAgain);
+            handle.orders.give(ServiceOrder::TryAgain);
         }
         Ok(format!(
             "the fencing of {node} is not waited for, until {node} is seen again, and for 10 minutes at most"

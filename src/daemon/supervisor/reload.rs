@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{Supervisor, log, notify};
 use crate::{
     config::Settings,
-    daemon::service::Order,
+    daemon::service::ServiceOrder,
     facts::Retirement,
     journal::{self, Notice},
     types::ServiceName,
@@ -93,7 +93,7 @@ impl Supervisor {
                         && (&former.key, former.observes()) == (&service.key, service.observes())
                     {
                         handle.settings = Arc::new(service);
-                        let order = Order::Reconfigure(Arc::clone(&handle.settings));
+                        let order = ServiceOrder::Reconfigure(Arc::clone(&handle.settings));
                         handle.orders.give(order);
                         continue;
                     }

@@ -10,7 +10,7 @@ use crate::{
     config::ServiceSettings,
     daemon::{
         kept::memory,
-        service::{self, Handle, Order},
+        service::{self, Handle, ServiceOrder},
     },
     election::rounded,
     facts::Retirement,
@@ -111,7 +111,7 @@ impl Supervisor {
     }
 
     fn retire_handle(&mut self, handle: Handle, why: Retirement) {
-        handle.orders.give(Order::Retire(why));
+        handle.orders.give(ServiceOrder::Retire(why));
         let give_up_at = Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION;
         self.retiring.push(Retiring { handle, give_up_at });
     }

@@ -146,10 +146,10 @@ impl NatsConnection {
         question: &serde_json::Value,
     ) -> Result<Option<RawMessage>, StoreError> {
         #[derive(Deserialize)]
-        struct Reply {
+        struct MessageReply {
             message: RawMessage,
         }
-        match self.ask::<Reply>("STREAM.MSG.GET", question).await? {
+        match self.ask::<MessageReply>("STREAM.MSG.GET", question).await? {
             Ok(answer) => Ok(Some(answer.message)),
             Err(refusal) if refusal.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
             Err(refusal) => Err(self.bucket.error(&refusal)),
