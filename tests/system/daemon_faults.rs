@@ -329,13 +329,13 @@ fn a_unit_that_ends_while_systemd_hangs_on_its_file_is_left_to_another_host() {
     );
     let other = fixture.host_of(&second);
     let told = |what: &str| said(&other.output(&["putexctl", "status"])).contains(what);
-    let alarm = format!("host {}: run \"cat /proc/1/stack\"", host.name);
+    let (alarm, by) = ("run \"cat /proc/1/stack\"", format!("(on {}, ", host.name));
     wait_until(ELECTED, "the other host tells of it", || {
-        told(&alarm) && told("systemd does not answer")
+        told(alarm) && told(&by) && told("systemd does not answer")
     });
     host.exec(&["sh", "-c", "echo >/var/lib/hangs"]);
     wait_for_standby(host);
-    wait_until(ELECTED, "the alarm ends", || !told(&alarm));
+    wait_until(ELECTED, "the alarm ends", || !told(alarm));
     fixture.assert_alone(&second);
     fixture.assert_no_violation();
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::NAMED;
@@ -12,7 +12,10 @@ use crate::{
     audit,
     config::{ServiceSettings, Settings},
     facts::ClusterState,
-    systemd::{Systemd, UnitState},
+    systemd::{
+        Systemd, UnitState,
+        drop_ins::{self, KEPT_DIR},
+    },
     types::{DAEMON_UNIT, NET_SOCKET, UnitName, first_named},
 };
 
@@ -113,6 +116,24 @@ pub fn unread(files: &[ServiceSettings], cluster: &ClusterState) -> Option<Strin
             first_named(&unread, NAMED)
         )
     })
+}
+
+/// Units that a putexd which does not run any more has left bound to a lease, although no service names them.
+pub fn left_bound(settings: &Settings) -> Vec<String> {
+    let directory = Path::new(KEPT_DIR);
+    let services = settings.services.iter();
+    let named: BTreeSet<&UnitName> = services
+        .flat_map(|service| service.units().chain(&service.contains))
+        .collect();
+    let mut kept = drop_ins::kept_units(directory).unwrap_or_default();
+    kept.retain(|unit| !named.contains(unit));
+    let remedy = |unit: &UnitName| {
+        format!(
+            "start putexd once, or remove {} and run \"systemctl daemon-reload\": {unit} is bound to a lease, and no good file names it",
+            drop_ins::kept_path(directory, unit).display()
+        )
+    };
+    kept.iter().map(remedy).collect()
 }
 
 /// Judges the clock source. Without a hardware clock the kernel counts its own ticks, and loses those that a hypervisor or a long

@@ -79,6 +79,9 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
     }
     if is_here {
         report.wrong = host::look(&settings, daemon.as_ref()).await;
+        if daemon.is_none() {
+            report.warnings.extend(host::left_bound(&settings));
+        }
     }
     if json {
         print_json(&report)?;
