@@ -215,8 +215,8 @@ impl Many {
         let end = now() + LIMIT;
         loop {
             std::thread::sleep(REST / 6);
-            let told = host.output(&["putexctl", "history", "--json"]).stdout;
-            let all: Vec<Value> = serde_json::from_slice(&told).unwrap_or_default();
+            let output = host.output(&["putexctl", "history", "--json"]);
+            let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let goes_on = |past: &&Value| {
                 past["runs"]
                     .as_array()
@@ -229,8 +229,9 @@ impl Many {
             }
             assert!(
                 now() < end,
-                "{told} of {} histories tell of the present run",
-                self.services
+                "{told} of {} histories tell of the present run: {}",
+                self.services,
+                said(&output).chars().take(1000).collect::<String>()
             );
         }
     }
