@@ -151,7 +151,7 @@ async fn a_stale_lock_is_cleared_and_its_holder_is_told() {
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}{errors}");
     for words in [
-        "the/lock: held by h2, revision 1, token 7; watching for 1.0s",
+        "the/lock: held by h2, revision 1, token 7; watching it for 1.0s",
         "it was h2's",
     ] {
         assert!(said.contains(words), "{words}: {said}");
