@@ -34,7 +34,6 @@ pub mod exit {
 const COMMIT: Option<&str> = option_env!("PUTEX_COMMIT");
 
 /// What each program prints after its name with `--version`: its version and commit, and the stores that are built in.
-#[must_use]
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let commit = COMMIT

@@ -90,7 +90,6 @@ struct Arguments {
 }
 
 /// Runs the program `putexd` and returns its exit code.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments: Arguments = match command_line::parse() {
         Ok(arguments) => arguments,

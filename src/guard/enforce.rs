@@ -85,7 +85,6 @@ impl Enforcer {
     }
 
     /// When [`Enforcer::look`] is due next.
-    #[must_use]
     pub fn look_at(&self) -> Option<Time> {
         let cases = self.shared.lock();
         cases.all.values().map(Case::look_at).reduce(Time::earliest)
@@ -108,7 +107,6 @@ impl Enforcer {
     }
 
     /// Whether something holds for the case of `service`; `false` if there is none.
-    #[must_use]
     pub fn is(&self, service: &ServiceName, so: fn(&Case) -> bool) -> bool {
         self.shared.lock().all.get(service).is_some_and(so)
     }
@@ -126,7 +124,6 @@ impl Enforcer {
     }
 
     /// Whether a look at a mount has not ended.
-    #[must_use]
     pub fn is_looking(&self) -> bool {
         self.shared.looks.is_under_way()
     }

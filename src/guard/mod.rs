@@ -119,7 +119,6 @@ enum GuardMode {
 
 /// Runs the program. `putex-guard gate SERVICE` exits 0 or 1. With 1, `ExecCondition=` makes systemd skip the start of the
 /// unit.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments: GuardArguments = match command_line::parse() {
         Ok(arguments) => arguments,

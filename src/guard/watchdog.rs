@@ -51,7 +51,6 @@ pub struct HostWatchdog {
 
 impl HostWatchdog {
     /// A device, and its configured timeout.
-    #[must_use]
     pub fn new(device: PathBuf, timeout: Duration) -> Self {
         Self {
             status: Watchdog {
@@ -66,14 +65,12 @@ impl HostWatchdog {
     }
 
     /// The state that putexd is told of.
-    #[must_use]
     pub fn status(&self) -> &Watchdog {
         &self.status
     }
 
     /// How long until [`HostWatchdog::tend`] has something to do. `at_stake` is the earliest time by which a unit has to be dead
     /// that is not proven dead. `None`: no keep-alive may be written before that changes.
-    #[must_use]
     pub fn due_in(&self, now: Time, at_stake: Option<Time>) -> Option<Duration> {
         let ago = self
             .tried

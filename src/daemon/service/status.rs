@@ -61,7 +61,6 @@ fn notable(said: &ServiceState) -> impl PartialEq {
 }
 
 /// What the settings of a service say of it.
-#[must_use]
 pub fn of_settings(settings: &ServiceSettings) -> ServiceState {
     let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
     ServiceState {

@@ -45,7 +45,6 @@ pub struct Histories(mpsc::Sender<HistoryWrite>);
 pub struct Entries(mpsc::Receiver<HistoryWrite>);
 
 /// Histories, and what is to be written of them.
-#[must_use]
 pub fn histories() -> (Histories, Entries) {
     let (entries, waiting) = mpsc::channel(WAITING_LIMIT);
     (Histories(entries), Entries(waiting))

@@ -29,7 +29,6 @@ pub struct OneAtATime {
 
 impl OneAtATime {
     /// A store for notes by way of `store`, which must be the one whose health is not followed, and was opened with `call_limit`.
-    #[must_use]
     pub fn around(store: Arc<dyn Store>, call_limit: Duration) -> Arc<dyn Store> {
         let layer = Self {
             turn: Mutex::default(),
