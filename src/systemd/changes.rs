@@ -40,11 +40,10 @@ impl Systemd {
         }))
     }
 
-    /// How many units are watched. A unit that several watch counts once.
+    /// How many units are watched. A unit that several watch counts once, and one that nobody watches any more until another one is
+    /// watched or PID 1 is reloaded: each look at each unit asks for this, and goes through none of the others.
     pub fn watched(&self) -> usize {
-        let mut board = lock(&self.keeper.board);
-        board.forget_unwatched();
-        board.units.len()
+        lock(&self.keeper.board).units.len()
     }
 }
 
@@ -109,7 +108,8 @@ impl Board {
         }
     }
 
-    pub fn hint_all(&self) {
+    pub fn hint_all(&mut self) {
+        self.forget_unwatched();
         for hints in self.units.values().chain([&self.all]) {
             hints.send_replace(());
         }
@@ -148,5 +148,8 @@ mod tests {
         drop(other);
         board.forget_unwatched();
         assert_eq!(board.units.len(), 0);
+        drop(board.add("a.service"));
+        board.hint_all();
+        assert_eq!(board.units.len(), 0, "a reload forgets it too");
     }
 }
