@@ -15,13 +15,12 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use serde_with::skip_serializing_none;
 
 use crate::{
     facts::{
         alarm::{Alarm, known},
-        json,
+        from_others, json,
     },
     types::{NodeId, Value, shortened, span::rounded},
 };
@@ -203,12 +202,8 @@ impl Run {
 impl History {
     /// Reads what is under the key of a history, at `now_ms` since 1970. What is none counts as empty.
     pub fn decode(value: Option<&Value>, now_ms: u64) -> Self {
-        let value = value
-            .filter(|value| !value.is_too_large() && !value.is_unsealed() && !value.is_malformed());
-        // Whoever may write to the store may have written it: each text is made short.
-        let said = value.and_then(|value| serde_json::from_slice::<Json>(&value.body).ok());
-        let mut history: Self = said
-            .and_then(|said| serde_json::from_str(&json(&said, short)).ok())
+        let mut history: Self = value
+            .and_then(|value| from_others(value, short))
             .unwrap_or_default();
         history.runs.retain(|run| run.is_sound(now_ms));
         history.runs.sort_by_key(|run| run.token);

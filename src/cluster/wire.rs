@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
 use crate::{
-    facts::{HostState, ServiceState, json},
+    facts::{HostState, ServiceState, from_others, json},
     types::{NodeId, ServiceName, Value, format::Format, shortened},
 };
 
@@ -69,11 +69,7 @@ pub fn encode<T: Serialize>(content: &T) -> Value {
 
 /// What a value says; `None` if it cannot be understood.
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    if value.is_too_large() || value.is_malformed() || value.is_unsealed() {
-        return None;
-    }
-    let said: Json = serde_json::from_slice(&value.body).ok()?;
-    let formatted: Formatted<T> = serde_json::from_str(&json(&said, short)).ok()?;
+    let formatted: Formatted<T> = from_others(value, short)?;
     Some(formatted.content)
 }
 
@@ -81,14 +77,13 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Option<T> {
 pub fn pages<'a>(services: impl IntoIterator<Item = &'a ServiceState>) -> Vec<Vec<Json>> {
     let (mut pages, mut page, mut used) = (Vec::new(), Vec::new(), 0);
     for service in services {
-        let service = json(service, short);
-        let size = service.len() + 1;
+        let size = json(service, short).len() + 1;
         if used + size > PAGE_BYTES {
             pages.push(std::mem::take(&mut page));
             used = 0;
         }
         used += size;
-        page.extend(serde_json::from_str::<Json>(&service));
+        page.extend(serde_json::to_value(service));
     }
     pages.push(page);
     pages.truncate(PAGES_LIMIT);

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{
-    Serializer, Value,
+    Serializer, Value as Json,
     ser::{CharEscape, Formatter},
 };
 
-use crate::types::{Time, span::milliseconds};
+use crate::types::{Time, Value, span::milliseconds};
 
 pub mod alarm;
 mod bar;
@@ -87,8 +87,8 @@ impl At {
 /// The name by which serde writes a fact, without what it says more.
 pub fn name(fact: &impl Serialize) -> String {
     match serde_json::to_value(fact) {
-        Ok(Value::String(name)) => name,
-        Ok(Value::Object(fields)) => fields
+        Ok(Json::String(name)) => name,
+        Ok(Json::Object(fields)) => fields
             .into_iter()
             .map(|(name, _)| name)
             .next()
@@ -104,6 +104,15 @@ pub fn json(fact: &impl Serialize, shown: fn(&str) -> String) -> String {
     // Writing to memory does not fail, and no fact has a map with keys other than text.
     let _ = fact.serialize(&mut serializer);
     String::from_utf8(json).unwrap_or_default()
+}
+
+/// A fact that another host has written into the store, with each text as `shown` has it. `None`: the value is none, or is not believed.
+pub fn from_others<T: DeserializeOwned>(value: &Value, shown: fn(&str) -> String) -> Option<T> {
+    if value.is_too_large() || value.is_malformed() || value.is_unsealed() {
+        return None;
+    }
+    let said: Json = serde_json::from_slice(&value.body).ok()?;
+    serde_json::from_str(&json(&said, shown)).ok()
 }
 
 /// Gathers each text, and writes what is shown of it.
