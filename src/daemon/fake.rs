@@ -18,8 +18,8 @@ use crate::{
     host::processes::{Members, Process},
     systemd::{
         ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd,
-        KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, Refusal,
-        RunResult, Surroundings, UnitState,
+        KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement, PreparedStart,
+        Refusal, RunResult, Surroundings, UnitState,
     },
     task::lock,
     types::{
@@ -391,11 +391,16 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
+    fn prepare_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Option<PreparedStart>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// No start comes to its end.
     fn start<'a>(
         &'a self,
         _: &'a UnitName,
         _: Option<&'a ServiceName>,
+        _: Option<PreparedStart>,
         _: Duration,
     ) -> ManagerFuture<'a, Result<UnitState, Refusal>> {
         Box::pin(std::future::pending())

@@ -24,7 +24,9 @@ use crate::{
     daemon::kept::memory::SeenOutside,
     election::rounded,
     host::processes::Members,
-    systemd::{BusError, ChangeHints, Look, Manager, PATIENCE, Placement, UnitState, insist},
+    systemd::{
+        BusError, ChangeHints, Look, Manager, PATIENCE, Placement, PreparedStart, UnitState, insist,
+    },
     task::lock,
     types::{ServiceName, UnitName},
 };
@@ -376,7 +378,11 @@ impl UnitControl {
     /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
     /// with them, because they are bound to it. `limit`: the limit of the whole start, if one is configured. `Err`: why they are not known
     /// to be started; something of them may run.
-    pub async fn start(&self, limit: Option<Duration>) -> Result<(), String> {
+    pub async fn start(
+        &self,
+        prepared: Option<PreparedStart>,
+        limit: Option<Duration>,
+    ) -> Result<(), String> {
         let _under_way = UnderWay::begin(self);
         for bound in &self.bound {
             // A unit that failed for want of the lease must not be refused now for having failed too often.
@@ -390,7 +396,7 @@ impl UnitControl {
         }
         tokio::select! {
             biased;
-            started = self.systemd.start(&self.main, Some(&self.service), START_LIMIT) => {
+            started = self.systemd.start(&self.main, Some(&self.service), prepared, START_LIMIT) => {
                 started.map_err(|error| error.to_string())?;
             }
             late = self.waits_too_long(limit) => return Err(late),

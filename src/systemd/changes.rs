@@ -23,7 +23,12 @@ impl Systemd {
     ///
     /// Many changes may make one hint, and a change may make none: read the state also from time to time.
     pub fn changes(&self, unit: &UnitName) -> ChangeHints {
-        self.hints(lock(&self.keeper.board).add(unit.as_str()))
+        self.hints(self.hints_of(unit))
+    }
+
+    /// The same, for whoever asks whether there was one.
+    pub fn hints_of(&self, unit: &UnitName) -> watch::Receiver<()> {
+        lock(&self.keeper.board).add(unit.as_str())
     }
 
     /// Hints that everything should be read again: PID 1 has read its files anew, or came back.

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 
 use super::{
     BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd, KernelError, Look,
-    NotDead, OutsideWork, Placement, Refusal, RunResult, Surroundings, Systemd, UnitState,
+    NotDead, OutsideWork, Placement, PreparedStart, Refusal, RunResult, Surroundings, Systemd,
+    UnitState,
 };
 use crate::{
     host::processes::{Members, Process},
@@ -60,7 +61,8 @@ wait {
     supervisable(unit: &'a UnitName, around: Surroundings<'a>) -> Result<(), Refusal>;
     is_stopping() -> Result<bool, BusError>;
     reset_failed(unit: &'a UnitName) -> Result<(), BusError>;
-    start(unit: &'a UnitName, lease: Option<&'a ServiceName>, limit: Duration) -> Result<UnitState, Refusal>;
+    prepare_start(unit: &'a UnitName) -> Option<PreparedStart>;
+    start(unit: &'a UnitName, lease: Option<&'a ServiceName>, prepared: Option<PreparedStart>, limit: Duration) -> Result<UnitState, Refusal>;
     stop(unit: &'a UnitName, limit: Duration) -> Result<JobEnd, BusError>;
     thaw(groups: &'a BTreeSet<String>) -> Vec<String>;
     kill(unit: &'a UnitName) -> Result<(), NotDead>;

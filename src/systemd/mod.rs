@@ -62,7 +62,7 @@ pub use properties::Properties;
 pub use properties::{ActiveState, Invocation, UnitState};
 pub use refusal::Refusal;
 pub use run::{CheckCommand, RunResult};
-pub use start::{PATIENCE, RESTARTS_LIMIT, insist};
+pub use start::{PATIENCE, PreparedStart, RESTARTS_LIMIT, insist};
 pub use units::{Devices, Look, NotDead, Placement};
 
 use crate::types::UnitName;

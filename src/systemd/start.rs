@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use futures_util::future::join;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::{
     Systemd,
@@ -29,7 +33,38 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// StartLimitBurst=.
 pub const RESTARTS_LIMIT: u32 = 5;
 
+/// A unit as it was read before its start.
+#[derive(Debug)]
+pub struct PreparedStart {
+    properties: Properties,
+    read_at: Instant,
+    /// Hints that it may have changed since then, or that PID 1 has read its files anew.
+    changes: watch::Receiver<()>,
+}
+
+impl PreparedStart {
+    /// A signal may be lost, so what was read long ago does not count.
+    fn counts(&self) -> bool {
+        self.read_at.elapsed() < PATIENCE
+            && self.changes.has_changed().is_ok_and(|changed| !changed)
+    }
+}
+
 impl Systemd {
+    /// Does what a start that follows in a moment would have to wait for. `None`: the unit cannot be read, which the start will say.
+    pub async fn prepare_start(&self, unit: &UnitName) -> Option<PreparedStart> {
+        let (read_at, changes) = (Instant::now(), self.hints_of(unit));
+        let hastened = self.control_groups(Hierarchy::hasten_moves);
+        // Where this fails, the start only takes longer.
+        let (_, properties) = join(hastened, self.read_settings(unit.as_str())).await;
+        let properties = properties.ok()?;
+        Some(PreparedStart {
+            properties,
+            read_at,
+            changes,
+        })
+    }
+
     /// Starts a unit and waits until it is started: ActiveState says so, with an InvocationID that it did not have
     /// before. `limit` is for all of it; time in suspend does not count. Returns its state then. After an error something of the unit
     /// may run: stop it, and prove it dead.
@@ -44,11 +79,15 @@ impl Systemd {
         &self,
         unit: &UnitName,
         service: Option<&ServiceName>,
+        prepared: Option<PreparedStart>,
         limit: Duration,
     ) -> Result<UnitState, Refusal> {
         let deadline = Instant::now() + limit;
         let patient_until = deadline.min(Instant::now() + PATIENCE);
-        let properties = insist(patient_until, || self.read_settings(unit.as_str())).await?;
+        let properties = match prepared {
+            Some(prepared) if prepared.counts() => prepared.properties,
+            _ => insist(patient_until, || self.read_settings(unit.as_str())).await?,
+        };
         let before = properties.state();
         check_loaded(&properties, unit, None)?;
         if let Some(service) = service {

@@ -9,7 +9,7 @@ use putexd::{
     systemd::{
         ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, Invocation,
         JobEnd, KernelError, Look, Manager, ManagerFuture, NotDead, OutsideWork, Placement,
-        Refusal, RunResult, Surroundings, UnitState,
+        PreparedStart, Refusal, RunResult, Surroundings, UnitState,
     },
     types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName},
 };
@@ -715,10 +715,15 @@ impl Manager for Pid1 {
         Box::pin(self.call(|_, _| ()))
     }
 
+    fn prepare_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Option<PreparedStart>> {
+        Box::pin(std::future::ready(None))
+    }
+
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         _: Option<&'a ServiceName>,
+        _: Option<PreparedStart>,
         limit: Duration,
     ) -> ManagerFuture<'a, Result<UnitState, Refusal>> {
         Box::pin(self.start_unit(unit, limit))

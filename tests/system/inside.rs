@@ -167,7 +167,10 @@ fn a_service_starts_and_stops() {
         assert_eq!(predicted, "/system.slice/t-plain.service");
         systemd.prove_dead(&unit).await.expect("dead before");
         let mut changes = systemd.changes(&unit);
-        let started = systemd.start(&unit, None, LIMIT).await.expect("started");
+        let started = systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         assert_eq!(started.control_group, predicted);
         assert!(started.main_pid.is_some() && populated(&predicted));
         assert!(matches!(
@@ -175,7 +178,7 @@ fn a_service_starts_and_stops() {
             Err(NotDead::Running(_))
         ));
         assert!(matches!(
-            systemd.start(&unit, None, LIMIT).await,
+            systemd.start(&unit, None, None, LIMIT).await,
             Err(Refusal::Other(text)) if text.starts_with("it was active")
         ));
         tokio::time::timeout(LIMIT, changes.next())
@@ -188,7 +191,7 @@ fn a_service_starts_and_stops() {
         );
         systemd.prove_dead(&unit).await.expect("dead after");
         let again = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect("started again");
         assert_ne!(again.invocation, started.invocation);
@@ -202,7 +205,10 @@ fn a_service_that_changes_its_slice_may_be_in_two_groups() {
     inside(|systemd| async move {
         let settings = "ExecStart=/bin/sleep 1000\nRestart=always\nRestartSec=0";
         let unit = service(&systemd, "t-slice.service", settings).await;
-        let started = systemd.start(&unit, None, LIMIT).await.expect("started");
+        let started = systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         let groups = async || systemd.placement(&unit).await.expect("known").groups;
         let (old, new) = (
             "/system.slice/t-slice.service",
@@ -236,7 +242,10 @@ fn a_killed_service_is_dead() {
         let script = "trap '' TERM; /bin/sleep 1000 & while true; do /bin/sleep 1000; done";
         let settings = format!("ExecStart=/bin/sh -c \"{script}\"\nTimeoutStopSec=infinity");
         let unit = service(&systemd, "t-stubborn.service", &settings).await;
-        let started = systemd.start(&unit, None, LIMIT).await.expect("started");
+        let started = systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         tokio::time::sleep(Duration::from_millis(300)).await;
         let stop = systemd.stop(&unit, Duration::from_millis(500)).await;
         assert_eq!(stop, Ok(JobEnd::StillQueued));
@@ -267,7 +276,7 @@ fn starts_that_fail_say_why() {
         )
         .await;
         let error = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect_err("it exits");
         assert_eq!(error.to_string(), "exit status 3");
@@ -282,7 +291,7 @@ fn starts_that_fail_say_why() {
         )
         .await;
         let error = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect_err("skipped");
         assert!(
@@ -298,7 +307,7 @@ fn starts_that_fail_say_why() {
         )
         .await;
         let error = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect_err("refused");
         assert!(
@@ -314,7 +323,7 @@ fn starts_that_fail_say_why() {
         )
         .await;
         let error = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect_err("skipped");
         assert!(
@@ -323,7 +332,7 @@ fn starts_that_fail_say_why() {
         );
         let missing = UnitName::new("t-missing.service").expect("a name");
         assert!(matches!(
-            systemd.start(&missing, None, LIMIT).await,
+            systemd.start(&missing, None, None, LIMIT).await,
             Err(Refusal::Other(text)) if text.contains("is not-found")
         ));
         systemd
@@ -341,7 +350,7 @@ fn a_hanging_start_has_an_end() {
         let unit = service(&systemd, "t-hang.service", settings).await;
         let began = Instant::now();
         let error = systemd
-            .start(&unit, None, Duration::from_secs(2))
+            .start(&unit, None, None, Duration::from_secs(2))
             .await
             .expect_err("it never is");
         assert!(error.to_string().contains("not started within"), "{error}");
@@ -361,7 +370,7 @@ fn an_automatic_restart_counts_as_running() {
         let settings = "ExecStart=/bin/sh -c 'sleep 0.3; exit 1'\nRestart=always\nRestartSec=1000";
         let unit = service(&systemd, "t-restart.service", settings).await;
         systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect("started for a moment");
         let state = loop {
@@ -381,7 +390,9 @@ fn an_automatic_restart_counts_as_running() {
         let settings = "ExecStart=/bin/false\nRestart=always\nRestartSec=100ms";
         let unit = service(&systemd, "t-flap.service", settings).await;
         // The start may be caught between two restarts or not; either way the unit must end.
-        let _ = systemd.start(&unit, None, Duration::from_secs(2)).await;
+        let _ = systemd
+            .start(&unit, None, None, Duration::from_secs(2))
+            .await;
         gone(&systemd, &unit).await;
     });
 }
@@ -395,7 +406,10 @@ fn processes_left_behind_are_seen_and_refused() {
         let unit = service(&systemd, "t-left.service", settings).await;
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
         assert!(error.contains("KillMode=process"), "{error}");
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         tokio::time::sleep(Duration::from_millis(200)).await;
         systemd.stop(&unit, LIMIT).await.expect("a stop");
         let error = systemd
@@ -458,13 +472,19 @@ fn a_oneshot_that_remains_is_an_effect() {
             .supervisable(&unit, fence)
             .await
             .expect("supervisable with a fence");
-        let started = systemd.start(&unit, None, LIMIT).await.expect("started");
+        let started = systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         assert_eq!(started.sub_state, "exited");
         gone(&systemd, &unit).await;
         let settings =
             "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/false";
         let unit = service(&systemd, "t-remain-bad.service", settings).await;
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         systemd.stop(&unit, LIMIT).await.expect("a stop");
         let error = systemd
             .prove_dead(&unit)
@@ -488,7 +508,7 @@ fn a_oneshot_that_remains_is_an_effect() {
             .await
             .expect("supervisable beside another unit");
         assert!(matches!(
-            systemd.start(&unit, None, LIMIT).await,
+            systemd.start(&unit, None, None, LIMIT).await,
             Err(Refusal::Other(text)) if text.starts_with("it ended as soon")
         ));
         // A unit with RemainAfterExit= is an effect whatever its type: what its ExecStop= was to undo is still there
@@ -505,7 +525,10 @@ fn a_oneshot_that_remains_is_an_effect() {
             .supervisable(&unit, fence)
             .await
             .expect("supervisable with a fence");
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         assert_eq!(
             systemd.stop(&unit, Duration::from_millis(500)).await,
             Ok(JobEnd::StillQueued)
@@ -578,14 +601,14 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
         for (name, _) in &proven {
             systemd
-                .start(&unit(name), None, LIMIT)
+                .start(&unit(name), None, None, LIMIT)
                 .await
                 .expect_err("it fails");
             systemd.prove_dead(&unit(name)).await.expect(name);
         }
         for (name, _) in &unproven {
             systemd
-                .start(&unit(name), None, LIMIT)
+                .start(&unit(name), None, None, LIMIT)
                 .await
                 .expect_err("it fails");
             let error = systemd.prove_dead(&unit(name)).await.expect_err(name);
@@ -606,14 +629,17 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
         }
         // The single command has failed now, but it had succeeded before.
         let second = unit("t-second.service");
-        systemd.start(&second, None, LIMIT).await.expect("started");
+        systemd
+            .start(&second, None, None, LIMIT)
+            .await
+            .expect("started");
         systemd.stop(&second, LIMIT).await.expect("a stop");
         systemd
             .prove_dead(&second)
             .await
             .expect_err("its stop failed");
         systemd
-            .start(&second, None, LIMIT)
+            .start(&second, None, None, LIMIT)
             .await
             .expect_err("it fails");
         let error = systemd
@@ -624,7 +650,7 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
         // systemd runs no ExecStop= when a unit is stopped in the middle of its start, and shows that as a success.
         let early = unit("t-early.service");
         systemd
-            .start(&early, None, Duration::from_millis(500))
+            .start(&early, None, None, Duration::from_millis(500))
             .await
             .expect_err("it takes its time");
         systemd.stop(&early, LIMIT).await.expect("a stop");
@@ -668,7 +694,7 @@ fn an_effect_is_started_only_where_systemd_keeps_it_loaded() {
         let unit = service(&systemd, "t-kept.service", settings).await;
         let start = async || {
             systemd
-                .start(&unit, Some(&name), LIMIT)
+                .start(&unit, Some(&name), None, LIMIT)
                 .await
                 .expect_err("no")
         };
@@ -698,7 +724,7 @@ fn a_unit_without_its_gate_is_not_started() {
         let error = systemd.supervisable(&unit, around).await.expect_err("free");
         assert!(matches!(error, Refusal::Ungated(_)), "{error}");
         let error = systemd
-            .start(&unit, Some(&name), LIMIT)
+            .start(&unit, Some(&name), None, LIMIT)
             .await
             .expect_err("free");
         assert!(matches!(error, Refusal::Ungated(_)), "{error}");
@@ -711,7 +737,7 @@ fn a_unit_without_its_gate_is_not_started() {
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
         assert_eq!(systemd.supervisable(&unit, around).await, Ok(()));
         let error = systemd
-            .start(&unit, Some(&name), LIMIT)
+            .start(&unit, Some(&name), None, LIMIT)
             .await
             .expect_err("there is no lease");
         assert!(error.to_string().contains("its job ended as"), "{error}");
@@ -798,7 +824,7 @@ fn a_unit_without_its_gate_is_not_started() {
         fs::remove_file("/etc/putex.d/t-gate.toml").expect("a service file");
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
         systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect("started without a gate");
         fs::remove_file("/run/systemd/system/t-gate.service").expect("a unit file");
@@ -827,7 +853,10 @@ fn mounts_are_supervised() {
         .await;
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
         assert!(error.contains("on-stop-failure"), "{error}");
-        systemd.start(&unit, None, LIMIT).await.expect("mounted");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("mounted");
         assert!(predicted(&systemd, &unit).await.ends_with("/mnt-t.mount"));
         let held = fs::File::create("/mnt/t/file").expect("a file on it");
         let _ = systemd.stop(&unit, LIMIT).await.expect("a stop");
@@ -844,7 +873,7 @@ fn mounts_are_supervised() {
         )
         .await;
         let error = systemd
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect_err("no such device");
         assert!(error.to_string().contains("its job ended as"), "{error}");
@@ -873,7 +902,10 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
     let text = "[Mount]\nWhat=/var/b\nWhere=/mnt/b\nOptions=bind\n";
     let bind = install(systemd, "mnt-b.mount", text).await;
     // The root file system is in use anyway, so no exclusive claim of its device is required.
-    systemd.start(&bind, None, LIMIT).await.expect("mounted");
+    systemd
+        .start(&bind, None, None, LIMIT)
+        .await
+        .expect("mounted");
     gone(systemd, &bind).await;
 
     // The root of the host has no loop devices. The kernel chooses the first free one.
@@ -887,7 +919,10 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
         "[Mount]\nWhat=/var/image\nWhere=/mnt/f\nOptions=loop\n",
     )
     .await;
-    systemd.start(&file, None, LIMIT).await.expect("mounted");
+    systemd
+        .start(&file, None, None, LIMIT)
+        .await
+        .expect("mounted");
     gone(systemd, &file).await;
 
     // A file system that is detached but in use: no process shows a mount of it, so that only the device itself can
@@ -901,7 +936,10 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
         "[Mount]\nWhat=/dev/t-disk\nWhere=/mnt/d\nType=ext4\n",
     )
     .await;
-    systemd.start(&disk, None, LIMIT).await.expect("mounted");
+    systemd
+        .start(&disk, None, None, LIMIT)
+        .await
+        .expect("mounted");
     // The kernel detaches the loop device as soon as nothing has it mounted any more.
     run("losetup --detach /dev/t-disk");
     assert!(matches!(
@@ -925,7 +963,10 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
         .expect("nobody has it any more");
 
     for unit in [&bind, &file] {
-        systemd.start(unit, None, LIMIT).await.expect("mounted");
+        systemd
+            .start(unit, None, None, LIMIT)
+            .await
+            .expect("mounted");
         assert!(matches!(
             systemd.prove_dead(unit).await,
             Err(NotDead::Running(_))
@@ -990,7 +1031,10 @@ fn timers_and_sockets_need_what_they_start() {
                 .supervisable(&unit, with)
                 .await
                 .expect("supervisable with its service");
-            systemd.start(&unit, None, LIMIT).await.expect("started");
+            systemd
+                .start(&unit, None, None, LIMIT)
+                .await
+                .expect("started");
             gone(&systemd, &unit).await;
         }
     });
@@ -1116,7 +1160,10 @@ fn processes_outside_are_found_and_ended() {
             (sleep 1003 & exec sleep 1004) & \
             ( ( (echo 0 >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1006) & exec sleep 1007) & ); wait'";
         let unit = service(&systemd, "t-out.service", script).await;
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         let own = BTreeSet::from(["/system.slice/t-out.service".to_owned()]);
         let found = wait_for_outside(
             &systemd,
@@ -1156,7 +1203,10 @@ fn processes_outside_are_found_and_ended() {
         let main =
             "ExecStart=/bin/sh -c 'echo $$$$ >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1005'";
         let unit = service(&systemd, "t-out-main.service", main).await;
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         let group = BTreeSet::from(["/system.slice/t-out-main.service".to_owned()]);
         let found = wait_for_outside(&systemd, &unit, &group, &["sleep 1005"]).await;
         systemd
@@ -1251,7 +1301,10 @@ fn groups_are_predicted() {
             )
             .await;
             let predicted = predicted(&systemd, &unit).await;
-            let started = systemd.start(&unit, None, LIMIT).await.expect("started");
+            let started = systemd
+                .start(&unit, None, None, LIMIT)
+                .await
+                .expect("started");
             assert_eq!(
                 (predicted.as_str(), started.control_group.as_str()),
                 (group, group)
@@ -1283,7 +1336,7 @@ fn a_job_is_awaited_over_a_reload_and_a_reexecution() {
                 assert!(status.expect("systemctl").success());
             };
             let (started, ()) = tokio::join!(
-                systemd.start(&unit, None, Duration::from_secs(15)),
+                systemd.start(&unit, None, None, Duration::from_secs(15)),
                 disturbance
             );
             assert_eq!(started.expect("started").sub_state, "exited");
@@ -1318,7 +1371,7 @@ fn without_the_bus_units_are_driven_and_only_checks_wait() {
         run("systemctl stop dbus.socket dbus.service");
         let quick = Systemd::connect(Duration::from_millis(500));
         quick
-            .start(&unit, None, LIMIT)
+            .start(&unit, None, None, LIMIT)
             .await
             .expect("its processes are all of it");
         assert_eq!(
@@ -1326,7 +1379,10 @@ fn without_the_bus_units_are_driven_and_only_checks_wait() {
             Ok(JobEnd::Ended("done".to_owned()))
         );
         quick.prove_dead(&unit).await.expect("dead");
-        quick.start(&effect, None, LIMIT).await.expect("started");
+        quick
+            .start(&effect, None, None, LIMIT)
+            .await
+            .expect("started");
         gone(&quick, &effect).await;
         assert!(matches!(
             quick.run_check(&check).await,
@@ -1607,7 +1663,7 @@ fn a_flood_ends_at_the_limit() {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let began = Instant::now();
             systemd
-                .start(&unit, None, LIMIT)
+                .start(&unit, None, None, LIMIT)
                 .await
                 .expect("started beside the flood");
             gone(&systemd, &unit).await;
@@ -1720,7 +1776,10 @@ fn what_is_frozen_is_thawed_for_its_stop() {
         .await;
         let frozen_by = async || systemd.look(&unit).await.expect("known").frozen_by;
         for frozen in ["t-frozen.service", "t.slice"] {
-            systemd.start(&unit, None, LIMIT).await.expect("started");
+            systemd
+                .start(&unit, None, None, LIMIT)
+                .await
+                .expect("started");
             let groups: BTreeSet<String> = systemd
                 .placement(&unit)
                 .await
@@ -1743,13 +1802,16 @@ fn what_is_frozen_is_thawed_for_its_stop() {
             );
             systemd.prove_dead(&unit).await.expect("dead");
         }
-        systemd.start(&unit, None, LIMIT).await.expect("started");
+        systemd
+            .start(&unit, None, None, LIMIT)
+            .await
+            .expect("started");
         run("systemctl freeze t-frozen.service");
         systemd.kill(&unit).await.expect("killed");
         while systemd.prove_dead(&unit).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        match systemd.start(&unit, None, LIMIT).await {
+        match systemd.start(&unit, None, None, LIMIT).await {
             Ok(_) => gone(&systemd, &unit).await,
             Err(error) => assert!(error.to_string().contains("as frozen"), "{error}"),
         }
@@ -1772,7 +1834,7 @@ fn a_stop_takes_back_a_start_that_waits() {
         run("systemctl start --no-block t-hangs.service");
         let start = tokio::spawn({
             let (systemd, unit) = (systemd.clone(), unit.clone());
-            async move { systemd.start(&unit, None, LIMIT).await }
+            async move { systemd.start(&unit, None, None, LIMIT).await }
         });
         let awaited = async {
             loop {

@@ -1,5 +1,7 @@
 //! Reports this host and its services.
 
+use std::time::Duration;
+
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -18,6 +20,9 @@ use crate::{
 const LISTED_ANEW: u64 = 24 * 60 * 60;
 /// Hosts that have not done so for so long, in seconds, are taken off the list.
 const FORGOTTEN: u64 = 30 * 24 * 60 * 60;
+/// After so long a change is reported: a hand-over changes a service several times, and its reads and writes come first.
+const SETTLED: Duration = Duration::from_millis(100);
+
 /// Writes a report as it is now.
 pub async fn publish(shared: &SharedCluster) -> Result<(), StoreError> {
     let _one = shared.writing.lock().await;
@@ -65,7 +70,9 @@ pub async fn run(cluster: Cluster, mut services: watch::Receiver<Services>) {
             match written {
                 Ok(()) => {
                     sleep(PACE).await;
-                    let _ = timeout(REPORT, shared.changed.notified()).await;
+                    if timeout(REPORT, shared.changed.notified()).await.is_ok() {
+                        sleep(SETTLED).await;
+                    }
                 }
                 // A store that fails is not asked at each change.
                 Err(error) if is_refusal(&error) => sleep(REPORT).await,

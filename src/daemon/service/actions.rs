@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{Message, Service, registration};
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     },
     election::{Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult},
     store::{Attempt, StoreError, WriteOutcome},
+    systemd::PreparedStart,
     task::OwnedTask,
     types::{Instance, Revision, Time},
 };
@@ -29,6 +30,8 @@ pub struct Work {
     pub epoch: Arc<AtomicU64>,
     /// The start or the stop of the units that is under way. One ends the other.
     task: Option<OwnedTask>,
+    /// What is prepared for the start while it is vetted.
+    prepared: Option<oneshot::Receiver<Option<PreparedStart>>>,
     /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
     /// been closed since.
     stops: u64,
@@ -59,6 +62,13 @@ impl Service {
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
+                // The start follows in a moment.
+                let (units, (send, prepared)) = (self.units.clone(), oneshot::channel());
+                self.work.prepared = Some(prepared);
+                self.host.machine.spawn(Box::pin(async move {
+                    // Nobody waits for it where no start follows.
+                    let _ = send.send(units.systemd.prepare_start(&units.main).await);
+                }));
                 let vet = registration::vet(self.host.clone(), self.shown.subscribe());
                 self.take_step(instance, Step::Vet, vet);
             }
@@ -80,9 +90,14 @@ impl Service {
                 let (units, limit) = (self.units.clone(), self.settings.start_limit);
                 let (systemd, fence) =
                     (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                let prepared = self.work.prepared.take();
                 let start = async move {
                     fence::unfence(&*systemd, &fence).await?;
-                    units.start(limit).await
+                    let prepared = match prepared {
+                        Some(prepared) => prepared.await.ok().flatten(),
+                        None => None,
+                    };
+                    units.start(prepared, limit).await
                 };
                 let start = self.take_step(instance, Step::Start, start);
                 self.work.task = Some(start.into());

@@ -29,7 +29,7 @@ use crate::{
         FormerLock, Found, KeptPlace, KeyRefusal, LockPlace, Registration, Verdict, is_newer, judge,
     },
     facts::Bar,
-    store::{Snapshot, StoreError, WriteOutcome},
+    store::{Entry, Snapshot, StoreError, WriteOutcome},
     types::{Key, UnitName, Value},
 };
 
@@ -303,32 +303,63 @@ impl UnitEntry {
         Ok(Some(done))
     }
 
-    /// Reads the entry and writes it again: if that write is won, the read was not one of the past. `Err`: an entry does not allow a
-    /// start, or is not known to.
+    /// Writes the entry again as it was seen last, or else as it is read. `Err`: an entry does not allow a start, or is not known to.
     async fn vet(&self) -> Result<(), String> {
-        let (unit, key) = (&self.unit, self.here().key);
+        if let Some(seen) = self.last_seen()
+            && self.is_present(&seen).await == Ok(true)
+        {
+            return Ok(());
+        }
         let mut last = String::new();
         for _ in 0..VET_LIMIT {
             match self.read(&self.key).await {
-                Ok(snapshot) => {
-                    if self.judge(&snapshot, false) != Verdict::Cleared {
-                        return Err(format!(
-                            "the store says no longer that {unit} is run under the key \"{key}\""
-                        ));
-                    }
-                    self.is_on_disk().await?;
-                    if self.rewrite(&self.key, &snapshot).await {
-                        return Ok(());
-                    }
-                    "its entry is being changed, or cannot be written".clone_into(&mut last);
-                }
+                Ok(snapshot) if self.is_present(&snapshot).await? => return Ok(()),
+                Ok(_) => "its entry is being changed, or cannot be written".clone_into(&mut last),
                 Err(error) => last = error.to_string(),
             }
             sleep(self.limit() / 2).await;
         }
         Err(format!(
-            "whether {unit} is run under the key \"{key}\" is not known: {last}"
+            "whether {} is run under the key \"{}\" is not known: {last}",
+            self.unit,
+            self.here().key
         ))
+    }
+
+    /// The entry as this host has seen it last.
+    fn last_seen(&self) -> Option<Snapshot> {
+        let KeptPlace {
+            place,
+            former,
+            position,
+        } = self.host.machine.recall_place(&self.unit)?;
+        let (incarnation, revision) = position?;
+        let value = Registration {
+            key: place.key,
+            former,
+        }
+        .encode(&self.unit);
+        let entry = Entry {
+            revision,
+            value: Some(value),
+        };
+        Some(Snapshot {
+            incarnation,
+            entry: Some(entry),
+        })
+    }
+
+    /// Whether `seen` is what the store has now, which a write of it shows. `Err`: it does not allow a start.
+    async fn is_present(&self, seen: &Snapshot) -> Result<bool, String> {
+        if self.judge(seen, false) != Verdict::Cleared {
+            return Err(format!(
+                "the store says no longer that {} is run under the key \"{}\"",
+                self.unit,
+                self.here().key
+            ));
+        }
+        self.is_on_disk().await?;
+        Ok(self.rewrite(&self.key, seen).await)
     }
 
     /// Removes from `former` the first lock under which nobody runs the unit any more, or returns why there is none. A host

@@ -228,7 +228,7 @@ async fn a_start_that_waits_for_another_unit_ends() {
     fake.tell(|told| told.is_queued = true);
     let start = tokio::spawn({
         let units = units.clone();
-        async move { units.start(None).await }
+        async move { units.start(None, None).await }
     });
     let failure = start.await.expect("it ends").expect_err("it has failed");
     assert!(failure.contains("systemctl list-jobs"), "{failure}");
@@ -240,12 +240,15 @@ async fn a_start_of_the_services_own_units_takes_as_long_as_they_say_or_start_li
     let units = units(&fake, &[]);
     for own in [false, true] {
         fake.tell(|told| (told.is_queued, told.tries) = (own, own));
-        let start = timeout(Duration::from_secs(3_600), units.start(None)).await;
+        let start = timeout(Duration::from_secs(3_600), units.start(None, None)).await;
         assert!(start.is_err(), "a database may recover for hours");
     }
     let limit = Duration::from_secs(600);
     let since = tokio::time::Instant::now();
-    let failure = units.start(Some(limit)).await.expect_err("it has failed");
+    let failure = units
+        .start(None, Some(limit))
+        .await
+        .expect_err("it has failed");
     assert_eq!(since.elapsed(), limit);
     assert!(
         failure.contains("start-limit = 10min") || failure.contains("start-limit = 600"),
