@@ -289,3 +289,20 @@ async fn what_is_not_known_of_an_entry_starts_nothing() {
             .contains("is not known")
     );
 }
+
+#[tokio::test]
+async fn an_entry_is_vetted_as_it_was_seen_last_and_read_where_it_has_changed() {
+    let bench = Bench::new();
+    bench.put_entry("db", &[]);
+    cleared(&mut bench.entry()).await;
+    let away = StoreError::Unreachable("away".to_owned());
+    bench.store.refuse_reads(Some(away));
+    bench.vet().await.expect("nothing is read");
+    let unread = bench.vet().await.expect_err("it was written since");
+    assert!(unread.contains("is not known"));
+    bench.store.refuse_reads(None);
+    bench.vet().await.expect("it is read");
+    bench.put_entry("other", &[]);
+    let changed = bench.vet().await.expect_err("it names another key");
+    assert!(changed.contains("says no longer that"));
+}
