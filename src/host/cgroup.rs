@@ -6,8 +6,8 @@
 
 use std::{
     fmt,
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
@@ -199,10 +199,17 @@ fn is_removed(group: &Path) -> io::Result<()> {
     ))
 }
 
+/// What a small file of procfs says, in two reads: `fs::read` asks for its size, which is 0, and begins with 32 bytes.
+pub fn read_small(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1024);
+    File::open(file)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// The group of the process with this folder of procfs, as PID 1 calls it.
 pub fn group_of(process: &Path) -> io::Result<String> {
     let file = process.join("cgroup");
-    let text = String::from_utf8_lossy(&fs::read(&file)?).into_owned();
+    let text = String::from_utf8_lossy(&read_small(&file)?).into_owned();
     let group = group_in(&text).map(str::to_owned);
     group.ok_or_else(|| odd(file.display(), "names no group of cgroup v2"))
 }

@@ -15,7 +15,10 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{cgroup::group_of, group_name::is_within};
+use super::{
+    cgroup::{group_of, read_small},
+    group_name::is_within,
+};
 use crate::types::shortened;
 
 /// Microseconds of one of the kernel's ticks, as it counts them for programs on all architectures that Debian has (`USER_HZ`).
@@ -91,7 +94,7 @@ impl Proc {
 
     /// The text of a file of a process; `None` when the process is gone.
     fn read(&self, pid: i32, file: &str) -> io::Result<Option<String>> {
-        let text = unless_gone(fs::read(self.folder(pid).join(file)))?;
+        let text = unless_gone(read_small(&self.folder(pid).join(file)))?;
         Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 

@@ -1,6 +1,6 @@
 //! What a service shows to operators, and to the daemon for STATUS=.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::take, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 
@@ -24,7 +24,7 @@ pub struct Display {
     pub ahead: Duration,
     /// Why the lock cannot be read.
     pub unreadable: Option<String>,
-    /// What the settings say.
+    /// What the settings say. The rest of it is of the last time.
     pub settings: ServiceState,
 }
 
@@ -134,7 +134,8 @@ impl Service {
             lock: Some(self.lock(now, wall)),
             alarms: self.standing(),
             remarks: self.remarks(),
-            ..self.display.settings.clone()
+            // What the settings say is put back below: a clone for each event would be most of the work.
+            ..take(&mut self.display.settings)
         };
         let mut is_notable = false;
         self.display.status.send_if_modified(|shown| {
@@ -148,9 +149,12 @@ impl Service {
             }
             is_notable = notable(shown) != notable(&status);
             let modified = *shown != status;
-            *shown = status;
+            if modified {
+                shown.clone_from(&status);
+            }
             modified
         });
+        self.display.settings = status;
         if is_notable {
             self.display.changed.notify_one();
         }

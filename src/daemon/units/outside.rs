@@ -76,10 +76,9 @@ impl UnitControl {
         if self.is_unit_only() {
             return Ok(Vec::new());
         }
-        let known = lock(&self.known).clone();
-        let known = known
-            .into_iter()
-            .flat_map(|known| known.placement.processes)
+        let known = lock(&self.known)
+            .iter()
+            .flat_map(|known| known.placement.processes.iter().copied())
             .collect();
         let before = lock(&self.members).clone();
         let (found, members) = self
