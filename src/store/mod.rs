@@ -351,8 +351,14 @@ impl fmt::Display for StoreSettings {
 /// Who speaks to servers is another process, which is not root and has no rights on this host: see [`remote`]. A directory is the
 /// kernel's to reach.
 pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Store> {
-    if !settings.has_servers() {
-        return client(settings, call_limit, Files::of_this_host());
+    // Not `client`, with which the clients of all servers, with TLS and all, would be parts of putexd and putexctl.
+    if let StoreSettings::Directory(directory) = settings {
+        let files = Files::of_this_host();
+        return Arc::new(Client::<directory::Directory>::new(
+            directory.clone(),
+            call_limit,
+            files,
+        ));
     }
     let connect = move |previous| frames::connect(Arc::clone(&socket), Role::Store, previous);
     Arc::new(remote::RemoteStore::new(
