@@ -13,10 +13,11 @@ use tokio::time::sleep;
 
 use super::{
     output::{Failure, print},
-    store::{load, open, replace},
+    store::{load, open},
 };
 use crate::{
     election::Record,
+    host::identity::random,
     store::WriteOutcome,
     types::{Key, ServiceName, Value, span::rounded},
 };
@@ -67,7 +68,8 @@ pub async fn run(
         is_same = store.read(key, None).await? == found;
     }
     let outcome = if is_same {
-        replace(&*store, key, found, Value::default()).await
+        let attempt = found.replaced_by(Value::default(), random());
+        store.compare_and_set(key, &attempt).await
     } else {
         WriteOutcome::Conflict
     };

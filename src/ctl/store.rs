@@ -18,9 +18,8 @@ use crate::{
     command_line::exit,
     config::{self, Settings},
     frames::Units,
-    host::identity,
-    store::{self, Attempt, Creation, Snapshot, Store, StoreError, WriteOutcome, sealed},
-    types::{Key, NET_SOCKET, Revision, Value, WriteId},
+    store::{self, Creation, Store, StoreError, sealed},
+    types::{Key, NET_SOCKET},
 };
 
 /// How long an operator is kept waiting for a server.
@@ -139,17 +138,6 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {
         sleep(INTERVAL).await;
     }
     Ok(store)
-}
-
-/// Writes this in the place of what was found.
-pub async fn replace(store: &dyn Store, key: &Key, found: Snapshot, value: Value) -> WriteOutcome {
-    let attempt = Attempt {
-        base: found.entry.map_or(Revision(0), |entry| entry.revision),
-        incarnation: found.incarnation,
-        write: WriteId(identity::random()),
-        value,
-    };
-    store.compare_and_set(key, &attempt).await
 }
 
 /// The units of the processes that have the network. A command ends soon, and leaves the watchdog to end what stands still.

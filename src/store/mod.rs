@@ -98,6 +98,32 @@ pub struct Snapshot {
     pub entry: Option<Entry>,
 }
 
+impl Snapshot {
+    /// What is there.
+    pub fn value(&self) -> Option<&Value> {
+        self.entry.as_ref()?.value.as_ref()
+    }
+
+    /// Where it is. The revision is 0 where there is nothing.
+    pub fn position(&self) -> (Incarnation, Revision) {
+        let entry = self.entry.as_ref();
+        let revision = entry.map_or(Revision(0), |entry| entry.revision);
+        (self.incarnation.clone(), revision)
+    }
+
+    /// The write that puts `value` in its place.
+    pub fn replaced_by(&self, value: Value, random: u128) -> Attempt {
+        let (incarnation, base) = self.position();
+        let write = WriteId(random);
+        Attempt {
+            base,
+            incarnation,
+            write,
+            value,
+        }
+    }
+}
+
 /// What became of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WriteOutcome {

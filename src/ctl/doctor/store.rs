@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 use super::Diagnosis;
 use crate::{
     config::Settings,
-    ctl::{
-        output::Failure,
-        store::{open, replace},
-    },
+    ctl::{output::Failure, store::open},
+    host::identity::random,
     store::{Examination, Store, StoreError, WriteOutcome},
     types::{Key, Value},
 };
@@ -50,7 +48,10 @@ async fn trial(store: &dyn Store, settings: &Settings) -> Result<(Duration, Dura
         ..Value::default()
     };
     let began = Instant::now();
-    match replace(store, &key, found, value).await {
+    match store
+        .compare_and_set(&key, &found.replaced_by(value, random()))
+        .await
+    {
         WriteOutcome::Unknown(error) => Err(error),
         WriteOutcome::Won(_) | WriteOutcome::Conflict => Ok((read, began.elapsed())),
     }

@@ -13,10 +13,7 @@ use crate::{
         picture::SILENT,
         wire::{self, HOSTS_LIMIT, PAGES_LIMIT, Report},
     },
-    daemon::store_access::{
-        hints::rung,
-        notes::{is_refusal, position, value_of},
-    },
+    daemon::store_access::{hints::rung, notes::is_refusal},
     facts::{At, HostState, KnownHost, Presence, ServiceState},
     store::StoreError,
     task::lock,
@@ -295,8 +292,10 @@ impl SharedCluster {
     /// What is under `key`, and where it is.
     async fn read(&self, key: &Key) -> Result<((Incarnation, Revision), Value), StoreError> {
         let snapshot = self.host.notes.read(key, None).await?;
-        let position = position(&snapshot);
-        Ok((position, value_of(&snapshot).cloned().unwrap_or_default()))
+        Ok((
+            snapshot.position(),
+            snapshot.value().cloned().unwrap_or_default(),
+        ))
     }
 
     async fn look_at_list(&self) -> Result<(), StoreError> {

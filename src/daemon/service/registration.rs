@@ -22,7 +22,7 @@ use crate::{
         local::timers::pace,
         store_access::{
             hints::rung,
-            notes::{observation, position, read_within, replacing, value_of, write_within},
+            notes::{observation, read_within, write_within},
         },
     },
     election::{
@@ -208,12 +208,12 @@ impl UnitEntry {
 
     fn judge(&self, snapshot: &Snapshot, adopting: bool) -> Verdict {
         let kept = self.host.machine.recall_place(&self.unit);
-        let (found, at) = (self.found(snapshot), position(snapshot));
+        let (found, at) = (self.found(snapshot), snapshot.position());
         judge(&self.here(), kept.as_ref(), &found, &at, adopting)
     }
 
     fn found(&self, snapshot: &Snapshot) -> Found {
-        match value_of(snapshot) {
+        match snapshot.value() {
             Some(value) => {
                 Registration::decode(value, &self.unit).map_or(Found::Garbled, Found::Entry)
             }
@@ -229,7 +229,7 @@ impl UnitEntry {
         let kept = KeptPlace {
             place: LockPlace { key, ..self.here() },
             former,
-            position: Some(position(snapshot)),
+            position: Some(snapshot.position()),
         };
         let before = self.host.machine.recall_place(&self.unit);
         let newest = before.as_ref().and_then(|before| before.position.as_ref());
@@ -265,7 +265,7 @@ impl UnitEntry {
         if self.judge(&snapshot, false) == Verdict::Cleared {
             return Ok(None);
         }
-        let mut at = position(&snapshot);
+        let mut at = snapshot.position();
         let former = match self.judge(&snapshot, true) {
             Verdict::Cleared => Vec::new(),
             Verdict::Waits(registration) => registration.former,
@@ -444,13 +444,13 @@ impl UnitEntry {
     /// Writes `key` again as it was read. If that write is won, the read was not one of the past, as a deposed leader or the
     /// cache of a network file system may show.
     async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
-        let value = value_of(snapshot).cloned().unwrap_or_default();
+        let value = snapshot.value().cloned().unwrap_or_default();
         let written = self.replace(key, snapshot, value).await;
         matches!(written, WriteOutcome::Won(_))
     }
 
     async fn replace(&self, key: &Key, snapshot: &Snapshot, value: Value) -> WriteOutcome {
-        let attempt = replacing(snapshot, self.host.machine.random(), value);
+        let attempt = snapshot.replaced_by(value, self.host.machine.random());
         write_within(self.limit(), &*self.host.store, key, &attempt).await
     }
 }

@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::notes::{is_refusal, read_within, update, value_of};
+use super::notes::{is_refusal, read_within, update};
 use crate::{
     cluster::history::{History, Run},
     daemon::local::machine::Clock,
@@ -69,7 +69,7 @@ impl Histories {
         let found = read.map_err(|error| {
             format!("the history of the lock {of_lock} cannot be read: {error}")
         })?;
-        Ok(History::decode(value_of(&found), milliseconds(now)))
+        Ok(History::decode(found.value(), milliseconds(now)))
     }
 
     /// Has everything written that waits, because putexd ends, and returns when that is done, and after `limit` at the latest. What is

@@ -18,7 +18,7 @@ use crate::{
         Attempt, Snapshot, Store, StoreError, WriteOutcome,
         layered::{Layer, Layered},
     },
-    types::{Incarnation, Key, Revision, Value, WriteId},
+    types::{Key, Revision, Value},
 };
 
 /// Around a store for notes. Its calls wait for each other, so whoever makes them must be able to wait.
@@ -110,10 +110,10 @@ pub async fn update(
     let mut error = StoreError::Unproven(format!("others write {key} all the time"));
     for _ in 0..TRIES {
         let snapshot = notes.read(key, None).await?;
-        let Some(value) = change(value_of(&snapshot)) else {
+        let Some(value) = change(snapshot.value()) else {
             return Ok(());
         };
-        let attempt = replacing(&snapshot, random(), value);
+        let attempt = snapshot.replaced_by(value, random());
         match notes.compare_and_set(key, &attempt).await {
             WriteOutcome::Won(_) => return Ok(()),
             WriteOutcome::Conflict => {}
@@ -126,31 +126,6 @@ pub async fn update(
         sleep(PAUSE * part / 100).await;
     }
     Err(error)
-}
-
-/// What is there.
-pub fn value_of(snapshot: &Snapshot) -> Option<&Value> {
-    snapshot.entry.as_ref()?.value.as_ref()
-}
-
-/// What a write has to replace.
-pub fn position(snapshot: &Snapshot) -> (Incarnation, Revision) {
-    let entry = snapshot.entry.as_ref();
-    (
-        snapshot.incarnation.clone(),
-        entry.map_or(Revision(0), |entry| entry.revision),
-    )
-}
-
-/// The write that puts `value` in the place of what was read.
-pub fn replacing(snapshot: &Snapshot, random: u128, value: Value) -> Attempt {
-    let (incarnation, base) = position(snapshot);
-    Attempt {
-        base,
-        incarnation,
-        write: WriteId(random),
-        value,
-    }
 }
 
 pub fn observation(snapshot: Snapshot) -> Observation {
