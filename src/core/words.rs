@@ -263,7 +263,7 @@ impl fmt::Display for ReleaseCause {
                 let age = rounded(Duration::from_millis(*ms));
                 write!(f, "no health check has passed for {age}")
             }
-            Self::StartFailed(reason) => f.write_str(reason),
+            Self::StartFailed(reason) => write!(f, "the start failed: {reason}"),
             Self::GuardGone => f.write_str("the guard is gone"),
             Self::GuardRefusedLease(reason) => write!(f, "the guard refused the lease: {reason}"),
         }

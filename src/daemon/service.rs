@@ -52,7 +52,7 @@ mod status;
 use actions::Work;
 use admission::{admit, not_admitted};
 use alarms::Failures;
-use bars::{Bars, Reason};
+use bars::{BarSource, Bars};
 use guard_queue::GuardQueue;
 pub(super) use guard_queue::without_file;
 use health::{CheckRole, Checks};
@@ -112,7 +112,7 @@ pub fn spawn(
     };
     let mut service = Service::new(host, &settings, kept, display, &progress)?;
     let broken = broken.map(|error| Bar::Broken { error });
-    service.bars.set(Reason::File, broken);
+    service.bars.set(BarSource::File, broken);
     if kept.is_some_and(|kept| kept.lapsed) {
         service.raise(Problem::Lapsed {
             cause: "putexd has not renewed it in time, and the guard ended it".into(),
@@ -193,11 +193,11 @@ impl Service {
         let mut bars = Bars::default();
         let observes = settings.observes();
         if observes {
-            bars.set(Reason::Mode, Some(Bar::Observed { runs: false }));
+            bars.set(BarSource::Mode, Some(Bar::Observed { runs: false }));
         } else {
-            bars.set(Reason::Admission, Some(not_admitted(&UNASKED)));
+            bars.set(BarSource::Admission, Some(not_admitted(&UNASKED)));
             let error = UNASKED.to_owned();
-            bars.set(Reason::Entry, Some(Bar::EntryUnknown { error }));
+            bars.set(BarSource::Entry, Some(Bar::EntryUnknown { error }));
         }
         let armed = kept.map(guard_queue::armed);
         let machine = &host.machine;
@@ -343,9 +343,9 @@ impl Service {
             Message::Looked(look) => return self.observe(look),
             Message::Order(order) => return Some(self.take_order(order)),
             Message::Outside(outside) => self.judge_outside(&outside),
-            Message::Bar(Reason::Entry, bar) => self.register(bar),
+            Message::Bar(BarSource::Entry, bar) => self.register(bar),
             Message::Bar(reason, bar) => {
-                if let (Reason::Admission, Some(bar)) = (reason, &bar) {
+                if let (BarSource::Admission, Some(bar)) = (reason, &bar) {
                     self.log_refusal(bar);
                 }
                 self.bars.set(reason, bar);
@@ -363,7 +363,7 @@ impl Service {
             return None;
         }
         if look.host_stops {
-            self.bars.set(Reason::Shutdown, Some(Bar::ShuttingDown));
+            self.bars.set(BarSource::Shutdown, Some(Bar::ShuttingDown));
             self.contend();
         }
         if look.units.main.is_none() {
@@ -413,10 +413,10 @@ impl Service {
     /// Takes over what the entries of the units say, and raises the alarm of a refusal. A service that was cleared stays so while
     /// the store does not answer.
     fn register(&mut self, bar: Option<Bar>) {
-        if matches!(bar, Some(Bar::EntryUnknown { .. })) && !self.bars.has(Reason::Entry) {
+        if matches!(bar, Some(Bar::EntryUnknown { .. })) && !self.bars.has(BarSource::Entry) {
             return;
         }
-        let before = self.bars.set(Reason::Entry, bar.clone());
+        let before = self.bars.set(BarSource::Entry, bar.clone());
         if self.left_store.is_some() {
             self.keep(self.election.memory().clone());
         }
@@ -432,7 +432,7 @@ impl Service {
     /// the one that this host has left is forgotten, so that the next putexd is not told again that the store is another one. It knows as
     /// much then as a new host.
     fn keep(&self, mut memory: Memory) {
-        let is_settled = !self.bars.has(Reason::Entry);
+        let is_settled = !self.bars.has(BarSource::Entry);
         memory
             .position
             .take_if(|(store, _)| is_settled && self.left_store.as_ref() == Some(store));
@@ -525,8 +525,8 @@ impl Service {
                 self.settings = settings;
                 self.units.require(self.settings.stop_proof);
                 // The file is good, and the administrator may have mended what let processes leave their control groups.
-                self.bars.set(Reason::File, None);
-                self.bars.set(Reason::Outside, None);
+                self.bars.set(BarSource::File, None);
+                self.bars.set(BarSource::Outside, None);
                 self.shown.send_replace(Arc::clone(&self.settings));
                 self.check_health(changed);
                 self.handle(Event::Reconfigure(
@@ -541,7 +541,10 @@ impl Service {
     /// Tells of work outside of the units' control groups. It ends the lease, because no stop reaches it, and no empty control group
     /// shows that it is gone. What was seen so far is part of the proof.
     fn judge_outside(&mut self, outside: &[OutsideWork]) {
-        let Some(first) = outside.first().filter(|_| !self.bars.has(Reason::Outside)) else {
+        let Some(first) = outside
+            .first()
+            .filter(|_| !self.bars.has(BarSource::Outside))
+        else {
             return;
         };
         let error = format!(
@@ -552,7 +555,8 @@ impl Service {
         );
         let work = first.in_words();
         self.raise(Problem::LeftControlGroup { work });
-        self.bars.set(Reason::Outside, Some(Bar::Outside { error }));
+        self.bars
+            .set(BarSource::Outside, Some(Bar::Outside { error }));
         self.show();
     }
 }

@@ -56,8 +56,8 @@ use tokio::{
 
 use super::{
     Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    client::{Client, Disconnect, Session, Setup},
     files::Files,
-    server::{Client, Disconnect, Session, Setup},
     unreachable,
 };
 use crate::{

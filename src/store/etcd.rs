@@ -34,8 +34,8 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::{
     Attempt, Creation, Entry, Examination, Hints, MAKE_ONCE, Snapshot, StoreError, WriteOutcome,
+    client::{Client, Disconnect, Session, Setup},
     random_name, revision,
-    server::{Client, Disconnect, Session, Setup},
 };
 use crate::types::{Incarnation, Key, Revision, Value};
 pub(super) use connection::EtcdConnection;

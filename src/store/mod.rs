@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod client;
 pub mod directory;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -25,7 +26,6 @@ pub mod postgres;
 pub mod remote;
 pub mod sealed;
 pub mod serve;
-mod server;
 pub mod settings;
 mod shared_request;
 mod text;
@@ -46,7 +46,7 @@ use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use self::{directory::DirectorySettings, files::Files, server::Client, settings::Settings};
+use self::{client::Client, directory::DirectorySettings, files::Files, settings::Settings};
 use crate::{
     frames::{self, Role, Socket},
     keys::Table,

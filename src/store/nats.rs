@@ -38,8 +38,9 @@ use futures_util::future::try_join3;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome, sealed,
-    server::{Client, Disconnect, Session, Setup, no_answer},
+    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    client::{Client, Disconnect, Session, Setup, no_answer},
+    sealed,
 };
 use crate::{
     task::lock,

@@ -32,7 +32,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::{
     Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
-    server::{Client, Disconnect, Session, Setup},
+    client::{Client, Disconnect, Session, Setup},
 };
 use crate::types::{Key, Revision};
 pub(super) use connection::PostgresConnection;

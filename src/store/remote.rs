@@ -25,12 +25,12 @@ use tokio::{
 use super::{
     Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreSettings,
     WriteOutcome, attempted,
+    client::LONGEST_PAUSE,
     exchange::{
         Call, StoreEvent, StoreRequest, believed, believed_examination, believed_link, sentence,
     },
     files::text_of,
     hints,
-    server::LONGEST_PAUSE,
 };
 use crate::{
     frames::{self, Owner, Pace, Peer, Previous, ReplyTo},

@@ -4,6 +4,9 @@
 //! The rules that act on a cause are `release` and `lapse` in `machine/holder.rs`; `adopt` there does so for a lease that is over
 //! or closed when putexd starts.
 //!
+//! A host that does not hold the lock stops a unit that runs all the same, with the alarm `StrayUnit` (`advance_idle` in
+//! `machine/deadlines.rs`).
+//!
 //! Without a cause of these a unit is stopped by others. The guard does it at a deadline that nobody moved in time, whatever
 //! became of putexd; its end, for whatever reason, ends every lease of the host, because `BindsTo=` has PID 1 stop the lease
 //! targets. PID 1 stops a unit when somebody asks it to, and when the host goes down; a self-fence or the hardware watchdog

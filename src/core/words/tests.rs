@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     facts::stop_causes::{lapse_causes, release_causes},
-    types::OnStopFailure,
+    types::{NodeId, OnStopFailure},
 };
 
 #[test]
@@ -116,8 +116,19 @@ fn the_manual_names_everything_that_stops_a_unit_and_nothing_else() {
             .map(|line| line.replace("\\-", "-"))
     };
     let mut named: Vec<String> = section.lines().filter_map(quoted).collect();
+    let word = Word::new("OPERATOR", "REASON", 0, None);
+    let asked = Order {
+        what: Asked::StepDown(NodeId::new("HOST").ok()),
+        word: word.clone(),
+    };
+    let others = [
+        StepDown::Order(asked),
+        StepDown::Stopped(word),
+        StepDown::UnitsChanged,
+    ];
     let mut known: Vec<String> = release_causes()
-        .iter()
+        .into_iter()
+        .chain(others.map(ReleaseCause::SteppedDown))
         .map(|cause| {
             let text = cause.to_string().replace("7.0s", "AGE");
             text.replace(retirement(Retirement::Stopped), "REASON")

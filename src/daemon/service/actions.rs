@@ -14,7 +14,7 @@ use super::{Message, Service, registration};
 use crate::{
     daemon::{
         local::fence::{self, Fencer},
-        store_access::notes::{observation, read_within, write_within},
+        store_access::calls::{observation, read_within, write_within},
     },
     election::{Action, Event, GuardRequest, ReadId, State, Step, WriteRequest, WriteResult},
     store::{Attempt, StoreError, WriteOutcome},

@@ -4,7 +4,7 @@ use std::{mem::take, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Message, Reason, Service, UnitControl, names};
+use super::{BarSource, Message, Service, UnitControl, names};
 use crate::{
     election::{ObservedUnit, State, Transition, rounded},
     facts::{
@@ -119,9 +119,9 @@ impl Service {
             AlarmKind::StrayUnit => !(runs_unit || is_dead),
             AlarmKind::Ungated => self
                 .bars
-                .get(Reason::Admission)
+                .get(BarSource::Admission)
                 .is_some_and(Bar::ends_running),
-            AlarmKind::LeftControlGroup => self.bars.has(Reason::Outside),
+            AlarmKind::LeftControlGroup => self.bars.has(BarSource::Outside),
             AlarmKind::StopFailed => !(runs_unit || is_dead && !self.ends_tenure()),
             AlarmKind::OddRecord => self.election.shows_odd_record(),
             AlarmKind::NewerRecord => self.election.shows_newer_record(),
@@ -133,7 +133,7 @@ impl Service {
             }
             AlarmKind::CheckFailed => !self.checks.are_good(),
             AlarmKind::OtherLock => {
-                matches!(self.bars.get(Reason::Entry), Some(Bar::OtherLock { .. }))
+                matches!(self.bars.get(BarSource::Entry), Some(Bar::OtherLock { .. }))
             }
             AlarmKind::ServiceFails => self.failures.counted > 0,
             AlarmKind::Frozen => self.seen.frozen,

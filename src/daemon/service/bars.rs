@@ -6,7 +6,7 @@ use crate::facts::Bar;
 
 /// What a bar comes from. There is one of each at most, and the first one counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum BarSource {
     /// The service is only observed on this host.
     Mode,
     /// The host is shutting down.
@@ -26,25 +26,25 @@ pub enum Reason {
 /// The bars that stand.
 #[derive(Default)]
 pub struct Bars {
-    standing: BTreeMap<Reason, Bar>,
+    standing: BTreeMap<BarSource, Bar>,
     /// Whether the election was told that there is none.
     is_clear_known: bool,
 }
 
 impl Bars {
     /// Sets or removes a bar. Returns the one that stood before.
-    pub fn set(&mut self, reason: Reason, bar: Option<Bar>) -> Option<Bar> {
+    pub fn set(&mut self, reason: BarSource, bar: Option<Bar>) -> Option<Bar> {
         match bar {
             Some(bar) => self.standing.insert(reason, bar),
             None => self.standing.remove(&reason),
         }
     }
 
-    pub fn get(&self, reason: Reason) -> Option<&Bar> {
+    pub fn get(&self, reason: BarSource) -> Option<&Bar> {
         self.standing.get(&reason)
     }
 
-    pub fn has(&self, reason: Reason) -> bool {
+    pub fn has(&self, reason: BarSource) -> bool {
         self.get(reason).is_some()
     }
 
@@ -80,25 +80,25 @@ mod tests {
             })
         };
         let mut bars = Bars::default();
-        bars.set(Reason::Entry, Some(Bar::EntryUnknown { error: error() }));
-        bars.set(Reason::Admission, refused(false));
+        bars.set(BarSource::Entry, Some(Bar::EntryUnknown { error: error() }));
+        bars.set(BarSource::Admission, refused(false));
         assert_eq!(bars.news(true, false), None, "it goes on");
         assert_eq!(bars.news(false, false), refused(false).map(Err));
-        bars.set(Reason::Entry, Some(Bar::OtherLock { error: error() }));
+        bars.set(BarSource::Entry, Some(Bar::OtherLock { error: error() }));
         let other = || Some(Err(Bar::OtherLock { error: error() }));
         assert_eq!(
             (bars.news(true, false), bars.news(false, false)),
             (other(), other())
         );
-        bars.set(Reason::Entry, None);
+        bars.set(BarSource::Entry, None);
         assert_eq!(bars.news(true, false), None);
-        bars.set(Reason::Admission, refused(true));
+        bars.set(BarSource::Admission, refused(true));
         assert_eq!(
             bars.news(true, false),
             refused(true).map(Err),
             "systemd may start it without the lease"
         );
-        bars.set(Reason::Admission, None);
+        bars.set(BarSource::Admission, None);
         assert_eq!(bars.news(true, true), None, "what ends it is not over yet");
         assert_eq!(bars.news(false, false), Some(Ok(())));
         assert_eq!(bars.news(false, false), None, "it is told once");

@@ -2,7 +2,7 @@
 
 use tokio::time::sleep;
 
-use super::{Bar, Message, Reason, Service};
+use super::{Bar, BarSource, Message, Service};
 use crate::{daemon::local::drain, task::OwnedTask};
 
 /// When the service is handed over.
@@ -37,6 +37,6 @@ impl Service {
             self.turn.place = Some(self.host.machine.spawn(Box::pin(waits)).into());
         }
         let bar = drained.filter(|_| !self.runs_unit() || self.turn.has_come);
-        self.bars.set(Reason::Drain, bar.map(Bar::Drained));
+        self.bars.set(BarSource::Drain, bar.map(Bar::Drained));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::bars::Reason;
+use super::bars::BarSource;
 use crate::{
     cluster::verb::Unmet,
     config::ServiceSettings,
@@ -71,7 +71,7 @@ pub enum Message {
     /// The work of the units that is outside of their control groups, each time that the list changes.
     Outside(Vec<OutsideWork>),
     /// A bar that comes or goes: of units that cannot be supervised, or of the key (the unit's entry, N1). `EntryUnknown`: the store has not answered, and is asked again before a start (vetting, N2).
-    Bar(Reason, Option<Bar>),
+    Bar(BarSource, Option<Bar>),
     /// What the daemon or an operator wants.
     Order(ServiceOrder),
     /// The service is to be handed over now, because the host is drained.

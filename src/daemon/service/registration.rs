@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    bars::Reason,
+    bars::BarSource,
     inbox::{Inbox, Message},
 };
 use crate::{
@@ -21,8 +21,8 @@ use crate::{
         host::Host,
         local::timers::pace,
         store_access::{
+            calls::{observation, read_within, write_within},
             hints::rung,
-            notes::{observation, read_within, write_within},
         },
     },
     election::{
@@ -69,7 +69,7 @@ pub async fn keep_looking(
             Err(Bar::OtherLock { .. }) => timings.renew_interval / 2,
             Err(_) => timings.call_limit(),
         };
-        let message = |bar| Message::Bar(Reason::Entry, bar);
+        let message = |bar| Message::Bar(BarSource::Entry, bar);
         inbox.send_change(&mut last, entry.err(), message).await;
         tokio::select! {
             // The order is fixed and not random, so that a simulation can be repeated exactly.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Service, bars::Reason};
+use super::{Service, bars::BarSource};
 use crate::{
     daemon::units::ObservedUnits,
     election::{ObservedUnit, State, rounded},
@@ -115,7 +115,7 @@ impl Service {
         if self.settings.observes() {
             // The election is told nothing of such a unit.
             let runs = !observed.alive.is_empty();
-            self.bars.set(Reason::Mode, Some(Bar::Observed { runs }));
+            self.bars.set(BarSource::Mode, Some(Bar::Observed { runs }));
             return None;
         }
         let (state, now) = (self.election.state(), self.host.machine.now());

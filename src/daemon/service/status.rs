@@ -4,7 +4,7 @@ use std::{mem::take, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 
-use super::{Reason, Service};
+use super::{BarSource, Service};
 use crate::{
     config::ServiceSettings,
     facts::{At, Bar, LockState, ServiceState, State, TimingsState, Wait},
@@ -103,7 +103,7 @@ impl Service {
             }) if unproven.is_some() && on_stop_failure.is_self_fence() => Some(*until),
             Some(_) | None => None,
         };
-        let observed = self.bars.get(Reason::Mode).cloned();
+        let observed = self.bars.get(BarSource::Mode).cloned();
         let is_observed = observed.is_some();
         let bar = observed.or_else(|| self.election.bar(now));
         let is_backing_off = matches!(bar, Some(Bar::BackOff { .. }));
@@ -179,7 +179,7 @@ impl Service {
     fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = Vec::new();
         // Where nothing runs, the refusal is shown as the hindrance; an alarm tells of a broken file.
-        let admission = self.bars.get(Reason::Admission);
+        let admission = self.bars.get(BarSource::Admission);
         remarks.extend(admission.filter(|_| self.may_run()).map(words::bar));
         remarks.extend(self.display.unreadable.clone());
         let unwritten = self.unwritten();

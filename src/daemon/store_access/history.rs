@@ -10,7 +10,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::notes::{is_refusal, read_within, update};
+use super::{
+    calls::read_within,
+    notes::{is_refusal, update},
+};
 use crate::{
     cluster::history::{History, Run},
     daemon::local::machine::Clock,

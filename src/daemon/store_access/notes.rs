@@ -6,13 +6,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::Mutex,
-    time::{sleep, timeout},
-};
+use tokio::{sync::Mutex, time::sleep};
 
+use super::calls::{read_within, write_within};
 use crate::{
-    election::{Content, Observation, Record},
     host::identity::random,
     store::{
         Attempt, Snapshot, Store, StoreError, WriteOutcome,
@@ -60,32 +57,6 @@ impl Layer for OneAtATime {
     }
 }
 
-fn late(limit: Duration) -> String {
-    format!("no answer within {limit:.1?}")
-}
-
-/// Reads what is under `key`, and gives that up after `limit`.
-pub async fn read_within(
-    limit: Duration,
-    store: &dyn Store,
-    key: &Key,
-    before: Option<Revision>,
-) -> Result<Snapshot, StoreError> {
-    let read = timeout(limit, store.read(key, before)).await;
-    read.unwrap_or_else(|_| Err(StoreError::Unreachable(late(limit))))
-}
-
-/// The same for a write.
-pub async fn write_within(
-    limit: Duration,
-    store: &dyn Store,
-    key: &Key,
-    attempt: &Attempt,
-) -> WriteOutcome {
-    let written = timeout(limit, store.compare_and_set(key, attempt)).await;
-    written.unwrap_or_else(|_| WriteOutcome::unproven(late(limit)))
-}
-
 /// How often a change is tried that others get ahead of.
 const TRIES: u32 = 5;
 /// Longest pause between two of these tries.
@@ -126,21 +97,6 @@ pub async fn update(
         sleep(PAUSE * part / 100).await;
     }
     Err(error)
-}
-
-pub fn observation(snapshot: Snapshot) -> Observation {
-    let (revision, content) = match snapshot.entry {
-        None => (Revision(0), Content::Absent),
-        Some(entry) => match entry.value {
-            None => (entry.revision, Content::Tombstone),
-            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
-        },
-    };
-    Observation {
-        incarnation: snapshot.incarnation,
-        revision,
-        content,
-    }
 }
 
 #[cfg(test)]

@@ -29,8 +29,8 @@ use tower::service_fn;
 use crate::{
     store::{
         ENCODED_LIMIT_BYTES, StoreError,
+        client::{Disconnect, Setup},
         files::Files,
-        server::{Disconnect, Setup},
         settings::{Access, host_and_port},
         tls, unreachable,
     },

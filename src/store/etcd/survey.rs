@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::EtcdConnection;
 use crate::store::{
     StoreError,
-    server::{Disconnect, Setup, no_answer},
+    client::{Disconnect, Setup, no_answer},
 };
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, which is bounded by the call limit.

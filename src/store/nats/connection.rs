@@ -30,9 +30,9 @@ use super::{names::Bucket, settings::NatsSettings};
 use crate::{
     store::{
         StoreError,
+        client::{Disconnect, Setup},
         files::{Files, unusable},
         random_name,
-        server::{Disconnect, Setup},
         shared_request::SharedRequest,
         tls, unreachable, with_sources,
     },

@@ -30,7 +30,7 @@ use super::{session::Session, table::Statements};
 use crate::{
     store::{
         StoreError,
-        server::{Disconnect, Setup, no_answer},
+        client::{Disconnect, Setup, no_answer},
         tls,
     },
     task::lock,

@@ -20,7 +20,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    store::{MAKE_ONCE, StoreError, server::Disconnect},
+    store::{MAKE_ONCE, StoreError, client::Disconnect},
     task::{OwnedTask, lock},
     types::{Key, with_sources},
 };

@@ -446,7 +446,7 @@ impl Election {
                 self.enter(Phase::Active(now), "the unit runs");
             }
             (Phase::Starting, Step::Start, Err(why)) => {
-                let cause = ReleaseCause::StartFailed(format!("the start failed: {why}"));
+                let cause = ReleaseCause::StartFailed(why);
                 self.release(now, cause);
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! The election of one service: when the lock is written, and when the unit is started and stopped.
 //!
 //! `phase` has the state machine: its phases, and the one function that changes the phase. What can stop a unit is listed in
-//! `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` in `deadlines`.
+//! `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` and `advance_idle` in `deadlines`.
 
 use std::{mem, time::Duration};
 

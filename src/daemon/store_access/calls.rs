@@ -1,0 +1,53 @@
+//! Calls to the store that are given up in time, and what a read shows the election.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::{
+    election::{Content, Observation, Record},
+    store::{Attempt, Snapshot, Store, StoreError, WriteOutcome},
+    types::{Key, Revision},
+};
+
+fn late(limit: Duration) -> String {
+    format!("no answer within {limit:.1?}")
+}
+
+/// Reads what is under `key`, and gives that up after `limit`.
+pub async fn read_within(
+    limit: Duration,
+    store: &dyn Store,
+    key: &Key,
+    before: Option<Revision>,
+) -> Result<Snapshot, StoreError> {
+    let read = timeout(limit, store.read(key, before)).await;
+    read.unwrap_or_else(|_| Err(StoreError::Unreachable(late(limit))))
+}
+
+/// The same for a write.
+pub async fn write_within(
+    limit: Duration,
+    store: &dyn Store,
+    key: &Key,
+    attempt: &Attempt,
+) -> WriteOutcome {
+    let written = timeout(limit, store.compare_and_set(key, attempt)).await;
+    written.unwrap_or_else(|_| WriteOutcome::unproven(late(limit)))
+}
+
+/// What a read shows of a lock.
+pub fn observation(snapshot: Snapshot) -> Observation {
+    let (revision, content) = match snapshot.entry {
+        None => (Revision(0), Content::Absent),
+        Some(entry) => match entry.value {
+            None => (entry.revision, Content::Tombstone),
+            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
+        },
+    };
+    Observation {
+        incarnation: snapshot.incarnation,
+        revision,
+        content,
+    }
+}
