@@ -10,7 +10,7 @@ use std::{
 
 use proptest::prelude::*;
 use putexd::{
-    config::{Loaded, Probe, ServiceSettings, Settings, StopProof, load_keeping},
+    config::{Loaded, Mode, Probe, ServiceSettings, Settings, StopProof, load_keeping},
     election::Confirmation,
     store::{StoreSettings, directory::DirectorySettings},
     types::{LEASE_LIMIT, NodeId, OnStopFailure, ServiceName, UnitName},
@@ -219,7 +219,10 @@ fn every_key_is_taken() {
         r#"
 unit = "var-lib-db.mount"
 bound-units = ["db.socket", "db.service"]
+contains = ["db-jobs.slice"]
 key = "cluster/db"
+mode = "observe"
+stop-proof = "unit-only"
 renew-interval = "1s"
 failures = 4
 confirmations = 2
@@ -241,11 +244,18 @@ rise = 2
 fall = 3
 [fence]
 others = "fence@.service"
+hosts = ["h1", "h2"]
 required = false
 unfence = "unfence.service"
 timeout = "20s"
 "#,
     );
+    let contained: Vec<_> = service.contains.iter().map(UnitName::as_str).collect();
+    assert_eq!(contained, ["db-jobs.slice"]);
+    assert_eq!(service.mode, Mode::Observe);
+    assert_eq!(service.stop_proof, StopProof::UnitOnly);
+    let fenced: Vec<_> = service.fence.hosts.iter().map(NodeId::as_str).collect();
+    assert_eq!(fenced, ["h1", "h2"]);
     let bound: Vec<_> = service.bound_units.iter().map(UnitName::as_str).collect();
     assert_eq!(bound, ["db.service", "db.socket"]);
     let timings = service.timings;
