@@ -375,7 +375,9 @@ mod tests {
     #[test]
     fn systemd_has_its_time_and_then_what_is_left_is_killed_and_told_of_once() {
         let mut case = case();
-        assert!(answer(&mut case, at(10_000)).stop);
+        assert!(!case.is_asked());
+        let first = answer(&mut case, at(10_000));
+        assert!(first.stop && !first.place && case.is_asked());
         assert_eq!(case.look_at(), at(12_000));
         assert_eq!(case.groups().collect::<Vec<_>>(), ["/db.service"]);
         let first = LookNews {
@@ -400,6 +402,8 @@ mod tests {
         let again = look(&mut case, at(13_000), life());
         assert!(!again.killed.is_empty());
         assert!(!case.is_stopped() && !case.is_proven());
+        let asked = case.questions(at(13_010));
+        assert!(!asked.end_main && !asked.inactive, "while it lives");
         look(&mut case, at(13_020), nothing());
         answer(&mut case, at(13_030));
         assert!(look(&mut case, at(13_040), nothing()).is_death);
@@ -438,6 +442,8 @@ mod tests {
         }
         assert!(look(&mut case, at(14_100), nothing()).is_death);
         assert!(!case.is_proven(), "it has not said where the units are");
+        case.placed(["/db.service".to_owned()]);
+        assert!(!case.is_settled(at(14_200)), "nor of a main process");
     }
 
     #[test]
@@ -473,6 +479,8 @@ mod tests {
             !case.is_settled(at(12_001)),
             "that was before the other group was known"
         );
+        look(&mut case, at(12_100), nothing());
+        assert!(case.questions(at(12_101)).end_main, "it is asked again");
         let groups: Vec<_> = case.groups().collect();
         assert_eq!(groups, ["/db.service", "/other.slice/db.service"]);
     }
@@ -485,7 +493,7 @@ mod tests {
             ..lease()
         };
         let mut case = Case::new(lease, at(10_000));
-        answer(&mut case, at(10_000));
+        assert!(!answer(&mut case, at(10_000)).end_contained, "it is early");
         answer(&mut case, at(10_001));
         assert!(
             !look(&mut case, at(12_000), nothing()).is_death,
@@ -498,6 +506,8 @@ mod tests {
             "not as often as that"
         );
         look(&mut case, at(12_100), life());
+        let alive = case.questions(at(12_101));
+        assert!(!alive.end_main && !alive.inactive);
         case.contained_ended(true, &asked);
         case.main_ended(false, &asked);
         look(&mut case, at(12_120), nothing());
@@ -505,6 +515,7 @@ mod tests {
         assert!(!case.is_settled(at(12_121)) && !case.is_stopped());
         let again = answer(&mut case, at(12_300));
         assert!(again.end_contained && again.inactive);
+        assert!(!case.seen_inactive(at(12_300), false, &again) && !case.is_stopped());
         assert!(case.seen_inactive(at(12_301), true, &again));
         assert!(case.is_proven() && case.is_settled(at(12_301)));
         let asked = case.questions(at(12_400));

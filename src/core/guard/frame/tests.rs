@@ -205,6 +205,24 @@ fn the_largest_lease_fits_in_a_request() {
     assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
 }
 
+#[test]
+fn a_guard_that_arms_no_lease_says_why() {
+    let mut state = GuardState {
+        watchdog: Some(Watchdog {
+            device: "/dev/watchdog0".into(),
+            timeout: Duration::from_secs(10),
+            trouble: None,
+        }),
+        ..GuardState::default()
+    };
+    assert_eq!(state.unfit(), None);
+    state.watchdog.as_mut().expect("there is one").trouble = Some("it is busy".to_owned());
+    let unserved = "the watchdog /dev/watchdog0 is not served: it is busy";
+    assert_eq!(state.unfit().as_deref(), Some(unserved));
+    state.trouble = Some("free space in /run".to_owned());
+    assert_eq!(state.unfit(), state.trouble);
+}
+
 proptest! {
     #[test]
     fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
