@@ -44,6 +44,20 @@ fn disarming_forgets() {
 }
 
 #[test]
+fn a_guard_that_is_told_to_end_has_each_lease_lapse_now_and_moves_no_deadline_that_is_past() {
+    for (now, deadline) in [(3, at(3)), (30, at(10))] {
+        let mut table = armed();
+        assert!(table.expire(at(3)).is_empty());
+        table.end(at(now));
+        let effects = table.expire(at(now));
+        let [Effect::Withdraw(_), Effect::Enforce(lease)] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(lease.terms.deadline, deadline);
+    }
+}
+
+#[test]
 fn either_clock_lets_it_lapse() {
     let late = Duration::from_secs(10);
     let early = Duration::from_secs(2);
