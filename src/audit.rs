@@ -107,7 +107,7 @@ pub fn surroundings<'a>(
 
 fn of_boot(Puller { command, cause }: &Puller) -> String {
     format!(
-        "run \"{command}\": {cause}, where it fails for want of the lease, and its package cannot be removed"
+        "run \"{command}\": {cause}, where it fails for want of the lease, and the package putexd cannot be removed"
     )
 }
 

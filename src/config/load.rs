@@ -70,7 +70,14 @@ impl Loaded {
     /// The services that run as their files have them.
     fn good(&self) -> impl Iterator<Item = &ServiceSettings> {
         let services = self.settings.iter().flat_map(|settings| &settings.services);
-        services.filter(|service| !self.broken.contains_key(&service.name))
+        services.filter(|service| {
+            !self.broken.contains_key(&service.name) && self.errors_in(&service.source.0) == 0
+        })
+    }
+
+    fn errors_in(&self, file: &Path) -> usize {
+        let errors = self.of(Severity::Error);
+        errors.filter(|error| error.path == file).count()
     }
 
     /// A line for each service: its file, and its times or how many errors there are; and what moves together.
@@ -89,10 +96,12 @@ impl Loaded {
             }
             rows.insert(&service.name, row);
         }
-        for (name, first) in &self.broken {
-            let errors = self.of(Severity::Error);
-            let errors = errors.filter(|error| error.path == first.path).count();
-            rows.insert(name, plural(errors, "error"));
+        let broken = self.broken.iter().map(|(name, first)| (name, &first.path));
+        let services = self.settings.iter().flat_map(|settings| &settings.services);
+        let services = services.map(|service| (&service.name, &service.source.0));
+        for (name, file) in broken.chain(services) {
+            let errors = self.errors_in(file);
+            rows.entry(name).or_insert_with(|| plural(errors, "error"));
         }
         let width = rows.keys().map(|name| name.as_str().len()).max();
         let width = width.unwrap_or_default() + ".toml:".len();

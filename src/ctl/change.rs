@@ -16,9 +16,9 @@ use tokio::time::sleep;
 
 use super::{
     ask::Bus,
-    output::{Failure, print, progress},
+    output::{Failure, print, progress, tell},
     runs::Past,
-    texts::{NAMED, known, reasons, standing},
+    texts::{NAMED, asked, known, reasons, standing, unwritten},
 };
 use crate::{
     cluster::{
@@ -115,7 +115,9 @@ impl Goal<'_> {
             let end = words::ahead(until.until(now.at));
             stage.extend([", whose lease ends ", &end]);
         }
-        if service.stopped.is_some() && matches!(self.verb, Verb::Stop { .. }) {
+        if let Some(text) = now.here(service).and_then(unwritten) {
+            stage.extend(["; ", &text]);
+        } else if service.stopped.is_some() && matches!(self.verb, Verb::Stop { .. }) {
             stage.push_str("; the word is in the lock's record");
         }
         stage
@@ -283,6 +285,16 @@ pub async fn run(verb: Verb, waiting: WaitOptions) -> Result<(), Failure> {
         before: &before,
     };
     let subject = goal.subject();
+    if let Some(pause) = goal
+        .service(&before)
+        .and_then(|service| service.paused.as_ref())
+        && matches!(verb, Verb::StepDown { .. } | Verb::Stop { .. })
+    {
+        tell(&format!(
+            "{subject}: this ends its {}\n",
+            asked(pause, "pause")
+        ));
+    }
     let began = Instant::now();
     let Begun { begun, needless } = bus.order(&verb).await?;
     // Of these putexd's answer is the outcome.
@@ -341,7 +353,16 @@ async fn wait(
         }
         match end {
             Some(end) if since.elapsed() >= goal.patience(&end) => {
-                return Ok((end, since.saturating_duration_since(began)));
+                // A pause counts once every host knows of it.
+                let at = match goal.verb {
+                    Verb::Pause { .. } => Instant::now(),
+                    _ => since,
+                };
+                return Ok((end, at.saturating_duration_since(began)));
+            }
+            Some(end) => {
+                let left = rounded(goal.patience(&end).saturating_sub(since.elapsed()));
+                progress(&format!("{}: {stage}; certain in {left}", goal.subject()));
             }
             None if is_blind && since.elapsed() >= REPORTED => break,
             _ => progress(&format!("{}: {stage}", goal.subject())),

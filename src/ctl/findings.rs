@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     output::{Screen, Style},
-    texts::{NAMED, asked, grouped, reasons, standing},
+    texts::{NAMED, asked, grouped, reasons, standing, unwritten},
 };
 use crate::{
     facts::{
@@ -167,6 +167,7 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     }
     let here = cluster.here(service).into_iter();
     all.extend(here.flat_map(|here| &here.remarks).map(Finding::note));
+    all.extend(cluster.here(service).and_then(unwritten).map(Finding::note));
     all.sort_by_key(|finding| !finding.is_wrong);
     for finding in &mut all {
         finding.services = vec![service.service.clone()];

@@ -4,7 +4,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::output::{Failure, Style};
 use crate::{
-    facts::{Activity, At, Candidate, ClusterState, ServiceSummary, Word, name},
+    facts::{Activity, At, Candidate, ClusterState, ServiceState, ServiceSummary, Word, name},
     types::first_named,
     words,
 };
@@ -37,6 +37,14 @@ pub fn standing(service: &ServiceSummary) -> String {
         Some(holder) => format!("{activity} on {holder}"),
         None => activity,
     }
+}
+
+/// What an operator has said to a host, while the lock's record does not have it.
+pub fn unwritten(here: &ServiceState) -> Option<String> {
+    let word = here.unwritten.as_ref()?;
+    Some(format!(
+        "{word}: it is not in the lock's record yet, trying again"
+    ))
 }
 
 /// A time in seconds since 1970, in the time zone of this host.

@@ -129,6 +129,9 @@ async fn serve(root: &Path) -> ExitCode {
     if let Err(error) = journal::init("putexd") {
         return failed(&format!("failed to set up logging: {error}"));
     }
+    if identity::user() != 0 {
+        return failed("run \"systemctl start putexd\": only root can run units");
+    }
     if let Err(error) = Hierarchy::that_kills() {
         tracing::error!("{error}; nothing is run on this host");
         return ExitCode::from(exit::CONFIGURATION);

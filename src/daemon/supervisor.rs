@@ -105,7 +105,7 @@ pub async fn run(root: &Path) -> ExitCode {
     };
     if let Some(process) = control::server(Path::new(control::SOCKET)).await {
         tracing::error!(
-            "run \"systemctl stop putexd\": another putexd runs on this host, as process {process}"
+            "see \"systemctl status putexd\": putexd runs on this host already, as process {process}"
         );
         return ExitCode::from(exit::REFUSED);
     }

@@ -108,7 +108,7 @@ impl Authority {
                 "be root: polkit does not permit it ({action})"
             ))),
             Err(error) => Err(fdo::Error::AccessDenied(format!(
-                "be root: polkit cannot be asked ({error})"
+                "be root, or install polkit, which cannot be asked ({error})"
             ))),
         }
     }

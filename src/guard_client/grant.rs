@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     /// There is no grant, or it cannot be read.
-    #[error("this host does not hold its lease ({0})")]
+    #[error("this host does not hold its lease")]
     NoGrant(io::Error),
     /// The grant does not have the form that this program writes. The field says which part is wrong.
     #[error("its grant has no valid {0}")]

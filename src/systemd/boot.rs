@@ -99,8 +99,10 @@ impl Boot {
                     open.push(by.clone());
                     continue;
                 }
+                // The link may be in the folder of an alias, such as default.target.
+                let names = self.link.common(by, &["Names"]).await?.texts("Names");
                 found.insert(Puller {
-                    command: self.command(&facts, &unit, name, by),
+                    command: self.command(&facts, &unit, name, by, &names),
                     cause: format!("{by} starts {unit} at each boot"),
                 });
             }
@@ -109,7 +111,14 @@ impl Boot {
     }
 
     /// How `unit` is kept from being started by `by`, whose property `name` names it: it depends on what has made the link.
-    fn command(&self, facts: &Properties, unit: &str, name: &str, by: &str) -> String {
+    fn command(
+        &self,
+        facts: &Properties,
+        unit: &str,
+        name: &str,
+        by: &str,
+        names: &[String],
+    ) -> String {
         let mount = UnitName::new(&unit.replace(".automount", ".mount")).ok();
         let place = mount.as_ref().and_then(mounts::place_of);
         if let Some(place) = place.filter(|_| facts.text("SourcePath") == Some("/etc/fstab")) {
@@ -120,15 +129,16 @@ impl Boot {
             "Upholds" => "upholds",
             _ => "wants",
         };
-        let folder = format!("{by}.{kind}");
-        let is_linked = |place: &Path| place.join(&folder).join(unit).is_symlink();
-        if !self.folders.iter().any(|place| is_linked(place)) {
+        let is_linked = |place: &Path, folder: &String| place.join(folder).join(unit).is_symlink();
+        let mut folders = names.iter().map(|name| format!("{name}.{kind}"));
+        let linked = |folder: &String| self.folders.iter().any(|place| is_linked(place, folder));
+        let Some(folder) = folders.find(linked) else {
             // What is on a unit, or what its settings name, is taken out there.
             return format!("systemctl edit --full {}", quoted(by));
-        }
+        };
         let state = facts.text("UnitFileState").unwrap_or_default();
         let is_lasting = state.starts_with("enabled") && state != "enabled-runtime";
-        if is_lasting && is_linked(Path::new(ETC)) {
+        if is_lasting && is_linked(Path::new(ETC), &folder) {
             return format!("systemctl disable {}", quoted(unit));
         }
         // A mask, in the place of the link or in a folder that counts before it.

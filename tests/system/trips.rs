@@ -71,7 +71,7 @@ fn what_is_wrong_is_said_before_it_does_harm() {
     let (status, told) = asked(holder, &["timeout", "20", "putexd"]);
     assert_eq!(status, Some(1), "{told}");
     assert!(
-        told.contains("another putexd runs on this host, as process"),
+        told.contains("putexd runs on this host already, as process"),
         "{told}"
     );
 

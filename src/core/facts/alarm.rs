@@ -213,7 +213,7 @@ problems! {
         "have no login but those of the hosts in the account of the bucket, see putexd-stores(7)",
         ("two different answers came to one request of this host");
     /// Other logins can answer in the store's place.
-    Forgeable = Error, "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e",
+    Forgeable = Warn, "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e",
         "give the bucket an account of its own, as in putexd-stores(7)",
         ("the store's answers can be forged by any login with putexd's rights, which no seal shows");
     /// An operator has stopped the service everywhere, and the store does not say so any more.

@@ -41,6 +41,16 @@ impl Word {
         }
     }
 
+    /// This word, with what it does not say anew as the `former` one has it.
+    #[must_use]
+    pub fn over(mut self, former: &Self) -> Self {
+        self.until = self.until.or(former.until);
+        if self.reason.is_empty() {
+            self.reason.clone_from(&former.reason);
+        }
+        self
+    }
+
     /// Whether the word is not over yet, by a clock that shows `wall` since 1970.
     pub fn holds(&self, wall: Duration) -> bool {
         self.until

@@ -51,8 +51,7 @@ pub struct ServiceState {
     pub stopped: Option<Word>,
     /// The operator's word for a long lease, during which nobody takes over.
     pub paused: Option<Word>,
-    /// What an operator has said to this host, and is not in the lock's record yet. A remark says it as well.
-    #[serde(skip)]
+    /// What an operator has said to this host, and is not in the lock's record yet.
     pub unwritten: Option<String>,
     /// Whether the main unit is active; it is not while it is being started. `None`: not known.
     #[serde(skip)]

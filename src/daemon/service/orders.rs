@@ -41,6 +41,10 @@ impl Service {
                 Event::Timeout
             }
             OperatorRequest::Stop(word) => {
+                let word = match self.election.stop_word(self.host.machine.now()) {
+                    Some(former) => word.over(former),
+                    None => word,
+                };
                 tracing::info!("{name}: {}", words::asked(&word, STOPPED));
                 settled(Some(answer), word.at, Ok(begun()), Event::Stop(word))
             }

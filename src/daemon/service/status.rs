@@ -182,11 +182,6 @@ impl Service {
         let admission = self.bars.get(BarSource::Admission);
         remarks.extend(admission.filter(|_| self.may_run()).map(words::bar));
         remarks.extend(self.display.unreadable.clone());
-        let unwritten = self.unwritten();
-        remarks.extend(
-            unwritten
-                .map(|word| format!("{word}: it is not in the lock's record yet, trying again")),
-        );
         remarks
     }
 }

@@ -60,14 +60,9 @@ impl Supervisor {
 }
 
 impl Draining {
-    async fn decide(&self, mut word: Word, force: bool) -> Result<String, String> {
+    async fn decide(&self, word: Word, force: bool) -> Result<String, String> {
         if let Some(former) = self.host.drain.word() {
-            // What is not said anew stays as it was.
-            word.until = word.until.or(former.until);
-            if word.reason.is_empty() {
-                word.reason = former.reason;
-            }
-            self.host.drain.set(Some(word)).await?;
+            self.host.drain.set(Some(word.over(&former))).await?;
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }

@@ -87,7 +87,9 @@ impl Supervisor {
         let ending = self.retiring.iter().map(|retiring| &retiring.handle);
         let mut handles = self.services.values().chain(ending);
         match handles.find(|handle| handle.settings.name == *service) {
-            None => Err(format!("no service is called {service}")),
+            None => Err(format!(
+                "run it on a host with /etc/putex.d/{service}.toml: this one has no such service"
+            )),
             Some(handle) if handle.settings.observes() => Err(format!(
                 "say it on a host that runs {service}: here its mode is \"observe\""
             )),
