@@ -1017,6 +1017,12 @@ fn what_starts_by_a_default_target_that_is_not_active_yet_is_named() {
         "mkdir -p {folder}/machine.target.wants && ln -s ../linked.service {folder}/machine.target.wants/ && \
          systemctl --quiet set-default machine.target"
     ));
+    // The link of this one is in the folder of the target's alias.
+    let installed =
+        "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=default.target\n";
+    host.write_file(&format!("{folder}/aliased.service"), installed);
+    host.write_file("/etc/putex.d/aliased.toml", "unit = \"aliased.service\"\n");
+    host.exec(&["systemctl", "--quiet", "enable", "aliased.service"]);
     let checked = said(&host.output(&["putexd", "--check"]));
     let at_boot = host.sh(
         "printf '%s.service\\n' needed wanted linked behind | putexd --at-boot || [ $? -ne 0 ]",
@@ -1026,4 +1032,7 @@ fn what_starts_by_a_default_target_that_is_not_active_yet_is_named() {
         assert!(checked.contains(&cause), "{cause}: {checked}");
         assert!(at_boot.contains(&cause), "{cause}: {at_boot}");
     }
+    let disabled =
+        "run \"systemctl disable aliased.service\": machine.target starts aliased.service";
+    assert!(checked.contains(disabled), "{checked}");
 }

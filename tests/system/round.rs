@@ -113,6 +113,8 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     let told = done(other, &["stop", "db", "--reason", "new schema"]);
     assert!(told.contains("stopped everywhere in "), "{told}");
     assert_eq!(active_status(other), Some(4));
+    // A word that says nothing anew keeps what was said.
+    done(other, &["stop", "db"]);
     assert!(done(other, &["status"]).contains("new schema"));
     refused(
         other,

@@ -257,6 +257,12 @@ fn the_end_of_a_pause_whose_holder_is_silent_is_not_waited_for() {
         goal.stage(&now)
             .ends_with("the word is in the lock's record")
     );
+    let here = now.services[0].hosts[0].state.as_mut().expect("it is here");
+    here.unwritten = Some("stopped everywhere".to_owned());
+    assert!(
+        goal.stage(&now)
+            .ends_with("stopped everywhere: it is not in the lock's record yet, trying again")
+    );
 }
 
 #[test]
