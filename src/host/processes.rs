@@ -386,14 +386,16 @@ fn runs(process: &Process) -> io::Result<bool> {
 fn stat_in(text: &str) -> Option<Stat> {
     let (before, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    // State is the third field of the line, the parent the fourth, the flags the ninth, the time of the start the 22nd.
+    // State is the third field of the line, the parent the fourth, the flags the ninth, the number of threads the 20th, the time of the start the 22nd.
     let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
     let flags: u32 = fields.nth(4)?.parse().ok()?;
+    let threads: u32 = fields.nth(10)?.parse().ok()?;
     Some(Stat {
         name: before.split_once('(')?.1.to_owned(),
         parent,
-        began: fields.nth(12)?.parse().ok()?,
-        is_dead: matches!(state, "Z" | "X" | "x"),
+        began: fields.nth(1)?.parse().ok()?,
+        // Where the first thread alone has ended, the others run on.
+        is_dead: matches!(state, "Z" | "X" | "x") && threads <= 1,
         is_kernels: flags & PF_KTHREAD != 0,
     })
 }

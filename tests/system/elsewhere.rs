@@ -9,7 +9,7 @@ use crate::{
     cluster::{Cut, Host},
     command::{holds_for, now, run, said, wait_for, wait_until},
     fixture::{
-        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, stop_guard, wait_for_line,
+        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard, wait_for_line,
         wait_for_standby, wait_for_words,
     },
     lockstore::Lockstore,
@@ -492,4 +492,62 @@ fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_is_killed
         "a worker outside, and a putexd that is killed",
     );
     fixture.assert_no_violation();
+}
+
+/// What the first worker of the unit does when it is asked to end: it becomes a process in a scope of its own.
+const LEAVES: &str =
+    "exec env --ignore-signal=TERM systemd-run --quiet --scope /usr/local/bin/oracle";
+/// The same, where it is outside already: it begins another one, and ends a while later.
+const BEGINS_ANOTHER: &str = "setsid /usr/local/bin/oracle & sleep 3; exit";
+
+/// The main process takes a moment to end: after its end systemd sends SIGTERM once more.
+fn with_worker(before: &str, at_the_end: &str) -> String {
+    let waits = "while :; do sleep 0.1; done";
+    format!(
+        "[Service]\nEnvironment=ORACLE_IGNORE_TERM=1\nExecStart=\nExecStart=/bin/sh -c '\
+         (trap \"{at_the_end}\" TERM; {before}{waits}) & trap \"sleep 0.2; exit\" TERM; {waits}'\n"
+    )
+}
+
+/// The worker was seen before the stop, and its program runs from then on. The other host must not begin before it is dead.
+fn a_worker_is_followed_through_the_stop(name: &'static str, text: &str, is_asked: bool) {
+    let plan = Plan::hosts(name, 2, Lockstore::Nats).file(DROP_IN, text);
+    let (began, Some(fixture)) = (now(), plan.begin()) else {
+        return;
+    };
+    let has_run = |host: &Host| host.property(UNIT, "ExecMainStartTimestamp") != "";
+    wait_until(TAKE_OVER, "one of them runs it", || {
+        fixture.hosts.iter().any(has_run)
+    });
+    if is_asked {
+        let host = fixture.hosts.iter().find(|host| has_run(host));
+        let host = host.expect("it runs");
+        holds_for(WAIT, "it is looked at", || {
+            host.property(UNIT, "ActiveState") == "active"
+        });
+        host.exec(&["putexctl", "--no-wait", "step-down", "db"]);
+    }
+    let worker = fixture.wait_for_start(began, TAKE_OVER);
+    let other = fixture.other(&worker);
+    assert!(!has_run(other));
+    wait_until(TAKE_OVER + GRACE, "the other host has run it", || {
+        // In this order: what is dead stays dead.
+        let runs = has_run(other);
+        assert!(
+            !runs || !fixture.oracle.live().contains(&worker),
+            "the worker runs on"
+        );
+        runs
+    });
+}
+
+#[test]
+fn a_worker_that_leaves_during_the_stop_is_dead_before_the_lock_is_free() {
+    a_worker_is_followed_through_the_stop("leaver", &with_worker("", LEAVES), true);
+}
+
+#[test]
+fn what_a_worker_outside_begins_during_the_stop_is_dead_before_the_lock_is_free() {
+    let moves = "mkdir -p /sys/fs/cgroup/elsewhere; sh -c \"echo \\$PPID >/sys/fs/cgroup/elsewhere/cgroup.procs\"; ";
+    a_worker_is_followed_through_the_stop("beginner", &with_worker(moves, BEGINS_ANOTHER), false);
 }

@@ -210,7 +210,7 @@ problems! {
         ("the lock's record has format {format}, and this putexd knows up to {known}");
     /// Somebody else has answered a request of this host in the store's place.
     ForgedAnswer = Error, "ba1c6ff2c1934ad5a9fb7b5b7ed3a7c4",
-        "have no login but those of the hosts in the account of the bucket, see putexd-stores(7)",
+        "have no login but those of the hosts in the account of the bucket, and restart a server that leads the bucket beside another, see putexd-stores(7)",
         ("two different answers came to one request of this host");
     /// Other logins can answer in the store's place.
     Forgeable = Warn, "6a1f9c3de54f4d4f8b0f6a7f3f3c0f1e",

@@ -80,7 +80,9 @@ impl UnitControl {
             .iter()
             .flat_map(|known| known.placement.processes.iter().copied())
             .collect();
-        let before = lock(&self.members).clone();
+        // Those that were seen outside begin others, too.
+        let mut before = lock(&self.members).clone();
+        before.extend(self.strays().iter().map(|stray| (stray.pid, stray.began)));
         let (found, members) = self
             .systemd
             .outside(&known, &before, &self.groups(), age)

@@ -230,6 +230,9 @@ impl UnitControl {
         self.prove_groups_empty()
             .await
             .map_err(|trouble| (self.main.clone(), trouble))?;
+        // What was in the groups at the last look, and is in none of them now, may have left them during the stop.
+        let strays = self.find_strays(Duration::ZERO).await;
+        strays.map_err(|trouble| (self.main.clone(), trouble))?;
         self.end_left_behind(left, self.machine.now(), slice).await
     }
 

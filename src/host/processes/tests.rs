@@ -252,6 +252,11 @@ fn lines_that_cannot_be_understood_are_errors() {
     );
     let of_the_kernel = stat_in("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 0 0 0 0 55 0");
     assert!(of_the_kernel.is_some_and(|stat| stat.is_kernels && stat.began == 55));
+    // The first thread of a process may have ended, and the others run on.
+    for (threads, is_dead) in [(1, true), (2, false)] {
+        let text = format!("7 (a) Z 4 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 {threads} 0 55 0");
+        assert!(stat_in(&text).is_some_and(|stat| stat.is_dead == is_dead && stat.began == 55));
+    }
     for text in [
         "",
         "7 (a S 4",
