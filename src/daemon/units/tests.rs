@@ -276,10 +276,8 @@ async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
             "stop database.service"
         ]
     );
-    assert!(
-        !done.contains(&"look".to_owned()),
-        "a look has no time then"
-    );
+    let look = done.iter().position(|done| done == "look");
+    assert!(look > Some(4), "it is the proof that looks, after that");
 }
 
 #[tokio::test]
