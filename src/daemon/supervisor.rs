@@ -386,7 +386,7 @@ impl Supervisor {
     async fn serve(&mut self, term: &mut Signal, hup: &mut Signal) -> ExitCode {
         notify::ready();
         tracing::info!(
-            "putexd {} begins as {}, with {} services",
+            "putexd {} begins as {}, services: {}",
             env!("CARGO_PKG_VERSION"),
             self.host.node,
             self.coming.len() + self.services.len()

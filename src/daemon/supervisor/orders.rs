@@ -190,7 +190,7 @@ async fn may_step_down(
     match lonely.into_values().next() {
         None => Ok(()),
         Some(why) => Err(Unmet::Refused(format!(
-            "have another host be able to take {service}: {why}"
+            "nothing was changed, because no other host may take {service}: {why}"
         ))),
     }
 }
