@@ -111,8 +111,8 @@ fn a_pause_rides_through_the_maintenance_of_the_store() {
     let status = holder.output(&["putexctl", "status", "db", "--json"]);
     let told: Value = serde_json::from_slice(&status.stdout).expect("JSON");
     assert_eq!(told["services"][0]["activity"], "paused", "{told}");
-    let remarks = here(&told, &holder.name)["remarks"].to_string();
-    assert!(remarks.contains(open), "{told}");
+    let unwritten = here(&told, &holder.name)["unwritten"].to_string();
+    assert!(unwritten.contains(open), "{told}");
     assert!(
         lease_left(holder).is_some_and(long),
         "the lease is long still"
