@@ -515,7 +515,7 @@ fn a_worker_is_followed_through_the_stop(name: &'static str, text: &str, is_aske
     let (began, Some(fixture)) = (now(), plan.begin()) else {
         return;
     };
-    let has_run = |host: &Host| host.property(UNIT, "ExecMainStartTimestamp") != "";
+    let has_run = |host: &Host| !host.property(UNIT, "ExecMainStartTimestamp").is_empty();
     wait_until(TAKE_OVER, "one of them runs it", || {
         fixture.hosts.iter().any(has_run)
     });
