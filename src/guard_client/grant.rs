@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     /// There is no grant, or it cannot be read.
-    #[error("this host does not hold its lease")]
+    #[error("this host does not hold its lease{}", reading_failed(.0))]
     NoGrant(io::Error),
     /// The grant does not have the form that this program writes. The field says which part is wrong.
     #[error("its grant has no valid {0}")]
@@ -33,6 +33,14 @@ pub enum GrantError {
         /// The token in the grant.
         token: FencingToken,
     },
+}
+
+/// Why a grant could not be read. That there is none says no more than that.
+fn reading_failed(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        return String::new();
+    }
+    format!(" ({error})")
 }
 
 /// How often a grant is read that somebody seems to be writing, and the pause between two of these.
