@@ -344,11 +344,11 @@ impl Service {
             Message::Order(order) => return Some(self.take_order(order)),
             Message::Outside(outside) => self.judge_outside(&outside),
             Message::Bar(BarSource::Entry, bar) => self.register(bar),
-            Message::Bar(reason, bar) => {
-                if let (BarSource::Admission, Some(bar)) = (reason, &bar) {
+            Message::Bar(source, bar) => {
+                if let (BarSource::Admission, Some(bar)) = (source, &bar) {
                     self.log_refusal(bar);
                 }
-                self.bars.set(reason, bar);
+                self.bars.set(source, bar);
                 self.show();
             }
             Message::StopFailed(why) => self.stop_has_failed(why),

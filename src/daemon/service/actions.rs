@@ -31,7 +31,7 @@ pub struct Work {
     /// The start or the stop of the units that is under way. One ends the other.
     task: Option<OwnedTask>,
     /// What is prepared for the start while it is vetted.
-    prepared: Option<oneshot::Receiver<Option<PreparedStart>>>,
+    prepared: Option<oneshot::Receiver<PreparedStart>>,
     /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
     /// been closed since.
     stops: u64,
@@ -66,8 +66,10 @@ impl Service {
                 let (units, (send, prepared)) = (self.units.clone(), oneshot::channel());
                 self.work.prepared = Some(prepared);
                 self.host.machine.spawn(Box::pin(async move {
-                    // Nobody waits for it where no start follows.
-                    let _ = send.send(units.systemd.prepare_start(&units.main).await);
+                    if let Some(prepared) = units.systemd.prepare_start(&units.main).await {
+                        // Nobody waits for it where no start follows.
+                        let _ = send.send(prepared);
+                    }
                 }));
                 let vet = registration::vet(self.host.clone(), self.shown.subscribe());
                 self.take_step(instance, Step::Vet, vet);
@@ -94,7 +96,7 @@ impl Service {
                 let start = async move {
                     fence::unfence(&*systemd, &fence).await?;
                     let prepared = match prepared {
-                        Some(prepared) => prepared.await.ok().flatten(),
+                        Some(prepared) => prepared.await.ok(),
                         None => None,
                     };
                     units.start(prepared, limit).await

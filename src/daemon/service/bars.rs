@@ -33,19 +33,19 @@ pub struct Bars {
 
 impl Bars {
     /// Sets or removes a bar. Returns the one that stood before.
-    pub fn set(&mut self, reason: BarSource, bar: Option<Bar>) -> Option<Bar> {
+    pub fn set(&mut self, source: BarSource, bar: Option<Bar>) -> Option<Bar> {
         match bar {
-            Some(bar) => self.standing.insert(reason, bar),
-            None => self.standing.remove(&reason),
+            Some(bar) => self.standing.insert(source, bar),
+            None => self.standing.remove(&source),
         }
     }
 
-    pub fn get(&self, reason: BarSource) -> Option<&Bar> {
-        self.standing.get(&reason)
+    pub fn get(&self, source: BarSource) -> Option<&Bar> {
+        self.standing.get(&source)
     }
 
-    pub fn has(&self, reason: BarSource) -> bool {
-        self.get(reason).is_some()
+    pub fn has(&self, source: BarSource) -> bool {
+        self.get(source).is_some()
     }
 
     /// What the election is to be told: the bar that counts, or that there is none any more. While a unit may run, only the bars

@@ -134,7 +134,7 @@ impl Service {
             lock: Some(self.lock(now, wall)),
             alarms: self.standing(),
             remarks: self.remarks(),
-            // What the settings say is put back below: a clone for each event would be most of the work.
+            // What the settings say is put back below, and not copied at each event.
             ..take(&mut self.display.settings)
         };
         let mut is_notable = false;
