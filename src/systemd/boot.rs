@@ -99,10 +99,8 @@ impl Boot {
                     open.push(by.clone());
                     continue;
                 }
-                // The link may be in the folder of an alias, such as default.target.
-                let names = self.link.common(by, &["Names"]).await?.texts("Names");
                 found.insert(Puller {
-                    command: self.command(&facts, &unit, name, by, &names),
+                    command: self.command(&facts, &unit, name, by).await?,
                     cause: format!("{by} starts {unit} at each boot"),
                 });
             }
@@ -111,18 +109,17 @@ impl Boot {
     }
 
     /// How `unit` is kept from being started by `by`, whose property `name` names it: it depends on what has made the link.
-    fn command(
+    async fn command(
         &self,
         facts: &Properties,
         unit: &str,
         name: &str,
         by: &str,
-        names: &[String],
-    ) -> String {
+    ) -> Result<String, BusError> {
         let mount = UnitName::new(&unit.replace(".automount", ".mount")).ok();
         let place = mount.as_ref().and_then(mounts::place_of);
         if let Some(place) = place.filter(|_| facts.text("SourcePath") == Some("/etc/fstab")) {
-            return remedy::mounted_by_putexd_alone(&place);
+            return Ok(remedy::mounted_by_putexd_alone(&place));
         }
         let kind = match name {
             "Requires" => "requires",
@@ -130,20 +127,24 @@ impl Boot {
             _ => "wants",
         };
         let is_linked = |place: &Path, folder: &String| place.join(folder).join(unit).is_symlink();
+        // The link may be in the folder of an alias, such as default.target.
+        let names = self.link.common(by, &["Names"]).await?.texts("Names");
         let mut folders = names.iter().map(|name| format!("{name}.{kind}"));
         let linked = |folder: &String| self.folders.iter().any(|place| is_linked(place, folder));
         let Some(folder) = folders.find(linked) else {
             // What is on a unit, or what its settings name, is taken out there.
-            return format!("systemctl edit --full {}", quoted(by));
+            return Ok(format!("systemctl edit --full {}", quoted(by)));
         };
         let state = facts.text("UnitFileState").unwrap_or_default();
         let is_lasting = state.starts_with("enabled") && state != "enabled-runtime";
         if is_lasting && is_linked(Path::new(ETC), &folder) {
-            return format!("systemctl disable {}", quoted(unit));
+            return Ok(format!("systemctl disable {}", quoted(unit)));
         }
         // A mask, in the place of the link or in a folder that counts before it.
         let (folder, unit) = (quoted(&format!("{ETC}/{folder}")), quoted(unit));
-        format!("mkdir -p {folder} && ln -sf /dev/null {folder}/{unit} && systemctl daemon-reload")
+        Ok(format!(
+            "mkdir -p {folder} && ln -sf /dev/null {folder}/{unit} && systemctl daemon-reload"
+        ))
     }
 }
 

@@ -81,8 +81,12 @@ impl Default for Board {
 
 impl Board {
     fn add(&mut self, unit: &str) -> watch::Receiver<()> {
-        self.forget_unwatched();
-        self.units.entry(object(unit)).or_default().subscribe()
+        let unit = object(unit);
+        // Each start asks for hints of a unit that is watched already, which goes through none of the others.
+        if !self.units.contains_key(&unit) {
+            self.forget_unwatched();
+        }
+        self.units.entry(unit).or_default().subscribe()
     }
 
     fn forget_unwatched(&mut self) {

@@ -73,6 +73,8 @@ impl Systemd {
     /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount is
     /// there, the socket listens, the timer waits.
     ///
+    /// What was `prepared` takes the place of a reading of the unit, if it has not changed since.
+    ///
     /// With `service` only if the unit is bound to the lease of that as PID 1 has it loaded now: a daemon-reload may have changed that
     /// since the unit was admitted.
     pub async fn start(
