@@ -69,10 +69,13 @@ impl Loaded {
 
     /// The services that run as their files have them.
     fn good(&self) -> impl Iterator<Item = &ServiceSettings> {
-        let services = self.settings.iter().flat_map(|settings| &settings.services);
-        services.filter(|service| {
+        self.services().filter(|service| {
             !self.broken.contains_key(&service.name) && self.errors_in(&service.source.0) == 0
         })
+    }
+
+    fn services(&self) -> impl Iterator<Item = &ServiceSettings> {
+        self.settings.iter().flat_map(|settings| &settings.services)
     }
 
     fn errors_in(&self, file: &Path) -> usize {
@@ -97,11 +100,11 @@ impl Loaded {
             rows.insert(&service.name, row);
         }
         let broken = self.broken.iter().map(|(name, first)| (name, &first.path));
-        let services = self.settings.iter().flat_map(|settings| &settings.services);
+        let services = self.services();
         let services = services.map(|service| (&service.name, &service.source.0));
         for (name, file) in broken.chain(services) {
-            let errors = self.errors_in(file);
-            rows.entry(name).or_insert_with(|| plural(errors, "error"));
+            let errors = || plural(self.errors_in(file), "error");
+            rows.entry(name).or_insert_with(errors);
         }
         let width = rows.keys().map(|name| name.as_str().len()).max();
         let width = width.unwrap_or_default() + ".toml:".len();

@@ -165,9 +165,10 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
             Finding::new(false, asked(word, what), end)
         }));
     }
-    let here = cluster.here(service).into_iter();
-    all.extend(here.flat_map(|here| &here.remarks).map(Finding::note));
-    all.extend(cluster.here(service).and_then(unwritten).map(Finding::note));
+    if let Some(here) = cluster.here(service) {
+        let remarks = here.remarks.iter().cloned();
+        all.extend(remarks.chain(unwritten(here)).map(Finding::note));
+    }
     all.sort_by_key(|finding| !finding.is_wrong);
     for finding in &mut all {
         finding.services = vec![service.service.clone()];

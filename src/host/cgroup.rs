@@ -155,7 +155,6 @@ impl Hierarchy {
         })
     }
 
-    /// The directory of a group. Without its hierarchy every group would look removed, so the root must be there.
     /// Has the kernel wait now for what it waits for before a process changes its group: a grace period of all processors, which takes
     /// about ten milliseconds. A move in the next ten does not wait for it again, and each start of a unit moves some processes. The
     /// caller moves into the group that it is in, which changes nothing else.
@@ -165,6 +164,7 @@ impl Hierarchy {
         fs::write(own.join("cgroup.procs"), "0")
     }
 
+    /// The directory of a group. Without its hierarchy every group would look removed, so the root must be there.
     fn locate(&self, path: &str) -> io::Result<PathBuf> {
         let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
         let relative = path

@@ -386,7 +386,8 @@ fn runs(process: &Process) -> io::Result<bool> {
 fn stat_in(text: &str) -> Option<Stat> {
     let (before, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    // State is the third field of the line, the parent the fourth, the flags the ninth, the number of threads the 20th, the time of the start the 22nd.
+    // State is the third field of the line, the parent the fourth, the flags the ninth, the number of threads the 20th, the time of the
+    // start the 22nd.
     let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
     let flags: u32 = fields.nth(4)?.parse().ok()?;
     let threads: u32 = fields.nth(10)?.parse().ok()?;
