@@ -135,7 +135,8 @@ fn forged_answers_keep_no_unit_running() {
     assert!(forged > 0, "nobody wrote");
     let holder = fixture.host_of(&first);
     wait_for_line(holder, &["two different answers came to one request"]);
-    wait_for_line(holder, &["lapsing", "the store's answers are forged"]);
+    // Whether the second answer or the other host's record comes first is the server's choice.
+    wait_for_line(holder, &["lapsing (was active)"]);
     fixture.assert_no_violation();
     fixture.wait_for_one_active(TAKE_OVER);
 }
