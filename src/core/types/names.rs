@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 
 use super::{DAEMON_UNIT, LEASES_DIR, NET_SOCKET, escape::escaped, sum};
 
@@ -49,8 +49,7 @@ fn check(
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $check:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr)]
         pub struct $name(String);
 
         impl $name {
@@ -75,17 +74,6 @@ macro_rules! name {
             type Err = NameError;
             fn from_str(text: &str) -> Result<Self, NameError> {
                 Self::new(text)
-            }
-        }
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-            fn try_from(text: String) -> Result<Self, NameError> {
-                Self::new(&text)
-            }
-        }
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.0
             }
         }
     };
