@@ -194,11 +194,12 @@ impl UnitName {
 
     /// Why a service must not contain this unit, with the remedy: nobody may have all of it killed, or keep it from being
     /// started, for the sake of one service. `None`: a service may contain it.
-    pub fn why_not_contained(&self) -> Option<String> {
+    pub fn why_not_contained(&self) -> Option<&'static str> {
         let name = self.as_str();
         if !matches!(self.kind(), "slice" | "scope") {
-            let why = "only slices and scopes can hold processes of others; list a unit that follows this one in bound-units";
-            return Some(why.to_owned());
+            return Some(
+                "only slices and scopes can hold processes of others; list a unit that follows this one in bound-units",
+            );
         }
         let shared = [
             "-.slice",
@@ -210,14 +211,14 @@ impl UnitName {
             "session.slice",
         ];
         if name == "user.slice" || name.starts_with("user-") || name.starts_with("session-") {
-            let why = "logins are in it; have the processes stay in the unit, with User= in place of su, or without pam_systemd in \
-                the PAM file of what opens their session";
-            return Some(why.to_owned());
+            return Some(
+                "logins are in it; have the processes stay in the unit, with User= in place of su, or without pam_systemd in \
+                the PAM file of what opens their session",
+            );
         }
-        shared.contains(&name).then(|| {
-            "others run in it, too; name a slice or a scope of the service's own, such as \"db.slice\" or \"machine-db.scope\""
-                .to_owned()
-        })
+        shared.contains(&name).then_some(
+            "others run in it, too; name a slice or a scope of the service's own, such as \"db.slice\" or \"machine-db.scope\"",
+        )
     }
 
     /// The unit's type: the ending of its name, without the dot.
@@ -280,7 +281,11 @@ impl Key {
             node.as_str(),
             Self::PAGE_ROOM,
         );
-        if page == 0 { key } else { key.page(page) }
+        if page == 0 {
+            return key;
+        }
+        // What `below` makes never ends in this way.
+        Self(format!("{}=/{page}", key.0))
     }
 
     /// The key of the history of a lock. The lock's key tells clusters apart already.
@@ -288,10 +293,6 @@ impl Key {
         Self::below(Self::OF_HISTORIES, None, &lock.0, 0)
     }
 
-    /// A page beside this key. What `below` makes never ends in this way.
-    fn page(&self, page: u32) -> Self {
-        Self(format!("{}=/{page}", self.0))
-    }
 
     /// The key for `name` below a prefix, with room for this many bytes more. What no key may have is escaped, and a key that
     /// would be too long is replaced by a sum of its name.
