@@ -35,10 +35,7 @@ impl Holder {
                 shown: name.to_owned(),
                 is_unknown: false,
             },
-            None => Self {
-                shown: shown_bytes(body, Self::LIMIT),
-                is_unknown: true,
-            },
+            None => Self::unknown(body),
         }
     }
 

@@ -15,7 +15,7 @@ pub fn rounded(span: Duration) -> String {
     }
     let whole = span.as_secs() + u64::from(span.subsec_millis() >= 500);
     match (whole / 3600, whole / 60 % 60, whole % 60) {
-        (0, minutes, _) if whole < 120 => format!("{}s", minutes * 60 + whole % 60),
+        _ if whole < 120 => format!("{whole}s"),
         (0, minutes, 0) => format!("{minutes}min"),
         (0, minutes, seconds) => format!("{minutes}min {seconds}s"),
         (hours, 0, _) => format!("{hours}h"),
