@@ -9,9 +9,9 @@ use super::{
     timings::{check_stop_limit, check_timings, check_watchdog},
 };
 use crate::{
-    host::group_name::{is_within, slice_path},
+    host::group_name::slice_path,
     keys::{File, Table, names},
-    types::{ServiceName, UnitName},
+    types::{ServiceName, UnitName, is_within},
 };
 
 /// Validates one service, and returns what its file claims for it, even if the rest of the file is wrong. `None`: an error was

@@ -33,12 +33,11 @@ use crate::{
     host::{
         cgroup::{Hierarchy, group_of},
         clock::{self, BootTimer},
-        group_name::is_within,
         self_fence::self_fence,
     },
     journal::GuardAlarm,
     systemd::notify,
-    types::{DAEMON_UNIT, ServiceName, Time},
+    types::{DAEMON_UNIT, ServiceName, Time, is_within},
 };
 
 /// How often the guard looks for a proof that permits its end, or the next keep-alive of the watchdog, and for what a look at a device

@@ -15,10 +15,8 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{
-    descriptors,
-    group_name::{is_within, unescape},
-};
+use super::{descriptors, group_name::unescape};
+use crate::types::is_within;
 
 /// The unified hierarchy, in which systemd keeps processes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -56,13 +56,6 @@ pub fn unescape(name: &str) -> &str {
     name.strip_prefix('_').unwrap_or(name)
 }
 
-/// Whether `group` is `other` or lies below it.
-pub fn is_within(group: &str, other: &str) -> bool {
-    group
-        .strip_prefix(other)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,14 +78,5 @@ mod tests {
         assert_eq!(escape("_x.service"), "__x.service");
         assert_eq!(escape("memory.x.service"), "memory.x.service");
         assert_eq!(escape("database.service"), "database.service");
-    }
-
-    #[test]
-    fn a_group_is_within_itself_and_those_above_it() {
-        assert!(is_within("/a.slice", "/a.slice") && is_within("/a.slice/a-b.slice", "/a.slice"));
-        assert!(
-            !is_within("/a.slice", "/a.slice/a-b.slice") && !is_within("/a.slices", "/a.slice")
-        );
-        assert!(!is_within("/", "/a.slice"));
     }
 }

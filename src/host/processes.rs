@@ -15,11 +15,8 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    cgroup::{group_of, read_small},
-    group_name::is_within,
-};
-use crate::types::shortened;
+use super::cgroup::{group_of, read_small};
+use crate::types::{is_within, shortened};
 
 /// Microseconds of one of the kernel's ticks, as it counts them for programs on all architectures that Debian has (`USER_HZ`).
 const TICK: u64 = 10_000;

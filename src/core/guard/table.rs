@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{
     CGROUP_LIMIT, Command, GuardState, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT, Of, Outcome,
 };
-use crate::types::{Extension, Instance, ServiceName, Time, UnitName};
+use crate::types::{Extension, Instance, ServiceName, Time, UnitName, is_within};
 
 /// How long it takes, after a guard was silent for longer than [`LeaseTable::patience`], until a successor enforces, if its watcher
 /// hangs as well: systemd misses the watcher and starts another one, that one waits for a guard's beat in vain, and systemd
@@ -533,12 +533,6 @@ pub fn is_below_the_root(path: &str) -> bool {
         path.split('/')
             .all(|part| !matches!(part, "" | "." | "..") && !part.contains(char::is_control))
     })
-}
-
-/// Whether `inner` is this group or lies in it.
-fn is_within(inner: &str, group: &str) -> bool {
-    let rest = inner.strip_prefix(group);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn add_missing<T: PartialEq>(members: &mut Vec<T>, more: Vec<T>) {

@@ -70,6 +70,13 @@ pub fn is_device_path(text: &str) -> bool {
     text.starts_with('/') && text.chars().all(plain)
 }
 
+/// Whether the control group `group` is `other` or lies below it.
+pub fn is_within(group: &str, other: &str) -> bool {
+    group
+        .strip_prefix(other)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 macro_rules! random_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -201,5 +208,19 @@ impl OnStopFailure {
             Self::RebootForce => "this host is rebooted",
             Self::KernelPanic => "this host's kernel is made to panic",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_within;
+
+    #[test]
+    fn a_group_is_within_itself_and_those_above_it() {
+        assert!(is_within("/a.slice", "/a.slice") && is_within("/a.slice/a-b.slice", "/a.slice"));
+        assert!(
+            !is_within("/a.slice", "/a.slice/a-b.slice") && !is_within("/a.slices", "/a.slice")
+        );
+        assert!(!is_within("/", "/a.slice"));
     }
 }

@@ -8,10 +8,9 @@ use std::{
 
 use crate::{
     config::ServiceSettings,
-    host::group_name::is_within,
     systemd::{BusError, Manager},
     task::lock,
-    types::{ServiceName, UnitName},
+    types::{ServiceName, UnitName, is_within},
 };
 
 /// Units that putexd needs in order to keep and to end leases. Not every host has all of them.
