@@ -16,8 +16,10 @@ use crate::types::Time;
 /// Both clocks, read one after the other. The raw clock is read first, so that a pause between the readings makes the
 /// pair look later on the clock that a pause of the whole host moves.
 pub fn now() -> Time {
-    let raw = span(clock_gettime(ClockId::MonotonicRaw));
-    let boot = span(clock_gettime(ClockId::Boottime));
+    // No clock of the kernel is below zero.
+    let read = |clock| clock_gettime(clock).try_into().unwrap_or_default();
+    let raw = read(ClockId::MonotonicRaw);
+    let boot = read(ClockId::Boottime);
     Time { boot, raw }
 }
 
@@ -29,11 +31,6 @@ pub fn wall() -> Duration {
         .unwrap_or_default()
 }
 
-fn span(spec: Timespec) -> Duration {
-    let seconds = u64::try_from(spec.tv_sec).unwrap_or(0);
-    let nanos = u32::try_from(spec.tv_nsec).unwrap_or(0);
-    Duration::new(seconds, nanos)
-}
 
 /// A timer on `CLOCK_BOOTTIME`: after suspend it fires at once, where tokio's clock would still be waiting.
 #[derive(Debug)]
@@ -55,13 +52,13 @@ impl BootTimer {
     pub fn set(&self, boot: Option<Duration>) -> io::Result<()> {
         // Zero would disarm the timer; the earliest settable point is 1 ns.
         let at = boot.map_or(Duration::ZERO, |boot| boot.max(Duration::from_nanos(1)));
-        let it_value = Timespec {
-            tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: at.subsec_nanos().into(),
+        let latest = Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
         };
         let once = Itimerspec {
             it_interval: Timespec::default(),
-            it_value,
+            it_value: at.try_into().unwrap_or(latest),
         };
         timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
