@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     config::{Diagnostic, Probe, ServiceSettings, Settings, Severity, StopProof},
     systemd::{
-        BusError, Puller, Refusal, Surroundings, Systemd, bounded, private::PrivateSocket,
+        BusError, Puller, Refusal, Surroundings, Systemd, bounded,
+        private::{PATH, PrivateSocket},
         remedy::drop_in, type_name,
     },
     types::{ServiceName, UnitName, span::rounded},
@@ -22,7 +23,7 @@ pub type Finding = (ServiceName, Diagnostic);
 /// Connects to PID 1. The error says why that cannot be, as a reason that fits behind a colon. It has to be called inside of a
 /// tokio runtime.
 pub async fn connect() -> Result<Systemd, String> {
-    let connected = bounded(CALL_LIMIT, async { Ok(PrivateSocket::connect().await?) }).await;
+    let connected = bounded(CALL_LIMIT, async { Ok(PrivateSocket::at(PATH).await?) }).await;
     connected.map_err(|error| format!("{error}; only root is answered"))?;
     Ok(Systemd::connect(CALL_LIMIT))
 }

@@ -23,7 +23,7 @@ use crate::{
     host::mounts::place_of,
     systemd::{
         BusError, MANAGER, MANAGER_PATH, PROPERTIES, Properties, SIGKILL, UNIT, ask, bounded,
-        of_type, private::PrivateSocket,
+        of_type, private,
     },
     types::{UnitName, mount::MountUnit},
 };
@@ -69,17 +69,9 @@ impl<'a> Pid1<'a> {
 
     /// Connects and authenticates, unless that was tried before.
     pub fn connect(&mut self) -> Result<Connection, BusError> {
-        let connect = async {
-            let socket = PrivateSocket::at(self.socket).await?;
-            zbus::connection::Builder::socket(socket)
-                .p2p()
-                .build()
-                .await
-        };
         let (runtime, left) = (self.runtime, self.left());
-        self.connection
-            .get_or_insert_with(|| runtime.block_on(bounded(left, connect)))
-            .clone()
+        let connect = || runtime.block_on(bounded(left, private::connect(self.socket)));
+        self.connection.get_or_insert_with(connect).clone()
     }
 
     /// Queues a stop of each of `units`, in this order. A unit that systemd does not know counts as stopped.

@@ -30,6 +30,7 @@ use crate::{
         identity,
         self_fence::SYSRQ_TRIGGER,
     },
+    systemd::private,
     types::{GUARDED_LEASES_DIR, LEASES_DIR},
 };
 
@@ -62,7 +63,7 @@ impl Guard {
         let kept = KeptLeases::new(&root.at(GUARDED_LEASES_DIR), &root.at(LEASES_DIR), boot);
         let (mut table, mut effects) = LeaseTable::resume(clock::now(), kept.load());
         effects.extend(table.expire(clock::now()));
-        let systemd = root.at(frame::SYSTEMD_PRIVATE);
+        let systemd = root.at(private::PATH);
         let enforcer =
             Enforcer::start(Arc::clone(&hierarchy), systemd).map_err(cannot("start a thread"))?;
         // SIGKILL is sent where it is due, before anything else is done.

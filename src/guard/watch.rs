@@ -47,10 +47,10 @@ use super::{
     table::{LEAST_PATIENCE, LeaseTable},
 };
 use crate::{
-    guard_client::{frame::SYSTEMD_PRIVATE, kept::Unguarded},
+    guard_client::kept::Unguarded,
     host::clock,
     journal::GuardAlarm,
-    systemd::{BusError, notify},
+    systemd::{notify, private},
     types::{GUARDED_LEASES_DIR, Time},
 };
 
@@ -256,12 +256,12 @@ pub fn run(root: &Root) -> io::Result<Infallible> {
     stay_in_memory();
     sd_notify::notify(&[NotifyState::Ready])?;
     let mut unguarded = Unguarded::new(&root.at(GUARDED_LEASES_DIR))?;
-    let (runtime, systemd) = (pid1::runtime()?, root.at(SYSTEMD_PRIVATE));
+    let (runtime, systemd) = (pid1::runtime()?, root.at(private::PATH));
     loop {
         tell_systemd(IDLE_PATIENCE);
         // If there is no guard, or it ended at this moment, systemd knows of it and starts one.
         if let Ok(guard) = WatchedGuard::connect(&root.at(WATCH_SOCKET)) {
-            guard.watch(|| Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().map(drop))?;
+            guard.watch(|| Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok())?;
         }
         for (lease, group) in unguarded.kill_overdue() {
             let reason = format!(
@@ -296,8 +296,8 @@ impl WatchedGuard {
         })
     }
 
-    /// Watches this guard. Returns when it is gone. `ask_systemd` says whether PID 1 answers.
-    fn watch(mut self, ask_systemd: impl Fn() -> Result<(), BusError>) -> io::Result<()> {
+    /// Watches this guard. Returns when it is gone. `does_systemd_answer`: PID 1 does.
+    fn watch(mut self, does_systemd_answer: impl Fn() -> bool) -> io::Result<()> {
         let mut silence = GuardSilence::begin(LEAST_PATIENCE);
         loop {
             tell_systemd(silence.left());
@@ -314,7 +314,9 @@ impl WatchedGuard {
                 Err(_) => return Ok(()),
             }
             if silence.is_over() {
-                self.kill(&silence, &ask_systemd());
+                if does_systemd_answer() {
+                    self.kill(&silence);
+                }
                 // If the guard did not die of it, or PID 1 does not answer yet, this is tried again.
                 silence = GuardSilence::begin(LEAST_PATIENCE);
             }
@@ -337,8 +339,7 @@ impl WatchedGuard {
         }
     }
 
-    fn kill(&mut self, silence: &GuardSilence, systemd: &Result<(), BusError>) {
-        let Ok(()) = systemd else { return };
+    fn kill(&mut self, silence: &GuardSilence) {
         if !std::mem::replace(&mut self.is_logged, true) {
             let ms = silence.length.as_millis();
             let reason = format!("the guard was silent for {ms} ms, it is killed");

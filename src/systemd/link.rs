@@ -33,8 +33,8 @@ use zbus::{
 use super::{
     changes::Board,
     error::BusError,
-    interface::{DESTINATION, MANAGER, MANAGER_PATH, PROPERTIES, UNIT, object, of_type},
-    private::PrivateSocket,
+    interface::{DESTINATION, MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, object, of_type},
+    private,
     properties::{Properties, UnitRow},
 };
 use crate::task::{OwnedTask, lock};
@@ -198,11 +198,7 @@ impl Pid1Link {
     /// Connects. The signals that PID 1 sends come with the link: it sends all of them here.
     async fn open(call_limit: Duration) -> Result<(Self, MessageStream), BusError> {
         bounded(call_limit, async {
-            let socket = PrivateSocket::connect().await?;
-            let connection = zbus::connection::Builder::socket(socket)
-                .p2p()
-                .build()
-                .await?;
+            let connection = private::connect(private::PATH).await?;
             let asked = (MANAGER, "ControlGroup");
             let group: OwnedVariant =
                 ask(&connection, MANAGER_PATH, PROPERTIES, "Get", &asked).await?;

@@ -20,13 +20,18 @@ use tokio::{
     net::{UnixStream, unix::OwnedReadHalf},
 };
 use zbus::{
-    connection::socket::{ReadHalf, Socket, Split},
+    Connection,
+    connection::{
+        Builder,
+        socket::{ReadHalf, Socket, Split},
+    },
     export::async_trait::async_trait,
 };
 
 use crate::bus::Writer;
 
-const PATH: &str = "/run/systemd/private";
+/// Where PID 1 listens for clients that do not use the bus. It takes connections of root alone.
+pub const PATH: &str = "/run/systemd/private";
 
 /// The limit of a message in the D-Bus specification.
 const MESSAGE_LIMIT_BYTES: usize = 128 * 1024 * 1024;
@@ -46,15 +51,16 @@ const SENDER_FIELD: [u8; 4] = [7, 1, b's', 0];
 pub struct PrivateSocket(UnixStream);
 
 impl PrivateSocket {
-    /// Connects to PID 1, which takes connections of root alone.
-    pub async fn connect() -> io::Result<Self> {
-        Self::at(Path::new(PATH)).await
-    }
-
-    /// Connects to the socket of a PID 1 that listens elsewhere.
-    pub async fn at(path: &Path) -> io::Result<Self> {
+    /// Connects to the PID 1 that listens at `path`, which is [`PATH`] outside of tests.
+    pub async fn at(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self(UnixStream::connect(path).await?))
     }
+}
+
+/// Connects as [`PrivateSocket::at`], and authenticates.
+pub async fn connect(path: impl AsRef<Path>) -> zbus::Result<Connection> {
+    let socket = PrivateSocket::at(path).await?;
+    Builder::socket(socket).p2p().build().await
 }
 
 impl Socket for PrivateSocket {
