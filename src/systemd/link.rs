@@ -19,7 +19,6 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::try_join_all};
-use rustix::process::Signal;
 use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -139,9 +138,9 @@ impl Pid1Link {
         .await
     }
 
-    /// Sends a signal to all processes of a unit.
-    pub async fn kill_unit(&self, unit: &str, signal: Signal) -> Result<(), BusError> {
-        self.manager("KillUnit", (unit.to_owned(), "all", signal.as_raw()))
+    /// Sends SIGKILL to all processes of a unit.
+    pub async fn kill_unit(&self, unit: &str) -> Result<(), BusError> {
+        self.manager("KillUnit", (unit.to_owned(), "all", SIGKILL))
             .await
     }
 

@@ -8,7 +8,6 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, try_join};
-use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
 use super::{
@@ -222,7 +221,7 @@ impl Systemd {
     pub async fn kill_like(&self, pattern: &str) -> Result<(), BusError> {
         let link = self.link().await?;
         for unit in link.names_like(pattern).await? {
-            match link.kill_unit(&unit, Signal::KILL).await {
+            match link.kill_unit(&unit).await {
                 // It has ended since.
                 Err(error) if error.is_no_such_unit() => {}
                 killed => killed?,
@@ -336,7 +335,7 @@ impl Systemd {
         let properties = self.read(unit.as_str()).await?;
         let link = self.link().await?;
         // An error is ignored, and is mostly a refusal because there is no process: the groups are killed in any case.
-        let _ = link.kill_unit(unit.as_str(), Signal::KILL).await;
+        let _ = link.kill_unit(unit.as_str()).await;
         for group in groups(&properties, &link.root) {
             self.control_groups(move |hierarchy| hierarchy.kill(&group))
                 .await?;
