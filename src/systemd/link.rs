@@ -254,10 +254,6 @@ impl Keeper {
         }
     }
 
-    /// The newest link; waits for one as long as a call may take.
-    pub async fn link(&self) -> Result<Pid1Link, BusError> {
-        self.link_by(Instant::now() + self.call_limit).await
-    }
 
     /// The newest link; waits for one until `deadline`.
     pub async fn link_by(&self, deadline: Instant) -> Result<Pid1Link, BusError> {

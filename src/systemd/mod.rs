@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::task::lock;
 
@@ -122,7 +122,8 @@ impl Systemd {
 
     /// The newest link. Waits for one as long as a call may take.
     async fn link(&self) -> Result<Pid1Link, BusError> {
-        self.keeper.link().await
+        let until = Instant::now() + self.keeper.call_limit;
+        self.keeper.link_by(until).await
     }
 
     /// Notes that another putexd has begun a start of the unit whose end is not known. From then on an inactive unit
