@@ -182,6 +182,8 @@ impl UnitState {
 
 /// The beginning of the names of lease targets.
 pub const LEASE_PREFIX: &str = "putex-lease@";
+/// The properties that tell why systemd did not carry out the last start.
+pub const CONDITIONS: [&str; 2] = ["Conditions", "Asserts"];
 /// The property that says when a unit became active last, by `CLOCK_MONOTONIC`.
 pub const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 /// The property that says when the last start of a unit began.
@@ -202,8 +204,8 @@ pub type UnitRow = (
     OwnedObjectPath,
 );
 
-/// A condition or an assertion: its name, whether it is a trigger (`|`), whether it is negated (`!`), its parameter, and its
-/// outcome at the last start, which is below 0 where it did not hold.
+/// A condition or an assertion: its name as unit files have it, such as `ConditionPathExists`, whether it is a trigger (`|`),
+/// whether it is negated (`!`), its parameter, and its outcome at the last start, which is below 0 where it did not hold.
 pub type Condition = (String, bool, bool, String, i32);
 
 /// A command of a property such as ExecStart: its program and its arguments, whether a failure is ignored, when it was run last
@@ -411,19 +413,13 @@ impl Properties {
 
     /// The conditions and assertions that kept the unit from being run at its last start.
     pub fn unmet(&self) -> Vec<String> {
-        let conditions = self.not_holding("Conditions", "Condition");
-        [conditions, self.not_holding("Asserts", "Assert")].concat()
-    }
-
-    /// The conditions, or assertions, that did not hold.
-    fn not_holding(&self, property: &str, prefix: &str) -> Vec<String> {
         let unmet = |(name, trigger, negated, parameter, outcome): Condition| {
-            let prefix = if name.starts_with(prefix) { "" } else { prefix };
             let trigger = if trigger { "|" } else { "" };
             let negated = if negated { "!" } else { "" };
-            (outcome < 0).then(|| format!("{prefix}{name}={trigger}{negated}{parameter}"))
+            (outcome < 0).then(|| format!("{name}={trigger}{negated}{parameter}"))
         };
-        self.list(property).into_iter().filter_map(unmet).collect()
+        let all = CONDITIONS.into_iter().flat_map(|name| self.list(name));
+        all.filter_map(unmet).collect()
     }
 
     pub fn invocation(&self) -> Option<Invocation> {

@@ -15,7 +15,7 @@ use super::{
     error::{BusError, KernelError},
     interface::{MANAGER, MANAGER_PATH},
     job::queue,
-    properties::{ACTIVE_SINCE, ActiveState, Properties, START_AT, UnitState},
+    properties::{ACTIVE_SINCE, ActiveState, CONDITIONS, Properties, START_AT, UnitState},
 };
 use crate::{
     host::{
@@ -47,8 +47,6 @@ const EFFECT: [&str; 5] = [
     START_AT,
     "StateChangeTimestampMonotonic",
 ];
-/// The properties that tell why systemd did not carry out the last start.
-const START: [&str; 2] = ["Conditions", "Asserts"];
 /// The properties of all units that tell how a unit is set up.
 const SETTINGS: [&str; 23] = [
     "LoadError",
@@ -427,7 +425,7 @@ impl Systemd {
             return Ok(Vec::new());
         }
         let link = self.link().await?;
-        Ok(link.common(unit.as_str(), &START).await?.unmet())
+        Ok(link.common(unit.as_str(), &CONDITIONS).await?.unmet())
     }
 
     /// As [`read`](Self::read), with the properties that tell how the unit is set up.
