@@ -226,16 +226,11 @@ pub fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
 /// What these commands are known to have done elsewhere, other than in the units `own`, and the remedy; `None` if nothing is known. A
 /// unit with such commands is not started; its file may have been changed while it ran.
 pub fn begun(commands: &[Vec<String>], own: &[UnitName]) -> Option<(String, &'static str)> {
-    let (name, remedy) = commands.iter().find_map(|command| find(command, own))?;
-    let words = format!("has {name} begin work outside of its control group");
-    Some((words, remedy))
-}
-
-/// The known program that a command line runs in the end, as far as that is certain, and the remedy.
-fn find(words: &[String], own: &[UnitName]) -> Option<(String, &'static str)> {
-    programs(words).into_iter().find_map(|command| {
-        let remedy = remedy(&command, own)?;
-        Some((file_name(&command[0]).to_owned(), remedy))
+    let mut programs = commands.iter().flat_map(|command| programs(command));
+    programs.find_map(|command| {
+        let (name, remedy) = (file_name(&command[0]), remedy(&command, own)?);
+        let words = format!("has {name} begin work outside of its control group");
+        Some((words, remedy))
     })
 }
 
@@ -308,7 +303,8 @@ mod tests {
 
     fn named_in(own: &[UnitName], line: &str) -> Option<String> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        find(&words, own).map(|(name, _)| name)
+        let (words, _) = begun(&[words], own)?;
+        Some(words.split(' ').nth(1)?.to_owned())
     }
 
     fn named(line: &str) -> Option<String> {
