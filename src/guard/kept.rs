@@ -127,25 +127,22 @@ impl KeptLeases {
     /// stopped all units already, and enforcing the deadlines is an additional safeguard.
     pub fn load(&self) -> Vec<LeaseEntry> {
         let folder = &self.records.folder;
-        let lost = |path: &Path, error: io::Error| {
+        let lost = |path: &Path, error: &io::Error| {
             let path = path.display();
             let text = format!("what the guard before has kept is lost, ignoring: {path}: {error}");
             say(Priority::Alert, &text);
         };
-        let files = match fs::read_dir(folder) {
-            Ok(files) => Some(files),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => {
+        let files = fs::read_dir(folder).inspect_err(|error| {
+            if error.kind() != ErrorKind::NotFound {
                 lost(folder, error);
-                None
             }
-        };
+        });
         let mut entries = Vec::new();
         for file in files.into_iter().flatten().flatten() {
             match kept::read_of(self.boot, &file.path()) {
                 Ok(Some(entry)) => entries.push(entry),
                 Ok(None) => drop(fs::remove_file(file.path())),
-                Err(error) => lost(&file.path(), error),
+                Err(error) => lost(&file.path(), &error),
             }
         }
         entries
