@@ -431,9 +431,9 @@ impl LeaseTable {
         instance: Instance,
         to: Extension,
     ) -> Result<Vec<Effect>, String> {
-        let LeaseEntry { lease, phase } = self.entry(service, instance)?;
-        let (terms, is_open) = (lease.terms, *phase == LeasePhase::Open);
-        let is_ended = !is_open && *phase != LeasePhase::Closing;
+        let mut entry = self.entry(service, instance)?.clone();
+        let (terms, is_open) = (entry.lease.terms, entry.phase == LeasePhase::Open);
+        let is_ended = !is_open && entry.phase != LeasePhase::Closing;
         if is_ended || now.has_passed(terms.deadline) {
             return Err("the lease has lapsed, and a lapse is final".to_owned());
         }
@@ -447,13 +447,8 @@ impl LeaseTable {
         if to.deadline.boot <= terms.deadline.boot || to.deadline.raw <= terms.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
-        if let Some(entry) = self.entries.get_mut(service) {
-            for point in entry.points() {
-                self.points.remove(&point);
-            }
-            entry.extend(to);
-            self.points.extend(entry.points());
-        }
+        entry.extend(to);
+        self.put(entry);
         let effect = is_open.then(|| Effect::Extend(service.clone(), to.deadline));
         Ok(effect.into_iter().collect())
     }
