@@ -172,18 +172,17 @@ pub fn run(root: &Path, target: &Path) -> Generated {
     };
     let unit_dirs = UNIT_DIRS.map(|directory| root.join(directory));
     for (unit, services) in &*bonds {
-        if services.is_empty() {
+        let text = if services.is_empty() {
             // putexd knows no service for it, so nobody has its lease.
-            let text = format!(
+            format!(
                 "# Made by putex-generator: the file that names this unit has a refused name, see \"putexd --check\".\n[Unit]\n\
                  AssertPathExists={LEASES_DIR}/.refused\n"
-            );
-            write(unit.as_str(), &text);
+            )
         } else {
             let names = drop_ins::names_programs(&unit_dirs, unit);
-            let text = drop_ins::generated(unit, services, names);
-            write(unit.as_str(), &text);
-        }
+            drop_ins::generated(unit, services, names)
+        };
+        write(unit.as_str(), &text);
     }
     if !bonds.is_empty() {
         let text = references(bonds.keys(), &root.join(TRANSIENT_DIR));
