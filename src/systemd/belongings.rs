@@ -218,10 +218,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes what was read of a unit that [`found`](Self::found) has named.
-    fn read(&mut self, name: String, links: UnitLinks) {
-        self.known.insert(name, links);
-    }
 
     /// What belongs to the service. `Err`: the unit that has to be read first.
     fn found(&self) -> Result<Belongings, String> {
@@ -442,7 +438,7 @@ impl Systemd {
                 Err(name) => name,
             };
             let links = UnitLinks::of(&name, &link.common(&name, &PROPERTIES).await?);
-            walk.read(name, links);
+            walk.known.insert(name, links);
         }
     }
 }

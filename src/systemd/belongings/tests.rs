@@ -101,7 +101,7 @@ fn walk(own: &[&str], beside: &[&str], graph: &str) -> Belongings {
             ("DropInPaths", drop_ins),
         ]);
         let links = UnitLinks::of(&name, &Properties::of(properties));
-        walk.read(name, links);
+        walk.known.insert(name, links);
     }
 }
 
