@@ -9,7 +9,8 @@ use crate::{
     systemd::{
         BusError, Puller, Refusal, Surroundings, Systemd, bounded,
         private::{PATH, PrivateSocket},
-        remedy::drop_in, type_name,
+        remedy::drop_in,
+        type_name,
     },
     types::{ServiceName, UnitName, span::rounded},
 };

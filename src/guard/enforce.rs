@@ -241,10 +241,9 @@ impl Enforcements {
             let began = Instant::now();
             all_asked.retain(|_, asked| cases.has(&asked.lease));
             // The stops go first, then what is due for SIGKILL first.
-            let urgency = |case: &Case| (case.is_asked(), case.lease().terms.kill_at().boot);
-            let mut leases: Vec<_> = cases.all.values().collect();
-            leases.sort_by_cached_key(|case| urgency(case));
-            let leases: Vec<_> = leases.iter().map(|case| Arc::clone(case.lease())).collect();
+            let mut urgent: Vec<_> = cases.all.values().collect();
+            urgent.sort_by_key(|case| (case.is_asked(), case.lease().terms.kill_at().boot));
+            let leases: Vec<_> = urgent.iter().map(|case| Arc::clone(case.lease())).collect();
             drop(cases);
             if leases.is_empty() {
                 thread::park();

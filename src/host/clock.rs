@@ -31,7 +31,6 @@ pub fn wall() -> Duration {
         .unwrap_or_default()
 }
 
-
 /// A timer on `CLOCK_BOOTTIME`: after suspend it fires at once, where tokio's clock would still be waiting.
 #[derive(Debug)]
 pub struct BootTimer {

@@ -218,7 +218,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-
     /// What belongs to the service. `Err`: the unit that has to be read first.
     fn found(&self) -> Result<Belongings, String> {
         if self.known.len() > MOST {

@@ -52,8 +52,8 @@ impl Systemd {
         let folders = <Vec<String>>::try_from(folders)
             .map_err(|error| BusError::Malformed(error.to_string()))?;
         let default = link.common("default.target", &["Id"]).await?;
-        let mut open: Vec<String> = default.text("Id").map(str::to_owned).into_iter().collect();
-        open.extend(link.names_like("*.device").await?);
+        let mut open = link.names_like("*.device").await?;
+        open.extend(default.text("Id").map(str::to_owned));
         let (mut seen, mut starters) = (BTreeSet::new(), BTreeMap::new());
         while let Some(unit) = open.pop() {
             let name = UnitName::new(&unit).ok();

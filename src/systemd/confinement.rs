@@ -95,8 +95,8 @@ pub fn check_confinement(user: &RunAs, apart: bool) -> Vec<Setting> {
         ),
         ("RestrictNamespaces", 0_u64.into()),
         ("DevicePolicy", "closed".into()),
+        ("ProtectClock", true.into()),
     ]);
-    settings.push(("ProtectClock", true.into()));
     if apart {
         settings.extend(on("PrivateDevices ProtectHostname"));
         settings.push(("ProtectProc", "invisible".into()));

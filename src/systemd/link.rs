@@ -254,7 +254,6 @@ impl Keeper {
         }
     }
 
-
     /// The newest link; waits for one until `deadline`.
     pub async fn link_by(&self, deadline: Instant) -> Result<Pid1Link, BusError> {
         let mut newest = self.newest.clone();

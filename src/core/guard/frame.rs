@@ -15,7 +15,6 @@ use crate::types::{
 /// The socket on which the guard listens.
 pub const SOCKET: &str = "/run/putex/guard.sock";
 
-
 /// The length of the longest request that the guard reads, its newline included.
 pub const REQUEST_LIMIT_BYTES: usize = 64 * 1024;
 

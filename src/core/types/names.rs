@@ -293,7 +293,6 @@ impl Key {
         Self::below(Self::OF_HISTORIES, None, &lock.0, 0)
     }
 
-
     /// The key for `name` below a prefix, with room for this many bytes more. What no key may have is escaped, and a key that
     /// would be too long is replaced by a sum of its name.
     fn below(prefix: &str, cluster: Option<&ClusterName>, name: &str, room: usize) -> Self {
