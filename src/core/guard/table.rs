@@ -129,6 +129,13 @@ enum LeasePhase {
     GivenUp,
 }
 
+impl LeasePhase {
+    /// Whether the deadline has still to come.
+    fn is_armed(self) -> bool {
+        matches!(self, Self::Open | Self::Closing)
+    }
+}
+
 /// What the caller of the table has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -282,7 +289,7 @@ impl LeaseTable {
             mut phase,
         } in due.cloned().collect::<Vec<_>>()
         {
-            if matches!(phase, LeasePhase::Open | LeasePhase::Closing) {
+            if phase.is_armed() {
                 // A guard that wakes after S is over too still gets the time that SIGKILL takes: fencing the host would be no
                 // faster.
                 let terms = lease.terms;
@@ -306,7 +313,7 @@ impl LeaseTable {
     /// Has every lease end now, because the guard is told to end. [`LeaseTable::expire`] does what follows from that.
     pub fn end(&mut self, now: Time) {
         for LeaseEntry { mut lease, phase } in self.entries() {
-            if matches!(phase, LeasePhase::Open | LeasePhase::Closing) {
+            if phase.is_armed() {
                 lease.terms.deadline = lease.terms.deadline.earliest(now);
                 self.put(LeaseEntry { lease, phase });
             }
@@ -433,8 +440,7 @@ impl LeaseTable {
     ) -> Result<Vec<Effect>, String> {
         let mut entry = self.entry(service, instance)?.clone();
         let (terms, is_open) = (entry.lease.terms, entry.phase == LeasePhase::Open);
-        let is_ended = !is_open && entry.phase != LeasePhase::Closing;
-        if is_ended || now.has_passed(terms.deadline) {
+        if !entry.phase.is_armed() || now.has_passed(terms.deadline) {
             return Err("the lease has lapsed, and a lapse is final".to_owned());
         }
         if now.has_passed(to.deadline) {
@@ -482,7 +488,7 @@ impl LeaseTable {
     pub fn list(&self, of: &Of) -> Vec<ListedLease> {
         let listed = |LeaseEntry { lease, phase }: &LeaseEntry| ListedLease {
             lease: lease.clone(),
-            lapsed: !matches!(phase, LeasePhase::Open | LeasePhase::Closing),
+            lapsed: !phase.is_armed(),
             stopped: *phase == LeasePhase::Stopped,
         };
         match of {
