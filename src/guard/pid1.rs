@@ -183,10 +183,8 @@ impl<'a> Pid1<'a> {
             return Ok(None);
         };
         let found = self.get(&object, interface, &[name])?.get(name);
-        found.map_or_else(
-            || Err(BusError::Malformed(name.to_owned())),
-            |found| Ok(Some(found)),
-        )
+        let odd = || BusError::Malformed(name.to_owned());
+        found.ok_or_else(odd).map(Some)
     }
 
     /// What tells how the last run of a unit has ended, and for a mount how it is configured.

@@ -125,9 +125,7 @@ impl HostWatchdog {
     /// not want units to run without one, so each doubt is a reason to refuse.
     pub fn permits_arming(&self, now: Time, dead_by: Time) -> Result<(), String> {
         let (device, timeout) = (self.status.device.display(), self.status.timeout);
-        if let Some(trouble) = &self.status.trouble {
-            return Err(format!("the watchdog {device} is not served: {trouble}"));
-        }
+        self.status.unserved().map_or(Ok(()), Err)?;
         self.permits_extending(now)?;
         match self.expiry {
             Some(expiry) if dead_by.has_waited_until(expiry) => Ok(()),
@@ -180,10 +178,9 @@ fn open(path: &Path, timeout: Duration) -> Result<File, String> {
         let device = metadata.rdev();
         check_timeout(&timeout_file(major(device), minor(device)), path, timeout)?;
     }
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     OpenOptions::new()
         .append(true)
-        .custom_flags(flags)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
         .map_err(not_opened)
 }

@@ -13,12 +13,8 @@ pub fn slice_path(slice: &str) -> String {
         .match_indices('-')
         .map(|(at, _)| at)
         .chain([stem.len()]);
-    let mut path = String::new();
-    for part in ends.filter_map(|end| stem.get(..end)) {
-        path.push('/');
-        path.push_str(&escape(&format!("{part}.slice")));
-    }
-    path
+    let name = |end| escape(&format!("{}.slice", &stem[..end]));
+    ends.map(|end| "/".to_owned() + &name(end)).collect()
 }
 
 /// The name of the control group of a unit. Names that could be taken for the kernel's own files get a `_` in front, as

@@ -175,11 +175,8 @@ pub struct GuardState {
 impl GuardState {
     /// Why the guard arms no lease.
     pub fn unfit(&self) -> Option<String> {
-        let unserved = self.watchdog.as_ref().and_then(|watchdog| {
-            let (device, why) = (watchdog.device.display(), watchdog.trouble.as_ref()?);
-            Some(format!("the watchdog {device} is not served: {why}"))
-        });
-        self.trouble.clone().or(unserved)
+        let unserved = || self.watchdog.as_ref()?.unserved();
+        self.trouble.clone().or_else(unserved)
     }
 }
 
@@ -192,6 +189,14 @@ pub struct Watchdog {
     pub timeout: Duration,
     /// Why it is not served, in lower case: the end of "the watchdog is not served: ". No lease is armed meanwhile.
     pub trouble: Option<String>,
+}
+
+impl Watchdog {
+    /// Its trouble as a whole text.
+    pub fn unserved(&self) -> Option<String> {
+        let (device, why) = (self.device.display(), self.trouble.as_ref()?);
+        Some(format!("the watchdog {device} is not served: {why}"))
+    }
 }
 
 /// A lease in the answer to `List`.

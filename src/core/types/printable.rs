@@ -8,6 +8,7 @@
 use std::{
     borrow::{Borrow, Cow},
     fmt::Write as _,
+    iter,
 };
 
 use serde::{Deserialize, Deserializer};
@@ -36,16 +37,15 @@ pub fn printable_lines(text: &str) -> String {
 
 /// The text of an error and of all its causes, on one line.
 pub fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
+    let causes = iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
         }
-        source = cause.source();
-    }
-    text
+    })
 }
 
 /// [`printable`], and at most `limit` characters long. An ellipsis at the end tells that something was left out.
