@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use super::{
@@ -39,7 +39,7 @@ pub struct Puller {
 pub struct Boot {
     link: Pid1Link,
     /// The folders of unit files.
-    folders: Vec<PathBuf>,
+    folders: Vec<String>,
     /// What starts each unit that a boot starts, or a device: the property that names it, and the unit that has that.
     starters: BTreeMap<String, BTreeSet<(&'static str, String)>>,
 }
@@ -74,7 +74,7 @@ impl Systemd {
         }
         Ok(Boot {
             link,
-            folders: folders.into_iter().map(PathBuf::from).collect(),
+            folders,
             starters,
         })
     }
@@ -126,7 +126,8 @@ impl Boot {
             "Upholds" => "upholds",
             _ => "wants",
         };
-        let is_linked = |place: &Path, folder: &String| place.join(folder).join(unit).is_symlink();
+        let is_linked =
+            |place: &str, folder: &String| Path::new(place).join(folder).join(unit).is_symlink();
         // The link may be in the folder of an alias, such as default.target.
         let names = self.link.common(by, &["Names"]).await?.texts("Names");
         let mut folders = names.iter().map(|name| format!("{name}.{kind}"));
@@ -137,7 +138,7 @@ impl Boot {
         };
         let state = facts.text("UnitFileState").unwrap_or_default();
         let is_lasting = state.starts_with("enabled") && state != "enabled-runtime";
-        if is_lasting && is_linked(Path::new(ETC), &folder) {
+        if is_lasting && is_linked(ETC, &folder) {
             return Ok(format!("systemctl disable {}", quoted(unit)));
         }
         // A mask, in the place of the link or in a folder that counts before it.

@@ -446,11 +446,9 @@ impl Properties {
     fn stop_time(&self) -> Option<Duration> {
         let micros = self.get("TimeoutStopUSec");
         let micros = micros.or_else(|| self.get("TimeoutUSec"))?;
-        let time = Duration::from_micros(micros);
-        Some(if micros == u64::MAX {
-            Duration::MAX
-        } else {
-            time
+        Some(match micros {
+            u64::MAX => Duration::MAX,
+            micros => Duration::from_micros(micros),
         })
     }
 
