@@ -117,7 +117,7 @@ impl Systemd {
         unit: &str,
         job: u32,
     ) -> Result<JobEnd, BusError> {
-        let mut links = self.keeper.watch();
+        let mut links = self.keeper.newest.clone();
         links.mark_unchanged();
         let mut pause = POLL_MIN;
         loop {

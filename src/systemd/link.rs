@@ -235,7 +235,8 @@ where
 /// The newest link, and the task that replaces it. The task ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Keeper {
-    newest: watch::Receiver<Option<Pid1Link>>,
+    /// `None`: there is none.
+    pub newest: watch::Receiver<Option<Pid1Link>>,
     pub call_limit: Duration,
     pub board: Arc<Mutex<Board>>,
     _task: Arc<OwnedTask>,
@@ -260,11 +261,6 @@ impl Keeper {
         let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
         let link = found.ok().and_then(|found| found.ok()?.clone());
         link.ok_or_else(|| BusError::Unreachable("no connection".to_owned()))
-    }
-
-    /// Follows the newest link; `None` while there is none.
-    pub fn watch(&self) -> watch::Receiver<Option<Pid1Link>> {
-        self.newest.clone()
     }
 }
 

@@ -117,7 +117,7 @@ impl Systemd {
     /// Waits until there is a connection to PID 1.
     pub async fn connected(&self) {
         // The sender lives as long as `self` does, so the wait cannot fail.
-        let _ = self.keeper.watch().wait_for(Option::is_some).await;
+        let _ = self.keeper.newest.clone().wait_for(Option::is_some).await;
     }
 
     /// The newest link. Waits for one as long as a call may take.
