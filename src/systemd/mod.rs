@@ -83,7 +83,7 @@ pub struct Systemd {
     checks: Arc<Semaphore>,
     check_users: check_user::CheckUsers,
     /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
-    doubted: Arc<Mutex<HashSet<UnitName>>>,
+    doubted: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Systemd {
@@ -130,18 +130,16 @@ impl Systemd {
     /// whose last run systemd does not know is not taken for dead. The doubt ends when the unit is seen to be started, or
     /// is proven dead.
     pub fn doubt_start(&self, unit: &UnitName) {
-        lock(&self.doubted).insert(unit.clone());
+        lock(&self.doubted).insert(unit.to_string());
     }
 
     /// Whether the end of a start of the unit is in doubt, as [`doubt_start`](Self::doubt_start) says.
     fn has_doubts(&self, unit: &str) -> bool {
-        lock(&self.doubted)
-            .iter()
-            .any(|doubted| doubted.as_str() == unit)
+        lock(&self.doubted).contains(unit)
     }
 
     fn end_doubt(&self, unit: &UnitName) {
-        lock(&self.doubted).remove(unit);
+        lock(&self.doubted).remove(unit.as_str());
     }
 
     /// Has systemd forget how a unit failed, and how often it was started. It is no error if systemd does not know the
