@@ -253,20 +253,19 @@ impl Systemd {
         let properties = self.read(unit.as_str()).await?;
         let placement = self.place(&properties).await?;
         let state = properties.state();
-        let is_started = state.active_state.is_started();
-        let frozen_by = if is_started {
+        let frozen_by = if state.active_state.is_started() {
             let groups = placement.groups.iter().cloned().collect();
             self.frozen(groups).await.into_iter().next()
         } else {
             None
         };
-        let dead = self.prove(unit, &properties, placement.groups.clone());
-        let dead = dead.await;
         Ok(Look {
+            dead: self
+                .prove(unit, &properties, &state, &placement.groups)
+                .await,
             placement,
             state,
             frozen_by,
-            dead,
             ran: elsewhere::commands_run(&properties),
         })
     }
@@ -275,9 +274,9 @@ impl Systemd {
         &self,
         unit: &UnitName,
         properties: &Properties,
-        groups: Vec<String>,
+        state: &UnitState,
+        groups: &[String],
     ) -> Result<UnitState, NotDead> {
-        let state = properties.state();
         if state.active_state.is_started() {
             self.end_doubt(unit);
         }
@@ -287,7 +286,7 @@ impl Systemd {
         {
             self.remember_mount(unit, place).await;
         }
-        check_stopped(&state)?;
+        check_stopped(state)?;
         // The kernel tells what is mounted, whatever systemd says of the last mount or unmount.
         let is_begun = self.has_doubts(unit.as_str());
         if let Some(place) = place {
@@ -297,11 +296,11 @@ impl Systemd {
             && !properties.has_left_nothing(is_begun, 0)
             && !properties.has_left_nothing(is_begun, self.lease_since(properties).await?)
         {
-            return Err(NotDead::of_bad_end(&state));
+            return Err(NotDead::of_bad_end(state));
         }
         for group in groups {
-            if !self.is_group_empty(&group).await? {
-                return Err(NotDead::ProcessesLeft(group));
+            if !self.is_group_empty(group).await? {
+                return Err(NotDead::ProcessesLeft(group.clone()));
             }
         }
         // Without this second reading a start in between would go unnoticed, because its group was not yet made at the
@@ -314,7 +313,7 @@ impl Systemd {
             return Err(NotDead::Changed(again.in_words()));
         }
         self.end_doubt(unit);
-        Ok(state)
+        Ok(state.clone())
     }
 
     /// When the lease target became active last that a unit is bound to, as [`Properties::active_since`] has it.
@@ -553,9 +552,8 @@ impl Mounts {
 /// Where processes of the unit may be: the group that it has, and the one that it would be started in.
 fn groups(properties: &Properties, root: &str) -> Vec<String> {
     let current = properties.text("ControlGroup").map(str::to_owned);
-    let mut groups: Vec<String> = current.into_iter().collect();
-    groups.retain(|group| !group.is_empty());
-    groups.extend(predicted(properties, root));
+    let current = current.filter(|group| !group.is_empty()).into_iter();
+    let mut groups: Vec<_> = current.chain(predicted(properties, root)).collect();
     groups.dedup();
     groups
 }
