@@ -400,7 +400,9 @@ mod tests {
 
     #[test]
     fn an_instance_is_escaped_as_systemd_escape_does() {
-        let unit = |instance| UnitName::from_template("fence@.service", instance).map(String::from);
+        let unit = |instance| {
+            UnitName::from_template("fence@.service", instance).map(|unit| unit.to_string())
+        };
         assert_eq!(unit("h1").as_deref(), Ok("fence@h1.service"));
         assert_eq!(
             unit("db-host 2/x").as_deref(),
