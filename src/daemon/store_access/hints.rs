@@ -3,8 +3,7 @@
 //! that costs less than one in each of a thousand services.
 
 use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, DefaultHasher},
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -68,12 +67,10 @@ pub async fn rung(bells: &[Arc<Bell>]) -> Vec<usize> {
     }
 }
 
-/// A map with a fixed hasher, so that its order is the same in each process and a simulation can be repeated exactly.
-type Board = HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>;
-
-/// The bells of all services, by key. Clones share them.
+/// The bells of all services, by key. Clones share them. Their order is the same in each process, so that a simulation can be repeated
+/// exactly.
 #[derive(Clone, Default)]
-pub struct Hints(Arc<Mutex<Board>>);
+pub struct Hints(Arc<Mutex<BTreeMap<Key, Arc<Bell>>>>);
 
 impl Hints {
     /// The bell that rings whenever `key` may have changed. Only one task at a time may wait for it.
