@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -32,11 +32,9 @@ pub struct Work {
     task: Option<OwnedTask>,
     /// What is prepared for the start while it is vetted.
     prepared: Option<oneshot::Receiver<PreparedStart>>,
-    /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
-    /// been closed since.
-    stops: u64,
-    /// The number of the last stop that has its proof; 0 once that proof is taken.
-    proven: Arc<AtomicU64>,
+    /// Whether the stop that was asked for last has a proof that was not taken yet. Each stop has its own: the proof of an earlier one does
+    /// not show that the gate has been closed since.
+    proven: Arc<AtomicBool>,
 }
 
 impl Work {
@@ -46,8 +44,7 @@ impl Work {
 
     /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
     pub fn takes_proof(&self) -> bool {
-        let proven = self.proven.swap(0, Ordering::AcqRel);
-        proven != 0 && proven == self.stops
+        self.proven.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -206,12 +203,11 @@ impl Service {
 
     fn stop(&mut self, kill_at: Option<Time>) {
         self.work.task = None;
-        self.work.stops += 1;
-        let (proven, stop) = (Arc::clone(&self.work.proven), self.work.stops);
-        let units = self.units.clone();
+        let (units, proven) = (self.units.clone(), Arc::default());
+        self.work.proven = Arc::clone(&proven);
         let task = self.later(async move {
             units.stop(kill_at).await;
-            proven.fetch_max(stop, Ordering::AcqRel);
+            proven.store(true, Ordering::Release);
             Some(Message::Wake)
         });
         self.work.task = Some(task.into());
