@@ -81,8 +81,12 @@ pub struct SharedUnits {
 struct Progress {
     /// Number of starts and stops. One that was given up may not have ended when the next has begun.
     under_way: u32,
-    /// The looks by which a stop is proven.
-    looks: Looks,
+    /// Number of looks for the proof of a stop that have begun.
+    looks: u64,
+    /// Number of the last one that has shown something that is not dead.
+    failed: u64,
+    /// Whether the last stop has its proof.
+    is_proven: bool,
 }
 
 /// A start or a stop that is under way, until this is dropped.
@@ -99,17 +103,6 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.work.send_modify(|work| work.under_way -= 1);
     }
-}
-
-/// The outcomes of the looks for the proof of a stop.
-#[derive(Clone, Copy, Default)]
-struct Looks {
-    /// Number of looks that have begun.
-    begun: u64,
-    /// Number of the last look that has shown something that is not dead.
-    failed: u64,
-    /// Whether the last stop has its proof.
-    is_proven: bool,
 }
 
 /// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
@@ -292,7 +285,7 @@ impl UnitControl {
             .iter()
             .filter(|unit| unit.is_effect() && unit.name.kind() == "service");
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
-        self.work.send_modify(|work| work.looks.is_proven = false);
+        self.work.send_modify(|work| work.is_proven = false);
         self.begun.send_modify(|all| {
             *all = StartedUnits {
                 units: units.iter().cloned().collect(),

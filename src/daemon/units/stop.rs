@@ -6,7 +6,7 @@ use futures_util::future::{join, join_all};
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
-use super::{CachedUnit, Progress, UnderWay, UnitControl, busy_mounts, outside::TermThenKill};
+use super::{CachedUnit, UnderWay, UnitControl, busy_mounts, outside::TermThenKill};
 use crate::{
     guard_client::frame::ListedLease,
     systemd::{JobEnd, Look, NotDead, begun},
@@ -41,7 +41,7 @@ impl UnitControl {
         let mut left = TermThenKill::default();
         let mut patience = STOP_SLICE;
         let _under_way = UnderWay::begin(self);
-        self.work.send_modify(|work| work.looks.is_proven = false);
+        self.work.send_modify(|work| work.is_proven = false);
         if kill_at.is_none() {
             self.look_before_stop().await;
         }
@@ -56,7 +56,7 @@ impl UnitControl {
             patience = (patience * 2).min(STOP_SLICE_MAX);
             let attempt = async {
                 self.ask_to_stop(slice, late).await;
-                self.work.send_modify(|work| work.looks.begun += 1);
+                self.work.send_modify(|work| work.looks += 1);
                 self.proof(&mut left, slice).await
             };
             // A PID 1 that does not answer takes the limit of each call, one after another. SIGKILL waits for none of them.
@@ -71,13 +71,12 @@ impl UnitControl {
                 Ok(()) => {
                     *lock(&self.unproven) = None;
                     self.forget_client();
-                    self.work.send_modify(|work| work.looks.is_proven = true);
+                    self.work.send_modify(|work| work.is_proven = true);
                     lock(&self.former).clear();
                     return;
                 }
                 Err((name, trouble)) => {
-                    self.work
-                        .send_modify(|work| work.looks.failed = work.looks.begun);
+                    self.work.send_modify(|work| work.failed = work.looks);
                     let busy = self.users_of(&name, &trouble).await;
                     let is_urgent = busy.is_some() || trouble.is_for_the_operator();
                     let trouble = busy.unwrap_or_else(|| trouble.of(&name));
@@ -117,16 +116,16 @@ impl UnitControl {
     /// within [`ONE_MORE_LOOK_LIMIT`].
     pub async fn is_late_for_good(&self) -> bool {
         let mut work = self.work.subscribe();
-        let begun = work.borrow_and_update().looks.begun;
-        let ended = work.wait_for(|Progress { looks, .. }| looks.is_proven || looks.failed > begun);
+        let begun = work.borrow_and_update().looks;
+        let ended = work.wait_for(|work| work.is_proven || work.failed > begun);
         timeout(ONE_MORE_LOOK_LIMIT, ended)
             .await
-            .map_or(true, |work| work.is_ok_and(|work| !work.looks.is_proven))
+            .map_or(true, |work| work.is_ok_and(|work| !work.is_proven))
     }
 
     /// Whether the last stop has its proof.
     pub fn is_proven(&self) -> bool {
-        self.work.borrow().looks.is_proven
+        self.work.borrow().is_proven
     }
 
     /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a

@@ -91,7 +91,7 @@ async fn a_stop_whose_time_is_over_gets_one_more_look() {
     assert!(!units.is_late_for_good().await);
     // A PID 1 that hangs is waited for no longer than the limit.
     let since = tokio::time::Instant::now();
-    units.work.send_modify(|work| work.looks.is_proven = false);
+    units.work.send_modify(|work| work.is_proven = false);
     assert!(units.is_late_for_good().await);
     assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
 }
