@@ -25,7 +25,7 @@ use std::{
 use futures_util::StreamExt as _;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{Notify, mpsc, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 
@@ -343,7 +343,6 @@ impl Supervisor {
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (on_bus, shown) = watch::channel(Shown::default());
         let served = dbus::Daemon::new(settings.node.clone(), ask, shown);
-        let (tried, is_served) = oneshot::channel();
         watches::begin(&host, systemd.clone());
         in_force.replace(settings.clone());
         let mut supervisor = Self {
@@ -377,9 +376,10 @@ impl Supervisor {
         supervisor.alarm_of_broken_files();
         supervisor.show();
         control::serve(Path::new(control::SOCKET), served.clone());
-        tokio::spawn(dbus::serve(served, tried));
+        let tried = Arc::new(Notify::new());
+        tokio::spawn(dbus::serve(served, Arc::clone(&tried)));
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
-        let _ = timeout(SERVED_LIMIT, is_served).await;
+        let _ = timeout(SERVED_LIMIT, tried.notified()).await;
         Ok(supervisor)
     }
 

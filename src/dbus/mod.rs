@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration}
 
 use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{Mutex, mpsc, oneshot, watch},
+    sync::{Mutex, Notify, mpsc, oneshot, watch},
     time::sleep,
 };
 use zbus::connection::Builder;
@@ -154,17 +154,13 @@ impl Daemon {
     }
 }
 
-/// Serves the interfaces on the system bus for ever, over restarts of the bus. `tried` is answered after the first attempt, whatever
+/// Serves the interfaces on the system bus for ever, over restarts of the bus. `tried` is notified after an attempt, whatever
 /// came of it.
-pub async fn serve(daemon: Daemon, tried: oneshot::Sender<()>) {
+pub async fn serve(daemon: Daemon, tried: Arc<Notify>) {
     let mut is_lost = false;
-    let mut tried = Some(tried);
     loop {
-        let ended = attend(&daemon, &mut is_lost, &mut tried).await;
-        if let Some(tried) = tried.take() {
-            // Whoever waited for it may have given up.
-            let _ = tried.send(());
-        }
+        let ended = attend(&daemon, &mut is_lost, &tried).await;
+        tried.notify_one();
         // A daemon that ends has no more questions answered, and has not lost the bus.
         if daemon.asks.is_closed() {
             return;
@@ -179,12 +175,8 @@ pub async fn serve(daemon: Daemon, tried: oneshot::Sender<()>) {
     }
 }
 
-/// Serves until the bus is gone. As soon as the name is there it is not lost any more, and `tried` is answered.
-async fn attend(
-    daemon: &Daemon,
-    is_lost: &mut bool,
-    tried: &mut Option<oneshot::Sender<()>>,
-) -> zbus::Result<Infallible> {
+/// Serves until the bus is gone. As soon as the name is there it is not lost any more, and `tried` is notified.
+async fn attend(daemon: &Daemon, is_lost: &mut bool, tried: &Notify) -> zbus::Result<Infallible> {
     let asking = bus::system().await?;
     let authority = Authority::new(asking.clone());
     let (socket, refusals) = Limit::limited(bus::socket().await?, authority.clone());
@@ -194,9 +186,7 @@ async fn attend(
         if std::mem::take(is_lost) {
             tracing::info!("the system bus is back: {NAME} is served there again");
         }
-        if let Some(tried) = tried.take() {
-            let _ = tried.send(());
-        }
+        tried.notify_one();
         Ok(())
     });
     let closed = || {
