@@ -60,21 +60,6 @@ impl Histories {
         let _ = self.0.try_send(HistoryWrite::Run(lock.clone(), run));
     }
 
-    /// What the store has of the history of `of_lock`, at `now` since 1970. `Err`: why that is not known.
-    pub async fn read(
-        &self,
-        store: &dyn Store,
-        of_lock: &Key,
-        now: Duration,
-    ) -> Result<History, String> {
-        let key = Key::of_history(of_lock);
-        let read = read_within(READ_LIMIT, store, &key, None).await;
-        let found = read.map_err(|error| {
-            format!("the history of the lock {of_lock} cannot be read: {error}")
-        })?;
-        Ok(History::decode(found.value(), milliseconds(now)))
-    }
-
     /// Has everything written that waits, because putexd ends, and returns when that is done, and after `limit` at the latest. What is
     /// not written then is lost; the next holder writes what it has seen.
     pub async fn finish(&self, limit: Duration) {
@@ -85,6 +70,15 @@ impl Histories {
         };
         let _ = timeout(limit, written).await;
     }
+}
+
+/// What the store has of the history of `of_lock`, at `now` since 1970. `Err`: why that is not known.
+pub async fn read(store: &dyn Store, of_lock: &Key, now: Duration) -> Result<History, String> {
+    let key = Key::of_history(of_lock);
+    let read = read_within(READ_LIMIT, store, &key, None).await;
+    let found =
+        read.map_err(|error| format!("the history of the lock {of_lock} cannot be read: {error}"))?;
+    Ok(History::decode(found.value(), milliseconds(now)))
 }
 
 impl Entries {
@@ -200,8 +194,7 @@ mod tests {
         for host in &hosts {
             host.finish(Duration::from_secs(60)).await;
         }
-        let read = hosts[0]
-            .read(&store, &key(), Duration::from_secs(100))
+        let read = read(&store, &key(), Duration::from_secs(100))
             .await
             .expect("a history");
         assert_eq!(read.runs, (0..20).map(run).collect::<Vec<_>>());
@@ -217,8 +210,7 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         store.go_up();
         sleep(PAUSE * 2).await;
-        let read = histories
-            .read(&store, &key(), Duration::from_secs(100))
+        let read = read(&store, &key(), Duration::from_secs(100))
             .await
             .expect("a history");
         assert_eq!(read.runs, [run(1)]);

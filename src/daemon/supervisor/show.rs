@@ -9,7 +9,7 @@ use super::{Supervisor, notify, share};
 use crate::{
     cluster::{history::Run, picture},
     config::ServiceSettings,
-    daemon::service::of_settings,
+    daemon::{service::of_settings, store_access::history},
     dbus::{Ask, Shown, ShownService},
     facts::{ClusterState, ServiceState, State, Wait},
     types::{ServiceName, printable},
@@ -40,11 +40,11 @@ impl Supervisor {
         let lock = lock.map(|handle| handle.settings.key.clone());
         let none =
             format!("see \"putexctl status {service}\": it has no file here, or a broken one");
-        let (history, notes) = (self.host.history.clone(), Arc::clone(&self.host.notes));
+        let notes = Arc::clone(&self.host.notes);
         let now = self.host.machine.wall();
         async move {
             let lock = lock.ok_or(fdo::Error::Failed(none))?;
-            let read = history.read(&*notes, &lock, now).await;
+            let read = history::read(&*notes, &lock, now).await;
             read.map(|history| history.runs).map_err(|why| {
                 let why = printable(&why);
                 fdo::Error::IOError(format!("see that the store can be reached: {why}"))
