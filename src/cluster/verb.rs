@@ -153,6 +153,13 @@ pub enum Unmet {
     Needless(String),
 }
 
+impl Unmet {
+    /// It is so already, because `why`.
+    pub fn needless(why: &str) -> Self {
+        Self::Needless(format!("nothing was to be done, because {why}"))
+    }
+}
+
 impl From<String> for Unmet {
     fn from(text: String) -> Self {
         Self::Refused(text)

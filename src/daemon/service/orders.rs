@@ -132,7 +132,7 @@ impl Service {
             return if self.election.is_unread() || state == State::NoStore {
                 unknown("pause")
             } else {
-                needless("it is not paused")
+                Err(Unmet::needless("it is not paused"))
             };
         }
         let steps_down = matches!(what, Asked::StepDown(_))
@@ -172,7 +172,7 @@ impl Service {
         } else if self.election.state() == State::NoStore {
             unknown("stop")
         } else {
-            needless("no operator keeps it stopped")
+            Err(Unmet::needless("no operator keeps it stopped"))
         }
     }
 
@@ -205,11 +205,6 @@ fn unknown(what: &str) -> Said {
     refused(format!(
         "see that the store answers, and say it again: no {what} is known here"
     ))
-}
-
-fn needless(why: &str) -> Said {
-    let text = format!("nothing was to be done, because {why}");
-    Err(Unmet::Needless(text))
 }
 
 /// Says what comes of a request: to the operator, or in the lock's record to what was asked there at `at`. Returns the event for the

@@ -113,8 +113,7 @@ pub async fn adopt(
         adopted.extend(entry.adopt().await?);
     }
     if adopted.is_empty() {
-        let needless = "nothing was to be done, because that is so already";
-        return Err(Unmet::Needless(needless.to_owned()));
+        return Err(Unmet::needless("that is so already"));
     }
     Ok(adopted.join("; "))
 }

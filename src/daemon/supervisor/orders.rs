@@ -105,8 +105,7 @@ impl Supervisor {
         );
         Box::pin(async move {
             if host.drain.word().is_none() {
-                let needless = "nothing was to be done, because this host is not drained";
-                return Err(Unmet::Needless(needless.to_owned()));
+                return Err(Unmet::needless("this host is not drained"));
             }
             host.drain.set(None).await?;
             journal::notice(Notice::Undrained, &reason);
@@ -175,8 +174,7 @@ async fn may_step_down(
     to: Option<&NodeId>,
 ) -> Result<(), Unmet> {
     if let Some(to) = to.filter(|to| to.as_str() == holder) {
-        let needless = format!("nothing was to be done, because {to} has it already");
-        return Err(Unmet::Needless(needless));
+        return Err(Unmet::needless(&format!("{to} has it already")));
     }
     let wall = clock::wall();
     // The unit would be stopped, and no host could write its name into the lock.
