@@ -120,21 +120,17 @@ pub fn time(text: &str) -> Result<Duration, String> {
 
 /// When a span that begins now is over, in seconds since 1970.
 fn end(text: &str) -> Result<u64, String> {
-    end_within(text, LONGEST)
+    let span = time(text)?;
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    Ok(now.saturating_add(span.as_secs().max(1)))
 }
 
 /// The same of a pause.
 fn end_of_pause(text: &str) -> Result<u64, String> {
-    end_within(text, LONGEST_PAUSE)
-}
-
-fn end_within(text: &str, longest: Duration) -> Result<u64, String> {
-    let span = time(text)?;
-    if span > longest {
-        return Err(too_long(longest));
+    if time(text)? > LONGEST_PAUSE {
+        return Err(too_long(LONGEST_PAUSE));
     }
-    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
-    Ok(now.saturating_add(span.as_secs().max(1)))
+    end(text)
 }
 
 fn too_long(longest: Duration) -> String {
