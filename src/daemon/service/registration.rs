@@ -177,10 +177,9 @@ impl UnitEntry {
                     self.remember(&snapshot);
                     // What a host remembers (N4) has to be on the disk when the unit is started.
                     let kept = self.is_on_disk().await;
-                    return match kept {
-                        Ok(()) => Ok(None),
-                        Err(error) => Err(Bar::EntryUnknown { error }),
-                    };
+                    return kept
+                        .map(|()| None)
+                        .map_err(|error| Bar::EntryUnknown { error });
                 }
                 Verdict::Write(registration) => drop(self.write(&snapshot, &registration).await),
                 Verdict::Waits(mut registration) => {
