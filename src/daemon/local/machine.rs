@@ -27,7 +27,7 @@ use crate::{
         clock, identity,
         self_fence::{SYSRQ_TRIGGER, self_fence},
     },
-    types::{Key, OnStopFailure, ServiceName, Time, UnitName},
+    types::{BootId, Key, OnStopFailure, ServiceName, Time, UnitName},
 };
 
 /// Where putexd's unit binds /proc/sysrq-trigger for it, which is read-only for it at its own path. Outside of that unit
@@ -90,6 +90,8 @@ pub trait Machine: Clock {
 pub struct ThisMachine {
     /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,
+    /// This boot. `None`: the kernel does not say which it is.
+    boot: Option<BootId>,
     pub(crate) files: FileWriter,
     /// What was kept last of each unit. It may not be on the disk yet.
     places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
@@ -99,6 +101,7 @@ impl ThisMachine {
     pub(crate) fn new(state_directory: &Path) -> Self {
         Self {
             state_directory: state_directory.to_owned(),
+            boot: identity::boot_id().ok(),
             files: FileWriter::default(),
             places: Arc::default(),
         }
@@ -139,12 +142,12 @@ impl Machine for ThisMachine {
 
     fn recall(&self, service: &ServiceName, key: &Key) -> Memory {
         let path = memory::path_of(&self.state_directory, service);
-        memory::load(&path, key, identity::boot_id().ok(), clock::now())
+        memory::load(&path, key, self.boot, clock::now())
     }
 
     fn keep(&self, settings: &ServiceSettings, memory: Memory) {
-        let boot = identity::boot_id().ok();
-        let content = memory::content(&settings.key, memory, settings.timings, boot, clock::now());
+        let (key, timings) = (&settings.key, settings.timings);
+        let content = memory::content(key, memory, timings, self.boot, clock::now());
         let path = memory::path_of(&self.state_directory, &settings.name);
         self.files.put(path, content, false);
     }
@@ -163,9 +166,8 @@ impl Machine for ThisMachine {
         let mut places = lock(&self.places);
         let before = places.insert(unit.clone(), kept.clone());
         // The position alone changes with each claim of any host, and a start does not wait for it.
-        let is_needed = before.is_none_or(|before| {
-            (before.place, before.former) != (kept.place.clone(), kept.former.clone())
-        });
+        let is_needed =
+            before.is_none_or(|before| before.place != kept.place || before.former != kept.former);
         let content = memory::render_place(unit, &kept);
         self.files.put(
             memory::path_of_unit(&self.state_directory, unit),
@@ -180,11 +182,11 @@ impl Machine for ThisMachine {
     }
 
     fn recall_outside(&self, unit: &UnitName) -> SeenOutside {
-        memory::load_outside(&self.state_directory, unit, identity::boot_id().ok())
+        memory::load_outside(&self.state_directory, unit, self.boot)
     }
 
     fn keep_outside(&self, unit: &UnitName, seen: &SeenOutside) {
-        let content = memory::render_outside(unit, seen, identity::boot_id().ok());
+        let content = memory::render_outside(unit, seen, self.boot);
         let path = memory::path_of_outside(&self.state_directory, unit);
         self.files.put(path, content, false);
     }
