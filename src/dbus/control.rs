@@ -21,7 +21,7 @@ use super::{
     Daemon, PATH,
     interfaces::{Caller, Manager},
 };
-use crate::bus::Plain;
+use crate::{bus::Plain, host::identity};
 
 /// Where it is.
 pub const SOCKET: &str = "/run/putex/control";
@@ -41,14 +41,13 @@ pub async fn connect(path: &Path) -> zbus::Result<Connection> {
 }
 
 /// The process of the putexd that has this socket. `None`: there is none.
-pub async fn server(path: &Path) -> Option<u32> {
-    let process = UnixStream::connect(path)
+pub async fn server(path: &Path) -> Option<i32> {
+    UnixStream::connect(path)
         .await
         .ok()?
         .peer_cred()
         .ok()?
-        .pid()?;
-    u32::try_from(process).ok()
+        .pid()
 }
 
 /// Makes the socket in place of a former one.
@@ -97,7 +96,7 @@ async fn accept(listener: UnixListener, daemon: Daemon) {
 }
 
 async fn attend(stream: UnixStream, daemon: Daemon) -> zbus::Result<()> {
-    if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
+    if stream.peer_cred()?.uid() != identity::user() {
         return Ok(());
     }
     let client = Arc::new(stream.as_fd().try_clone_to_owned()?);

@@ -594,7 +594,8 @@ async fn root_has_a_socket_of_his_own() {
             & 0o777,
         0o600
     );
-    assert_eq!(control::server(&path).await, Some(std::process::id()));
+    let process = i32::try_from(std::process::id()).expect("a process id");
+    assert_eq!(control::server(&path).await, Some(process));
     let client = control::connect(&path).await.expect("a connection");
     let manager = ManagerProxy::new(&client).await.expect("a proxy");
     assert!(manager.describe().await.is_ok());
