@@ -54,12 +54,7 @@ impl Supervisor {
         for service in services {
             units.insert(service.name.clone(), bound_by(service).cloned().collect());
         }
-        let in_force = self
-            .in_force
-            .settings
-            .iter()
-            .flat_map(|settings| &settings.services);
-        let files = in_force.map(|service| service.source.0.clone());
+        let files = services.iter().map(|service| service.source.0.clone());
         let folders = SERVICE_DIRECTORIES.iter().chain([&HOST_FILE]);
         let folders = folders.map(|place| self.reader.root.join(place));
         let mut mounts = units_of(files.chain(folders)).unwrap_or_else(|error| {
