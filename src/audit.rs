@@ -160,19 +160,15 @@ fn others_of(
     service: &ServiceSettings,
     node: &str,
 ) -> impl Iterator<Item = (&'static str, UnitName)> {
-    let of_template =
-        |template: &String, instance| UnitName::from_template(template, instance).ok();
-    let (fence, health) = (&service.fence, service.health.as_ref());
+    let fence = &service.fence;
     let others = fence.others.as_ref();
-    let probe = health.and_then(|health| match &health.probe {
-        Probe::Unit(unit) => of_template(unit, "active"),
-        Probe::Command { .. } | Probe::Http(_) | Probe::Tcp(_) => None,
-    });
+    let others = others.and_then(|unit| UnitName::from_template(unit, node).ok());
+    let probe = service.health.as_ref().map(|health| &health.probe);
+    // The unit of a command is made for it.
+    let probe = probe.filter(|probe| matches!(probe, Probe::Unit(_)));
+    let probe = probe.and_then(|probe| probe.unit(&service.name, "active"));
     let units = [
-        (
-            "[fence] others",
-            others.and_then(|unit| of_template(unit, node)),
-        ),
+        ("[fence] others", others),
         ("[fence] unfence", fence.unfence.clone()),
         ("[health] unit", probe),
     ];

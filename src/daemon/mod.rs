@@ -221,12 +221,11 @@ async fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
         return Err("--root names the files of another host".to_owned());
     }
     if let Err(error) = Hierarchy::that_kills() {
-        loaded.diagnostics.push(Diagnostic {
-            severity: Severity::Error,
-            path: root.join("etc/putex/putexd.toml"),
-            place: None,
-            message: format!("{error}; nothing is run on this host"),
-        });
+        let error = format!("{error}; nothing is run on this host");
+        let path = root.join("etc/putex/putexd.toml");
+        loaded
+            .diagnostics
+            .push(Diagnostic::of_file(Severity::Error, path, error));
     }
     let systemd = audit::connect().await?;
     let found = audit::units(&systemd, settings).await;
