@@ -1,7 +1,6 @@
 //! What wakes a service, and how often it looks at what gives no hint of a change.
 
 use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
     task::{Context, Poll, ready},
     time::Duration,
@@ -9,7 +8,11 @@ use std::{
 
 use tokio::io::unix::AsyncFd;
 
-use crate::{host::clock::BootTimer, systemd::Manager, types::UnitName};
+use crate::{
+    host::clock::BootTimer,
+    systemd::Manager,
+    types::{UnitName, sum},
+};
 
 /// Number of places over which units spread in [`pace`]. Each place adds 1/128 of the time to three quarters of it.
 const PLACES: u64 = 64;
@@ -20,9 +23,7 @@ const PLACES: u64 = 64;
 pub fn pace(systemd: &dyn Manager, unit: &UnitName, least: Duration, share: Duration) -> Duration {
     let all =
         u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
-    let mut hasher = DefaultHasher::new();
-    unit.as_str().hash(&mut hasher);
-    let place = u32::try_from(hasher.finish() % PLACES).unwrap_or_default();
+    let place = u32::try_from(sum(unit.as_str().as_bytes()) % PLACES).unwrap_or_default();
     let spread = (all / 4)
         .saturating_mul(3)
         .saturating_add(all / 128 * place);
