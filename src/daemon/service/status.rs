@@ -63,6 +63,7 @@ fn notable(said: &ServiceState) -> impl PartialEq {
 /// What the settings of a service say of it.
 pub fn of_settings(settings: &ServiceSettings) -> ServiceState {
     let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
+    let timings = &settings.timings;
     ServiceState {
         service: settings.name.to_string(),
         unit: settings.unit.to_string(),
@@ -70,19 +71,14 @@ pub fn of_settings(settings: &ServiceSettings) -> ServiceState {
         contains: names(&settings.contains),
         key: settings.key.to_string(),
         settings: settings.agreement(),
-        timings: Some(timings_of(settings)),
+        timings: Some(TimingsState {
+            renew_interval_ms: milliseconds(timings.renew_interval),
+            lease_ms: milliseconds(timings.lease()),
+            wait_ms: milliseconds(timings.wait(timings.hold())),
+            failover_ms: milliseconds(settings.failover()),
+            stop_limit_ms: milliseconds(settings.stop_limit),
+        }),
         ..ServiceState::default()
-    }
-}
-
-fn timings_of(settings: &ServiceSettings) -> TimingsState {
-    let timings = &settings.timings;
-    TimingsState {
-        renew_interval_ms: milliseconds(timings.renew_interval),
-        lease_ms: milliseconds(timings.lease()),
-        wait_ms: milliseconds(timings.wait(timings.hold())),
-        failover_ms: milliseconds(settings.failover()),
-        stop_limit_ms: milliseconds(settings.stop_limit),
     }
 }
 
