@@ -178,7 +178,15 @@ impl Service {
 
     /// What is wanted on this host and not in the lock's record yet, in words.
     pub fn unwritten(&self) -> Option<String> {
-        self.election.unwritten().map(wanted_in_words)
+        Some(match self.election.unwritten()? {
+            Wanted::Stop(word) => words::asked(word, STOPPED),
+            Wanted::Start(word) => {
+                format!("started again, which was {}", words::asked(word, STOPPED))
+            }
+            Wanted::Order(_, order) => words::order(order),
+            Wanted::Pause(Some(word)) => words::asked(word, "paused"),
+            Wanted::Pause(None) => "the end of the pause".to_owned(),
+        })
     }
 }
 
@@ -221,18 +229,6 @@ fn settled(answer: Option<Answer>, at: u64, said: Said, event: Event) -> Event {
         (None, Err(Unmet::Refused(reason) | Unmet::Open(reason) | Unmet::Needless(reason))) => {
             Event::Refuse(Refused { at, reason })
         }
-    }
-}
-
-fn wanted_in_words(wanted: &Wanted) -> String {
-    match wanted {
-        Wanted::Stop(word) => words::asked(word, STOPPED),
-        Wanted::Start(word) => {
-            format!("started again, which was {}", words::asked(word, STOPPED))
-        }
-        Wanted::Order(_, order) => words::order(order),
-        Wanted::Pause(Some(word)) => words::asked(word, "paused"),
-        Wanted::Pause(None) => "the end of the pause".to_owned(),
     }
 }
 

@@ -22,7 +22,7 @@ pub struct RunTracker {
     own: Run,
     end: Ending,
     /// Where and when somebody was last known to run the unit.
-    last_run: Option<LastRun>,
+    pub last_run: Option<LastRun>,
 }
 
 /// The end of a tenure, as far as it has come.
@@ -46,11 +46,6 @@ impl RunTracker {
             end: Ending::default(),
             last_run: None,
         }
-    }
-
-    /// Where and when somebody was last known to run the unit.
-    pub fn last_run(&self) -> Option<&LastRun> {
-        self.last_run.as_ref()
     }
 
     /// Notes what the service waits for, which says when the holder was last heard of, and the holder's token. A host that has only

@@ -12,13 +12,9 @@ use crate::{
     types::{Time, UnitName},
 };
 
-/// The least service time: systemd's own default for StartLimitIntervalSec=.
+/// The least service time, for which a unit has to be active without a break to have served: systemd's own default for
+/// StartLimitIntervalSec=.
 const LEAST: Duration = Duration::from_secs(10);
-
-/// How long a unit has to be active without a break to have served.
-pub fn service_time(lease: Duration) -> Duration {
-    lease.max(LEAST)
-}
 
 /// What is known of the restarts of a unit. It counts what it sees itself: NRestarts goes back to zero at a start or reset
 /// by somebody else, and is any number when a new putexd first sees it.
@@ -54,7 +50,7 @@ impl Restarts {
         limit: Option<Duration>,
         now: Time,
     ) -> Option<String> {
-        let service_time = service_time(lease);
+        let service_time = lease.max(LEAST);
         let for_long = |since: Time| now.since_at_least(since);
         // At the next restart systemd forgets it.
         self.ended = state.ended().or(self.ended.take());

@@ -168,7 +168,7 @@ impl Service {
             revision: self.election.revision().0,
             token: Some(self.election.token().0).filter(|token| *token > 0),
             refused: self.election.refused().cloned(),
-            last_run: self.runs.last_run().filter(|_| !runs_here).cloned(),
+            last_run: self.runs.last_run.clone().filter(|_| !runs_here),
         }
     }
 

@@ -132,18 +132,13 @@ impl UnitControl {
     }
 
     /// Changes what was seen outside, and keeps it for the next putexd of this boot.
-    fn note_outside(&self, change: impl FnOnce(&mut SeenOutside)) {
+    pub fn note_outside(&self, change: impl FnOnce(&mut SeenOutside)) {
         let mut seen = lock(&self.seen_outside);
         let before = seen.clone();
         change(&mut seen);
         if *seen != before {
             self.machine.keep_outside(&self.main, &seen);
         }
-    }
-
-    /// Their stop is proven: nobody had work done elsewhere since.
-    pub fn forget_client(&self) {
-        self.note_outside(|seen| seen.client = None);
     }
 
     /// The processes that live and were seen outside.

@@ -70,7 +70,8 @@ impl UnitControl {
             match proof {
                 Ok(()) => {
                     *lock(&self.unproven) = None;
-                    self.forget_client();
+                    // Nobody had work done elsewhere since.
+                    self.note_outside(|seen| seen.client = None);
                     self.work.send_modify(|work| work.is_proven = true);
                     lock(&self.former).clear();
                     return;
