@@ -7,17 +7,16 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{
     calls::read_within,
-    notes::{is_refusal, update},
+    notes::{is_refusal, rest, update},
 };
 use crate::{
     cluster::history::{History, Run},
     daemon::local::machine::Clock,
-    host::identity::random,
     store::{Link, Store},
     types::{Key, span::milliseconds},
 };
@@ -128,8 +127,7 @@ impl Entries {
         }
         let next = self.0.recv().await?;
         if matches!(next, HistoryWrite::Run(..)) {
-            let part = u32::try_from(random() % 100).unwrap_or_default();
-            sleep(SPREAD * part / 100).await;
+            rest(SPREAD).await;
         }
         Some(next)
     }
@@ -153,7 +151,7 @@ async fn is_back(link: &mut watch::Receiver<Link>) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use tokio::time::{Instant, sleep};
 
     use super::*;
     use crate::cluster::history::Start;

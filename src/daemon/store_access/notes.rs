@@ -93,10 +93,15 @@ pub async fn update(
         if is_refusal(&error) {
             break;
         }
-        let part = u32::try_from(random() % 100).unwrap_or_default() + 1;
-        sleep(PAUSE * part / 100).await;
+        rest(PAUSE).await;
     }
     Err(error)
+}
+
+/// Waits for a random part of `longest`, so that hosts which come to the same at the same moment do it one after the other.
+pub async fn rest(longest: Duration) {
+    let part = u32::try_from(random() % 100).unwrap_or_default() + 1;
+    sleep(longest * part / 100).await;
 }
 
 #[cfg(test)]
