@@ -84,9 +84,10 @@ impl Supervisor {
 
     /// The service of this name. `Err`: why this host can do nothing with it.
     fn known(&self, service: &ServiceName) -> Result<&Handle, String> {
-        let ending = self.retiring.iter().map(|retiring| &retiring.handle);
-        let mut handles = self.services.values().chain(ending);
-        match handles.find(|handle| handle.settings.name == *service) {
+        match self
+            .handles()
+            .find(|handle| handle.settings.name == *service)
+        {
             None => Err(format!(
                 "run it on a host with /etc/putex.d/{service}.toml: this one has no such service"
             )),

@@ -9,7 +9,10 @@ use super::{Supervisor, notify, share};
 use crate::{
     cluster::{history::Run, picture},
     config::ServiceSettings,
-    daemon::{service::of_settings, store_access::history},
+    daemon::{
+        service::{Handle, of_settings},
+        store_access::history,
+    },
     dbus::{Ask, Shown, ShownService},
     facts::{ClusterState, ServiceState, State, Wait},
     types::{ServiceName, printable},
@@ -61,11 +64,15 @@ impl Supervisor {
         )
     }
 
+    /// The services that run here, and then those that end.
+    pub fn handles(&self) -> impl Iterator<Item = &Handle> {
+        let ending = self.retiring.iter().map(|retiring| &retiring.handle);
+        self.services.values().chain(ending)
+    }
+
     /// The states of the services, by their names. What comes first counts: one that ends here is seen until it has ended.
     fn states(&self) -> BTreeMap<String, ServiceState> {
-        let ending = self.retiring.iter().map(|retiring| &retiring.handle);
-        let handles = self.services.values().chain(ending);
-        let running = handles.map(|handle| handle.status.borrow().clone());
+        let running = self.handles().map(|handle| handle.status.borrow().clone());
         let coming = self.coming.iter().map(|service| self.of_coming(service));
         let mut states = BTreeMap::new();
         for state in running.chain(self.resting()).chain(coming) {
@@ -97,12 +104,11 @@ impl Supervisor {
         for handle in self.services.values() {
             self.cluster.see_loss(&handle.status.borrow());
         }
-        let states = self.states();
-        let services = states.iter();
+        let services = self.states().into_iter();
         let now = Shown {
             drained: self.host.drain.word().is_some(),
             services: services
-                .map(|(name, state)| (name.clone(), ShownService::of(state)))
+                .map(|(name, state)| (name, ShownService::of(&state)))
                 .collect(),
         };
         let mut shown = notify::in_one_line(&now, self.host.node.as_str());
