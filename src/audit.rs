@@ -51,10 +51,10 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding
                 named_in: Some(&service.name),
                 ..surroundings(service, unit, &all)
             };
+            let state = systemd.state(unit).await?;
             match systemd.supervisable(unit, around).await {
                 Ok(()) => {
-                    let stop_time = systemd.state(unit).await?.stop_time;
-                    if let Some(text) = of_time(unit, stop_time, service) {
+                    if let Some(text) = of_time(unit, state.stop_time, service) {
                         add(Severity::Warning, text);
                     }
                 }
@@ -66,8 +66,7 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding
                 continue;
             }
             let bound = systemd.loaded_drop_ins(unit).await?;
-            let runs = systemd.state(unit).await?.active_state.is_started();
-            if runs && !bound.kept && !bound.generated {
+            if state.active_state.is_started() && !bound.kept && !bound.generated {
                 let text = format!(
                     "start or reload putexd before the next \"systemctl daemon-reload\", which would stop {unit}: no lease binds it yet"
                 );

@@ -65,8 +65,8 @@ impl Manager {
     /// The history of a service's lock, the latest tenure last: a list of [`Run`](crate::cluster::history::Run) as JSON.
     #[zbus(out_args("runs"))]
     async fn describe_history(&self, service: &str) -> fdo::Result<String> {
-        let wrong = |error: crate::types::NameError| fdo::Error::InvalidArgs(error.to_string());
-        let service: ServiceName = service.parse().map_err(wrong)?;
+        let service = ServiceName::new(service)
+            .map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
         let runs = self
             .daemon
             .ask(|answer| Ask::History { service, answer })
