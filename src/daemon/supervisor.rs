@@ -535,8 +535,8 @@ impl Supervisor {
 
     fn begin_with(&mut self, leases: &[ListedLease]) {
         for service in std::mem::take(&mut self.coming) {
-            let waits = |retiring: &Retiring| share(&retiring.handle.settings, &service);
-            if self.retiring.iter().any(waits) {
+            let mut ending = self.retiring.iter();
+            if ending.any(|retiring| share(&retiring.handle.settings, &service)) {
                 self.coming.push(service);
             } else {
                 self.add(service, leases);

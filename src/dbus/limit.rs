@@ -70,8 +70,8 @@ impl CountedCalls {
     }
 
     fn end(&mut self, client: &str, serial: u32) {
-        let of_call = |call: &&mut CountedCall| call.serial == serial && call.client == client;
-        if let Some(call) = self.0.iter_mut().find(of_call) {
+        let mut calls = self.0.iter_mut();
+        if let Some(call) = calls.find(|call| call.serial == serial && call.client == client) {
             call.until = Some(Instant::now() + COUNTS);
         }
     }

@@ -127,9 +127,8 @@ impl Alarms {
 
     /// Ends the alarms of a service that has ended, but for those whose cause was a moment.
     pub fn forget(&self, service: &ServiceName) {
-        let is_of_it = |about: &Option<ServiceName>| about.as_ref() == Some(service);
         self.standing()
-            .retain(|(about, _), alarm| alarm.until.is_some() || !is_of_it(about));
+            .retain(|(about, _), alarm| alarm.until.is_some() || about.as_ref() != Some(service));
     }
 
     /// The alarms about `about`, `now` in seconds since 1970.

@@ -54,8 +54,8 @@ impl Fencings {
     /// so does the next one until the host is seen again, or for [`WORD_LIMIT`]. `Err`: why there is nothing to end.
     pub fn confirm(&self, host: &NodeId, by: &str, now: Time) -> Result<(), String> {
         let is_taken = self.0.send_if_modified(|hosts| {
-            let open = |fencing: &&mut Fencing| !now.has_passed(fencing.open_until);
-            let fencing = hosts.get_mut(host).filter(open);
+            let fencing = hosts.get_mut(host);
+            let fencing = fencing.filter(|fencing| !now.has_passed(fencing.open_until));
             fencing
                 .map(|fencing| fencing.dead = Some((now, shortened(by, BY_LIMIT))))
                 .is_some()

@@ -11,7 +11,7 @@ use crate::{
     config::ServiceSettings,
     daemon::local::{cgroup_owners, timers::pace},
     facts::Bar,
-    guard_client::frame::{GuardState, Watchdog},
+    guard_client::frame::GuardState,
     systemd::Refusal,
     types::UnitName,
 };
@@ -105,8 +105,8 @@ async fn admission(
     // The guard takes the watchdog from its own command line, so it may have been started before the configuration was changed.
     if let Some(wanted) = &host.watchdog {
         let wanted = (&wanted.device, wanted.timeout);
-        let is_wanted = |served: &Watchdog| (&served.device, served.timeout) == wanted;
-        if !guard.ok()?.watchdog.as_ref().is_some_and(is_wanted) {
+        let served = guard.ok()?.watchdog;
+        if served.is_none_or(|served| (&served.device, served.timeout) != wanted) {
             return Some(Err(not_admitted(&format!(
                 "the watchdog {} is not served: run \"systemctl daemon-reload\" and \"systemctl kill putex-guard\", which ends every \
                  lease of this host",

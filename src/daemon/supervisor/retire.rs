@@ -140,13 +140,12 @@ impl Supervisor {
     pub fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
         for listed in leases {
             let name = &listed.lease.service;
-            let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;
             let claims =
                 |settings: &ServiceSettings| settings.name == *name && !settings.observes();
-            let mut running = self.services.values();
+            let (mut running, mut ending) = (self.services.values(), self.retiring.iter());
             if running.any(|handle| claims(&handle.settings))
                 || self.coming.iter().any(claims)
-                || self.retiring.iter().any(retires)
+                || ending.any(|retiring| retiring.handle.settings.name == *name)
             {
                 continue;
             }

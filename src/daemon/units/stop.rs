@@ -157,11 +157,11 @@ impl UnitControl {
     pub async fn are_dead_by(&self, listed: &ListedLease) -> bool {
         let ListedLease { lease, stopped, .. } = listed;
         let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
-        let is_covered = |group: &String| lease.cgroups.contains(group);
-        let covers_groups = self.groups.borrow().iter().all(is_covered);
-        let is_effect_covered =
-            |unit: &CachedUnit| !unit.is_effect() || lease.inactive.contains(&unit.name);
-        let covers_effects = lock(&self.known).iter().all(is_effect_covered);
+        let groups = self.groups();
+        let covers_groups = groups.iter().all(|group| lease.cgroups.contains(group));
+        let covers_effects = lock(&self.known)
+            .iter()
+            .all(|unit| !unit.is_effect() || lease.inactive.contains(&unit.name));
         *stopped
             && covers_units
             && covers_groups
