@@ -186,17 +186,17 @@ fn open(path: &Path, timeout: Duration) -> Result<File, String> {
 }
 
 /// The file in sysfs with the timeout of a device, in seconds.
-fn timeout_file(major: u32, minor: u32) -> PathBuf {
+fn timeout_file(major: u32, minor: u32) -> String {
     if (major, minor) == OLDER_NAME {
-        PathBuf::from("/sys/class/watchdog/watchdog0/timeout")
+        "/sys/class/watchdog/watchdog0/timeout".to_owned()
     } else {
-        PathBuf::from(format!("/sys/dev/char/{major}:{minor}/timeout"))
+        format!("/sys/dev/char/{major}:{minor}/timeout")
     }
 }
 
-fn check_timeout(file: &Path, path: &Path, wanted: Duration) -> Result<(), String> {
-    let (file, path) = (file.display(), path.display());
-    let text = fs::read_to_string(file.to_string())
+fn check_timeout(file: &str, path: &Path, wanted: Duration) -> Result<(), String> {
+    let path = path.display();
+    let text = fs::read_to_string(file)
         .map_err(|error| format!("it is no watchdog that says its timeout: {file}: {error}"))?;
     let seconds = text
         .trim()
@@ -494,16 +494,14 @@ mod tests {
     fn the_device_itself_is_asked_for_its_timeout() {
         assert_eq!(
             timeout_file(10, 130),
-            Path::new("/sys/class/watchdog/watchdog0/timeout")
+            "/sys/class/watchdog/watchdog0/timeout"
         );
-        assert_eq!(
-            timeout_file(247, 1),
-            Path::new("/sys/dev/char/247:1/timeout")
-        );
+        assert_eq!(timeout_file(247, 1), "/sys/dev/char/247:1/timeout");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("timeout");
         let check = |text: &str| {
             fs::write(&file, text).expect("a file");
+            let file = file.to_string_lossy();
             check_timeout(&file, Path::new("/dev/watchdog"), SECOND * 3)
         };
         check("3\n").expect("as it is configured");
