@@ -262,9 +262,9 @@ impl Guard {
     /// answer from PID 1. It does not help if systemd has taken on the stop already, as when it stops the guard itself, and it
     /// would end the other leases of the host too.
     fn give_up(&self, lease: &Lease) -> Result<(), String> {
-        let service = lease.service.clone();
+        let service = &lease.service;
         let alarm = |alarm, text: &str| log::alarm(Priority::Emergency, alarm, Some(lease), text);
-        let doubt = self.enforcer.doubt(&service).map(|why| format!(": {why}"));
+        let doubt = self.enforcer.doubt(service).map(|why| format!(": {why}"));
         let reason = format!(
             "its units are not proven dead {} ms after the deadline; they may run on two hosts{}",
             lease.terms.stop_budget.as_millis(),
@@ -280,7 +280,7 @@ impl Guard {
                 "the stop of {service} is not proven, and the host did not go down"
             ));
         }
-        if self.ending.is_some() || self.enforcer.is(&service, Case::is_asked) {
+        if self.ending.is_some() || self.enforcer.is(service, Case::is_asked) {
             return Ok(());
         }
         // Only the end of the guard can still make systemd stop them.

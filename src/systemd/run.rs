@@ -236,8 +236,7 @@ fn command(argv: &[String]) -> Result<Variant<'static>, BusError> {
     let flags = vec!["no-env-expand".to_owned()];
     let one: Structure<'static> = (path, argv.to_vec(), flags).into();
     let mut all = zbus::Array::new(one.signature());
-    all.append(Variant::Structure(one))
-        .map_err(BusError::from)?;
+    all.append(Variant::Structure(one))?;
     Ok(Variant::Array(all))
 }
 

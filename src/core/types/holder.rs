@@ -65,11 +65,8 @@ impl Holder {
 
     /// The holder as a node, if its name can be that of one.
     pub fn node(&self) -> Option<NodeId> {
-        if self.is_unknown {
-            None
-        } else {
-            NodeId::new(&self.shown).ok()
-        }
+        let node = NodeId::new(&self.shown).ok();
+        node.filter(|_| !self.is_unknown)
     }
 }
 
