@@ -77,7 +77,7 @@ struct Stat {
 }
 
 /// Where procfs is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Proc(PathBuf);
 
 impl Proc {
@@ -143,7 +143,7 @@ pub fn pids_in(proc: &Path) -> io::Result<Vec<i32>> {
 }
 
 /// The parent and the control group of each process, read once for all callers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Family {
     proc: Proc,
     stats: BTreeMap<i32, Stat>,
