@@ -64,19 +64,6 @@ pub enum StepDown {
     UnitsChanged,
 }
 
-impl StepDown {
-    /// The node that should take over.
-    fn next(&self) -> Option<&NodeId> {
-        match self {
-            Self::Order(Order {
-                what: Asked::StepDown(next),
-                ..
-            }) => next.as_ref(),
-            Self::Order(_) | Self::Stopped(_) | Self::UnitsChanged => None,
-        }
-    }
-}
-
 /// Why a lease is over (loss, H3; lapse, H4): the unit is stopped at once, with SIGKILL k before the end of its stop budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -117,11 +104,14 @@ pub enum Occasion {
 impl ReleaseCause {
     /// The node that should take over.
     pub(crate) fn next(&self) -> Option<&NodeId> {
-        if let Self::SteppedDown(because) = self {
-            because.next()
-        } else {
-            None
-        }
+        let Self::SteppedDown(StepDown::Order(Order {
+            what: Asked::StepDown(next),
+            ..
+        })) = self
+        else {
+            return None;
+        };
+        next.as_ref()
     }
 
     /// Whether the wait after this release grows (back-off, K9).
