@@ -176,7 +176,7 @@ impl Goal<'_> {
         let holder = service.holder.as_deref();
         let runs = holder.filter(|_| service.activity.runs());
         let is_anew = service.token > before.token;
-        let why = || reasons(now.others(service), now.at);
+        let why = || reasons(service.others(), now.at);
         match self.verb {
             Verb::StepDown { .. } if service.stopped.is_some() => Some(Err(
                 "run \"putexctl start\" first: it is stopped everywhere".into(),

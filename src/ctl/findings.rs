@@ -147,8 +147,8 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
             .hosts
             .iter()
             .all(|host| host.presence != Presence::Unknown);
-    if is_known && service.holder.is_some() && able(cluster.others(service)).is_empty() {
-        let why = reasons(cluster.others(service), cluster.at);
+    if is_known && service.holder.is_some() && able(service.others()).is_empty() {
+        let why = reasons(service.others(), cluster.at);
         all.push(Finding::new(false, "no standby", why));
     }
     for (word, what, end) in [
@@ -256,9 +256,9 @@ fn idle(
     if activity == Activity::Held {
         why.push("what its unit does was not reported".to_owned());
     } else if is_open && cluster.store.silent_since.is_none() {
-        why.push(match able(cluster.others(service)) {
+        why.push(match able(service.others()) {
             able if able.is_empty() => {
-                let why = reasons(cluster.others(service), now);
+                let why = reasons(service.others(), now);
                 format!("no host may take it: {why}")
             }
             able => {

@@ -81,7 +81,7 @@ fn facts(
         facts.push(("Lease", lease.join(" · ")));
     }
     let (eligible, not): (Vec<&Candidate>, Vec<&Candidate>) =
-        cluster.others(service).partition(|host| host.is_eligible());
+        service.others().partition(|host| host.is_eligible());
     let names: Vec<&str> = eligible.iter().map(|host| &*host.host).collect();
     let names = if names.is_empty() {
         "none".to_owned()

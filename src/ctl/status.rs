@@ -147,7 +147,7 @@ fn services(screen: &mut Screen, cluster: &ClusterState, rows: &[&ServiceSummary
             service.holder.as_deref().unwrap_or_default().into(),
             since.unwrap_or_default().into(),
             left.unwrap_or_default().into(),
-            standby(cluster, service).into(),
+            standby(service).into(),
             (&service.unit).into(),
         ]
     };
@@ -166,9 +166,9 @@ fn services(screen: &mut Screen, cluster: &ClusterState, rows: &[&ServiceSummary
 }
 
 /// How many of the other hosts would take it over.
-fn standby(cluster: &ClusterState, service: &ServiceSummary) -> String {
-    let eligible = cluster.others(service).filter(|host| host.is_eligible());
-    let (eligible, all) = (eligible.count(), cluster.others(service).count());
+fn standby(service: &ServiceSummary) -> String {
+    let eligible = service.others().filter(|host| host.is_eligible());
+    let (eligible, all) = (eligible.count(), service.others().count());
     format!("{eligible} of {all}")
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::{At, Bar, HostState, ServiceState, State, StoreState, Word};
+use super::{At, Bar, HostState, ServiceState, StoreState, Word};
 
 /// All that a host knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,12 +40,6 @@ impl ClusterState {
     pub fn here<'a>(&self, service: &'a ServiceSummary) -> Option<&'a ServiceState> {
         let here = service.hosts.iter().find(|host| host.host == self.node);
         here.and_then(|host| host.state.as_ref())
-    }
-
-    /// The hosts that do not hold the lock of the service.
-    pub fn others<'a>(&self, service: &'a ServiceSummary) -> impl Iterator<Item = &'a Candidate> {
-        let all = service.hosts.iter();
-        all.filter(|host| Some(&host.host) != service.holder.as_ref())
     }
 }
 
@@ -133,6 +127,14 @@ pub struct ServiceSummary {
     pub hosts: Vec<Candidate>,
 }
 
+impl ServiceSummary {
+    /// The hosts that do not hold its lock.
+    pub fn others(&self) -> impl Iterator<Item = &Candidate> {
+        let all = self.hosts.iter();
+        all.filter(|host| Some(&host.host) != self.holder.as_ref())
+    }
+}
+
 /// What is done about a service in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -192,11 +194,6 @@ impl Candidate {
     /// Whether it would take the lock if that were free, or holds it.
     pub fn is_eligible(&self) -> bool {
         self.not_taking.is_none()
-    }
-
-    /// The state of its election.
-    pub fn state(&self) -> Option<State> {
-        self.state.as_ref()?.state
     }
 }
 
