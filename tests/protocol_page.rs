@@ -127,10 +127,10 @@ fn a_rule_is_cited_with_its_name() {
 /// a table.
 fn picture() -> String {
     let mut text = "```mermaid\nstateDiagram-v2\n".to_owned();
-    let id = |state: State| state.as_str().replace('-', "_");
+    let id = |state: State| state.to_string().replace('-', "_");
     for state in State::ALL
         .into_iter()
-        .filter(|state| id(*state) != state.as_str())
+        .filter(|state| id(*state) != state.to_string())
     {
         writeln!(text, "    state \"{state}\" as {}", id(state)).expect("text");
     }
@@ -161,7 +161,7 @@ fn the_picture_of_the_states_is_that_of_the_table() {
     for row in rows.lines() {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let (from, to) = edges.next().expect("a row for each edge");
-        assert_eq!(cells[..2], [from.as_str(), to.as_str()], "{row}");
+        assert_eq!(cells[..2], [from.to_string(), to.to_string()], "{row}");
         assert!(cells[2].ends_with('.'), "a reason: {row}");
     }
     assert_eq!(edges.next(), None);

@@ -116,14 +116,14 @@ impl ShownService {
     /// What is shown of a service in this state.
     pub fn of(state: &ServiceState) -> Self {
         let word = match state.state {
-            Some(state) => state.as_str(),
-            None if state.is_broken() => "broken",
-            None if state.is_observed() => "observed",
-            None => "",
+            Some(state) => state.to_string(),
+            None if state.is_broken() => "broken".to_owned(),
+            None if state.is_observed() => "observed".to_owned(),
+            None => String::new(),
         };
         Self {
             unit: state.unit.clone(),
-            state: word.to_owned(),
+            state: word,
             holder: printable(state.holder().unwrap_or_default()).into_owned(),
             since: state.since.unwrap_or_default().0,
         }

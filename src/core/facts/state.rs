@@ -54,25 +54,11 @@ impl State {
             Self::NoStore | Self::Standby | Self::Retired => false,
         }
     }
-
-    /// The name of the state in the journal, in STATUS= and in `putexctl status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoStore => "no-store",
-            Self::Standby => "standby",
-            Self::Confirming => "confirming",
-            Self::Fencing => "fencing",
-            Self::Starting => "starting",
-            Self::Active => "active",
-            Self::Releasing => "releasing",
-            Self::Lapsing => "lapsing",
-            Self::Retired => "retired",
-        }
-    }
 }
 
+/// The name by which serde writes it, which is that in the journal, in STATUS= and in `putexctl status` as well.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        self.serialize(f)
     }
 }

@@ -44,7 +44,7 @@ pub fn status(status: &str) {
 pub fn in_one_line(Shown { drained, services }: &Shown, node: &str) -> String {
     let said = |(name, service): (&String, &ShownService)| {
         let ShownService { state, holder, .. } = service;
-        let is_other = !["", node].contains(&&**holder) && state != State::Active.as_str();
+        let is_other = !["", node].contains(&&**holder) && *state != State::Active.to_string();
         let holder = if is_other {
             format!(" ({holder} holds it)")
         } else {

@@ -36,7 +36,7 @@ pub fn journal(input: &[u8]) {
     let [name, holder, reason] = [(); 3].map(|()| parts.next().unwrap_or_default());
     let to = State::ALL
         .into_iter()
-        .find(|state| state.as_str() == name)
+        .find(|state| state.to_string() == name)
         .unwrap_or(State::Standby);
     let service = ServiceName::new("db").expect("a service name");
     let unit = UnitName::new("database.service").expect("a unit name");

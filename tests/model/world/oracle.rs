@@ -39,7 +39,7 @@ impl World {
             let state = node
                 .daemon
                 .as_ref()
-                .map_or("gone", |daemon| daemon.election.state().as_str());
+                .map_or_else(|| "gone".to_owned(), |daemon| daemon.election.state().to_string());
             format!(
                 "{state}/{:?}{}",
                 node.unit,
