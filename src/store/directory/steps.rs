@@ -184,7 +184,7 @@ impl Lock {
             return Ok(WriteOutcome::Conflict);
         }
         let write = Write::new(self, base.revision).map_err(failed)?;
-        let built = write.build(Some(&attempt.value)).map_err(failed);
+        let built = write.build(&attempt.value).map_err(failed);
         if built.is_err() || !is_awaited() {
             write.withdraw();
             return built.and_then(|()| Err(unproven(&"the caller has given up")));
@@ -423,15 +423,13 @@ impl<'a> Write<'a> {
     }
 
     /// Step 1: builds the whole revision beside the others. Nobody reads it there.
-    pub fn build(&self, value: Option<&Value>) -> io::Result<()> {
+    pub fn build(&self, value: &Value) -> io::Result<()> {
         let draft = self.draft();
         let inner = layout::inner(&draft, &self.nonce);
         let root = &self.lock.root;
         root.make(&draft)?;
         root.make(&inner)?;
-        if let Some(value) = value {
-            root.write(&inner.join(VALUE), value)?;
-        }
+        root.write(&inner.join(VALUE), value)?;
         root.sync(&inner)?;
         root.sync(&draft)
     }

@@ -36,10 +36,10 @@ impl World {
     /// The world in one line, for the path of a search.
     pub fn show(&self) -> String {
         let node = |node: &Arc<Node>| {
-            let state = node
-                .daemon
-                .as_ref()
-                .map_or_else(|| "gone".to_owned(), |daemon| daemon.election.state().to_string());
+            let state = node.daemon.as_ref().map_or_else(
+                || "gone".to_owned(),
+                |daemon| daemon.election.state().to_string(),
+            );
             format!(
                 "{state}/{:?}{}",
                 node.unit,

@@ -73,7 +73,7 @@ fn revisions(lock: &Lock) -> Vec<u64> {
 fn dies_after<'a>(lock: &'a Lock, base: &Top, steps: usize) -> Write<'a> {
     let write = Write::new(lock, base.revision).expect("a name");
     let doing: [&dyn Fn(); 4] = [
-        &|| write.build(Some(&value("dead"))).expect("built"),
+        &|| write.build(&value("dead")).expect("built"),
         &|| assert!(write.place().is_ok()),
         &|| write.witness(&base.nonce).expect("the base is there"),
         &|| write.seal().expect("sealed"),
@@ -125,7 +125,7 @@ fn a_slow_writer_whose_place_was_collected_takes_it_again_and_has_not_won() {
         let (_folder, lock) = lock();
         let base = go_on(&lock, writes_before);
         let slow = Write::new(&lock, base.revision).expect("a name");
-        slow.build(Some(&value("slow"))).expect("built");
+        slow.build(&value("slow")).expect("built");
         let after = go_on(&lock, 40);
         // The number is free again. Without step 3 the slow writer would be the second winner of this number.
         assert!(slow.place().is_ok());
@@ -141,7 +141,7 @@ fn a_slow_writer_whose_place_was_collected_takes_it_again_and_has_not_won() {
             Ok(None)
         );
         let second = Write::new(&lock, slow.revision()).expect("a name");
-        second.build(Some(&value("slower"))).expect("built");
+        second.build(&value("slower")).expect("built");
         assert!(second.place().is_ok());
         assert_eq!(
             lock.replaced_by(second.revision(), &after.incarnation),
@@ -165,7 +165,7 @@ fn a_witness_under_the_number_alone_would_let_a_slow_writer_win() {
     let base = go_on(&lock, 5);
     let [first, second] = [0, 1].map(|ahead| {
         let write = Write::new(&lock, Revision(base.revision.0 + ahead)).expect("a name");
-        write.build(Some(&value("slow"))).expect("built");
+        write.build(&value("slow")).expect("built");
         write
     });
     let genuine = top_after(&lock, &first);
@@ -183,7 +183,7 @@ fn a_late_rename_of_one_who_gave_up_loses_against_what_came_before_it() {
     let (_folder, lock) = lock();
     let base = go_on(&lock, 3);
     let abandoned = Write::new(&lock, base.revision).expect("a name");
-    abandoned.build(Some(&value("late"))).expect("built");
+    abandoned.build(&value("late")).expect("built");
     let outcome = lock.compare_and_set(&attempt(&base, "never"), || false);
     assert!(outcome.is_err(), "{outcome:?}");
     let after = go_on(&lock, 1);
@@ -193,7 +193,7 @@ fn a_late_rename_of_one_who_gave_up_loses_against_what_came_before_it() {
 
     // If nothing came before it, the revision is applied late: the outcome `Unknown` was right.
     let abandoned = Write::new(&lock, after.revision).expect("a name");
-    abandoned.build(Some(&value("late"))).expect("built");
+    abandoned.build(&value("late")).expect("built");
     assert_eq!(top(&lock), after);
     assert!(abandoned.place().is_ok());
     assert_eq!(top(&lock).value, Some(value("late")));
@@ -212,7 +212,7 @@ fn a_withdrawn_draft_cannot_be_placed() {
     let (_folder, lock) = lock();
     let base = top(&lock);
     let write = Write::new(&lock, base.revision).expect("a name");
-    write.build(Some(&value("a"))).expect("built");
+    write.build(&value("a")).expect("built");
     assert!(write.withdraw());
     assert!(!write.is_late());
     assert!(write.place().is_err());
@@ -250,7 +250,7 @@ fn a_lock_made_anew_is_another_incarnation_even_at_revision_0() {
         Ok(WriteOutcome::Conflict)
     );
     // The slow writer looked before the lock was deleted.
-    slow.build(Some(&value("slow"))).expect("built");
+    slow.build(&value("slow")).expect("built");
     assert!(slow.place().is_ok());
     assert!(slow.witness(&old.nonce).is_err());
 }
@@ -270,7 +270,7 @@ fn a_damaged_lock_is_said_to_be_and_may_be_put_aside() {
     );
 
     let late = Write::new(&lock, damaged.revision).expect("a name");
-    late.build(Some(&value("late"))).expect("built");
+    late.build(&value("late")).expect("built");
     let aside = folder.path().join("x-db");
     std::fs::rename(folder.path().join("lock-db"), aside).expect("it is put aside");
     assert_eq!(lock.look(), Ok(None));
