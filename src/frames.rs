@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{SinkExt, StreamExt as _};
+use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -381,19 +381,12 @@ impl Peer {
 
 /// Writes what waits in as few writes as it takes.
 async fn write_all(mut frames: mpsc::Receiver<Bytes>, write: OwnedWriteHalf) {
-    let mut sink = FramedWrite::new(write, codec());
-    while let Some(frame) = frames.recv().await {
-        let mut next = Some(frame);
-        while let Some(frame) = next {
-            if sink.feed(frame).await.is_err() {
-                return;
-            }
-            next = frames.try_recv().ok();
-        }
-        if SinkExt::<Bytes>::flush(&mut sink).await.is_err() {
-            return;
-        }
-    }
+    let waiting = stream::poll_fn(move |context| frames.poll_recv(context));
+    // Where the other end has gone, nothing is to be written any more.
+    let _ = waiting
+        .map(Ok)
+        .forward(FramedWrite::new(write, codec()))
+        .await;
 }
 
 async fn send<T: Serialize>(queue: &mpsc::Sender<Bytes>, head: Head, what: &T) -> io::Result<()> {
