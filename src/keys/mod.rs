@@ -31,8 +31,8 @@ pub struct ConfigKey<S: 'static> {
     /// The name in the file.
     pub name: &'static str,
     field: fn(&mut S) -> &mut dyn Field,
-    check: Option<fn(&S) -> Option<String>>,
-    default: Option<fn(&mut S)>,
+    check: fn(&S) -> Option<String>,
+    default: fn(&mut S),
     missing: Option<&'static str>,
     file: Option<NamedFile>,
     differs: bool,
@@ -44,8 +44,8 @@ impl<S> ConfigKey<S> {
         Self {
             name,
             field,
-            check: None,
-            default: None,
+            check: |_| None,
+            default: |_| {},
             missing: None,
             file: None,
             differs: false,
@@ -54,13 +54,13 @@ impl<S> ConfigKey<S> {
 
     /// What is wrong with the value, judged by itself and by the keys above.
     pub const fn checked(mut self, check: fn(&S) -> Option<String>) -> Self {
-        self.check = Some(check);
+        self.check = check;
         self
     }
 
     /// Sets a default that follows from the keys above. A plain default is what the field has before the file is read.
     pub const fn or(mut self, default: fn(&mut S)) -> Self {
-        self.default = Some(default);
+        self.default = default;
         self
     }
 
@@ -237,10 +237,8 @@ impl<'t> Table<'t> {
                     self.wrong.insert(key.name);
                     let message = format!("the key {:?} is missing: {remedy}", key.name);
                     self.error(&[], message);
-                } else if let Some(default) =
-                    key.default.filter(|_| !self.inherited.contains(key.name))
-                {
-                    default(settings);
+                } else if !self.inherited.contains(key.name) {
+                    (key.default)(settings);
                 }
                 continue;
             };
@@ -248,14 +246,10 @@ impl<'t> Table<'t> {
                 found,
                 report: self.report,
             };
-            let problem = if (key.field)(settings).take(&value).is_none() {
+            if (key.field)(settings).take(&value).is_none() {
                 self.wrong.insert(key.name);
                 is_good = false;
-                None
-            } else {
-                key.check.and_then(|check| check(settings))
-            };
-            if let Some(problem) = problem {
+            } else if let Some(problem) = (key.check)(settings) {
                 value.error::<()>(problem);
                 is_good = false;
             }
