@@ -6,7 +6,6 @@
 
 mod file;
 mod report;
-mod similar;
 mod value;
 
 use std::{
@@ -19,7 +18,6 @@ use std::{
 use file::NamedFile;
 pub use file::below;
 pub use report::{Diagnostic, FileReport, Place, Severity, first_error};
-pub use similar::similar;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -207,8 +205,7 @@ impl<'t> Table<'t> {
                 values.insert(*known, value);
                 continue;
             }
-            let near = similar(&name.replace('_', "-"), known.iter().copied());
-            let remedy = match near.first() {
+            let remedy = match meant(&name.replace('_', "-"), known) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!("known here are {}", known.join(", ")),
             };
@@ -320,6 +317,16 @@ impl<'t> Table<'t> {
             .find(|found| found.get_ref().as_str() == Some(item))
             .map_or_else(|| self.at(&[key]), Spanned::span)
     }
+}
+
+/// The one of `known` that somebody has meant who has written `name`, if one is similar enough for a typing error. Capitals make no
+/// difference.
+fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let written = name.to_lowercase();
+    let distance = |known: &str| strsim::damerau_levenshtein(&written, &known.to_lowercase());
+    let all = known.iter().map(|known| (distance(known), *known));
+    let near = all.filter(|(distance, known)| *distance <= (known.chars().count() / 3).max(1));
+    near.min().map(|(_, known)| known)
 }
 
 #[cfg(test)]
