@@ -8,7 +8,6 @@
 
 mod health;
 mod host_file;
-mod listen;
 mod load;
 mod service;
 mod service_file;

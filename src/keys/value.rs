@@ -2,6 +2,7 @@
 
 use std::{
     fmt::{Debug, Display},
+    net::SocketAddr,
     path::PathBuf,
     time::Duration,
 };
@@ -152,6 +153,20 @@ impl Read for Duration {
     fn read(value: &ConfigValue<'_>) -> Option<Self> {
         let wanted = "a span of time in quotes, such as \"3s\", \"500ms\" or \"1min 30s\"";
         value.parsed(wanted, span::parse)
+    }
+}
+
+/// Where a server listens.
+impl Read for SocketAddr {
+    fn read(value: &ConfigValue<'_>) -> Option<Self> {
+        const FORM: &str =
+            "an address with a port in quotes, such as \"127.0.0.1:9190\" or \"[::1]:9190\"";
+        value.parsed(FORM, |text| {
+            let address: Option<Self> = text.parse().ok();
+            address
+                .filter(|address| address.port() != 0)
+                .ok_or_else(|| format!("{text:?} is no place to listen: write {FORM}"))
+        })
     }
 }
 
