@@ -373,8 +373,8 @@ async fn wait(
 
 /// The time in which nobody ran the service until its new holder did, as the history has it.
 async fn gap_after(bus: &Bus, service: &str, before: &ClusterState) -> Option<Length> {
-    let token = before.service(service)?.token;
-    let past = Past::new(service, bus.history(service).await.ok()?, None);
+    let before = before.service(service)?;
+    let past = Past::new(before, bus.history(service).await.ok()?);
     let last = past.runs.last()?;
-    last.gap.filter(|_| Some(last.run.token) > token)
+    last.gap.filter(|_| Some(last.run.token) > before.token)
 }

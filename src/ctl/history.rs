@@ -7,7 +7,6 @@ use std::{
 
 use clap::Args;
 use futures_util::stream::{StreamExt as _, iter};
-use rustix::process::geteuid;
 
 use super::{
     ask::Bus,
@@ -16,7 +15,12 @@ use super::{
     runs::{Past, PastRun, began, ended, lasted},
     texts::{is_named, known, local},
 };
-use crate::{cluster::verb::time, command_line::exit, host::clock, types::span::milliseconds};
+use crate::{
+    cluster::verb::time,
+    command_line::exit,
+    host::{clock, identity},
+    types::span::milliseconds,
+};
 
 /// How many histories root asks for at once: with the store each takes a moment. What others ask at once is limited by putexd.
 const AT_ONCE: usize = 16;
@@ -54,12 +58,12 @@ pub async fn run(arguments: HistoryArguments) -> Result<(), Failure> {
     let from_ms = now_ms.saturating_sub(ago_ms);
     let histories =
         iter(services).map(async |service| (service, bus.history(&service.service).await));
-    let mut histories = histories.buffered(if geteuid().is_root() { AT_ONCE } else { 1 });
+    let mut histories = histories.buffered(if identity::user() == 0 { AT_ONCE } else { 1 });
     let (mut pasts, mut status) = (Vec::new(), 0);
     while let Some((service, history)) = histories.next().await {
         match history {
             Ok(runs) => {
-                let mut past = Past::new(&service.service, runs, Some(service));
+                let mut past = Past::new(service, runs);
                 // The run that began before goes on into the time that is asked for.
                 past.runs
                     .retain(|shown| shown.run.end.is_none_or(|end| end.at_ms >= from_ms));
@@ -181,7 +185,7 @@ mod tests {
         let mut cluster = small();
         let db = service(&mut cluster, "db");
         (db.activity, db.token) = (Activity::Held, Some(5));
-        vec![Past::new("db", runs, Some(db))]
+        vec![Past::new(db, runs)]
     }
 
     #[test]

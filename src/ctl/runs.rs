@@ -33,8 +33,8 @@ pub struct PastRun {
 }
 
 impl Past {
-    /// What `runs`, the history, and `service`, its present state, tell.
-    pub fn new(name: &str, mut runs: Vec<Run>, service: Option<&ServiceSummary>) -> Self {
+    /// What `service`, its present state, and `runs`, the history, tell.
+    pub fn new(service: &ServiceSummary, mut runs: Vec<Run>) -> Self {
         // What has ended some time before it was looked at had ended when the next one began.
         for place in 1..runs.len() {
             let next_ms = runs[place].at_ms();
@@ -53,12 +53,12 @@ impl Past {
             shown.push(PastRun {
                 gap: before.and_then(|before| run.gap_after(before)),
                 takeover: silent.map(|silent| silent.host.clone()),
-                goes_on: service.is_some_and(|service| goes_on(&run, service)),
+                goes_on: goes_on(&run, service),
                 run,
             });
         }
         Self {
-            service: name.to_owned(),
+            service: service.service.clone(),
             runs: shown,
         }
     }
@@ -114,7 +114,7 @@ mod tests {
         let db = service(&mut cluster, "db");
         db.token = Some(7);
         change(db);
-        Past::new("db", runs, Some(db))
+        Past::new(db, runs)
     }
 
     #[test]

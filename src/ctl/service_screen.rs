@@ -27,7 +27,7 @@ pub async fn show(
 ) -> Result<(), Failure> {
     // Without the right to read it, the rest is shown all the same.
     let runs = bus.history(&service.service).await.unwrap_or_default();
-    let past = Past::new(&service.service, runs, Some(service));
+    let past = Past::new(service, runs);
     screen(cluster, service, &past, width()).show()
 }
 
@@ -141,7 +141,7 @@ mod tests {
 
     fn shown(cluster: &ClusterState, runs: Vec<Run>) -> String {
         let db = cluster.service("db").expect("it is there");
-        let past = Past::new("db", runs, Some(db));
+        let past = Past::new(db, runs);
         screen(cluster, db, &past, Some(80)).text()
     }
 
