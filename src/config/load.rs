@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     host::{identity, mountinfo::mount_at, mounts},
-    keys::{Diagnostic, File, FileReport, Severity, first_error},
+    keys::{Diagnostic, File, FileReport, Severity, below, first_error},
     types::{
         LEASE_LIMIT, ServiceName, UnitName,
         bound::{self, AtBoot},
@@ -227,8 +227,9 @@ pub fn load_keeping(
     let mut diagnostics = report.diagnostics();
     // Whether the name of the host will do is of no interest before there is a store.
     let first = report.first_error();
-    let lacks_store = common.lacks_store && first.is_none_or(|error| error.place.is_none());
-    let for_all = report.first_error().filter(|_| host.is_none());
+    let lacks_store =
+        common.lacks_store && first.as_ref().is_none_or(|error| error.place.is_none());
+    let for_all = first.filter(|_| host.is_none());
     // The services are checked even without a good host file, so that one run shows everything that is to be corrected.
     let mut candidates = Vec::new();
     for (stem, path) in files {
@@ -450,7 +451,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
 /// do about it: what is not there says nothing. systemd makes an empty folder for a bind mount whose source is not there.
 /// `None`: all of them are there.
 fn missing(root: &Path) -> Option<(PathBuf, String)> {
-    let copy = root.join(bound::FILE.trim_start_matches('/'));
+    let copy = below(root, bound::FILE);
     let AtBoot { mounts, .. } = serde_json::from_slice(&fs::read(copy).ok()?).ok()?;
     let of = |place: String| {
         // An automount is mounted by this.

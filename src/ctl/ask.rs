@@ -14,6 +14,7 @@ use crate::{
     facts::ClusterState,
     guard_client::grant,
     host::identity,
+    keys::below,
     types::{LEASES_DIR, ServiceName, span::rounded},
 };
 
@@ -135,8 +136,9 @@ fn read<T: DeserializeOwned>(told: &str) -> Result<T, Failure> {
     })
 }
 
-/// What can be told of this host without its putexd: the leases that the guard still keeps.
-pub fn without_putexd(leases: &Path) -> Screen {
+/// What can be told of the host whose root is `root` without its putexd: the leases that the guard still keeps.
+pub fn without_putexd(root: &Path) -> Screen {
+    let leases = &below(root, LEASES_DIR);
     let mut screen = Screen::new(width());
     let entries = std::fs::read_dir(leases).into_iter().flatten().flatten();
     let services: BTreeSet<ServiceName> = entries
@@ -155,11 +157,6 @@ pub fn without_putexd(leases: &Path) -> Screen {
         screen.table(0, ["SERVICE", "TOKEN", "ENDS IN"], grants);
     }
     screen
-}
-
-/// The directory of the grants below `root`.
-pub fn leases_below(root: &Path) -> std::path::PathBuf {
-    root.join(LEASES_DIR.trim_start_matches('/'))
 }
 
 #[cfg(test)]

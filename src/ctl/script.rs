@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::{
-    ask::{Bus, leases_below},
+    ask::Bus,
     output::{Failure, print},
     texts::unknown,
 };
@@ -13,7 +13,8 @@ use crate::{
     command_line::exit,
     facts::{Activity, ClusterState, ServiceSummary, name},
     guard_client::grant,
-    types::ServiceName,
+    keys::below,
+    types::{LEASES_DIR, ServiceName},
 };
 
 /// What `putexctl is-active` is called with.
@@ -59,7 +60,7 @@ fn verdict(service: &ServiceSummary, cluster: &ClusterState) -> u8 {
 /// Prints the fencing token of the grant. The grant is the authority, and not what putexd remembers: the grant is gone,
 /// or its deadline is over, before another host can have a lease.
 pub fn token(service: &ServiceName, root: &Path) -> Result<(), Failure> {
-    let held = grant::held(&leases_below(root), service);
+    let held = grant::held(&below(root, LEASES_DIR), service);
     let held = held.map_err(|error| Failure::refused(format!("{service}: {error}")))?;
     print(&format!("{}\n", held.token))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{
-    ask::{Bus, leases_below, without_putexd},
+    ask::{Bus, without_putexd},
     findings::{self, Finding, mark},
     output::{Cell, Failure, Screen, Style, print_json, width},
     service_screen,
@@ -46,7 +46,7 @@ pub async fn run(arguments: StatusArguments) -> Result<(), Failure> {
         // putexd has answered and refused: there is nothing that the host itself could add.
         Err(failure) if failure.status == exit::UNAVAILABLE && !arguments.json => {
             failure.tell();
-            without_putexd(&leases_below(&arguments.root)).show()?;
+            without_putexd(&arguments.root).show()?;
             Failure::end(failure.status)
         }
         result => result,

@@ -18,6 +18,7 @@ use crate::{
     command_line::exit,
     config::{self, Settings},
     frames::Units,
+    keys::below,
     store::{self, Creation, Store, StoreError, sealed},
     types::{Key, NET_SOCKET},
 };
@@ -69,7 +70,7 @@ fn seal(root: &Path, settings: &Settings, made: bool) -> Option<String> {
     if settings.seal_key.is_some() || !settings.store.has_servers() {
         return None;
     }
-    let path = root.join(SEAL_KEY.trim_start_matches('/'));
+    let path = below(root, SEAL_KEY);
     // If the store was there, another host may have the key already.
     let written = if made { make_key(&path) } else { Ok(()) };
     Some(match written {

@@ -32,6 +32,7 @@ impl NamedFile {
 }
 
 /// Where a file of another host is, whose root is `root`.
-pub fn below(root: &Path, path: &Path) -> PathBuf {
+pub fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
