@@ -46,7 +46,12 @@ use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use self::{client::Client, directory::DirectorySettings, files::Files, settings::Settings};
+use self::{
+    client::Client,
+    directory::{DirectorySettings, DirectoryStore},
+    files::Files,
+    settings::Settings,
+};
 use crate::{
     frames::{self, Role, Socket},
     keys::Table,
@@ -379,12 +384,7 @@ impl fmt::Display for StoreSettings {
 pub fn open(settings: &StoreSettings, call_limit: Duration, socket: Socket) -> Arc<dyn Store> {
     // Not `client`, with which the clients of all servers, with TLS and all, would be parts of putexd and putexctl.
     if let StoreSettings::Directory(directory) = settings {
-        let files = Files::of_this_host();
-        return Arc::new(Client::<directory::Directory>::new(
-            directory.clone(),
-            call_limit,
-            files,
-        ));
+        return Arc::new(DirectoryStore::at(directory.clone(), call_limit));
     }
     let connect = move |previous| frames::connect(Arc::clone(&socket), Role::Store, previous);
     Arc::new(remote::RemoteStore::new(
