@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value as Json, from_value};
 use serde_with::skip_serializing_none;
 use thiserror::Error;
 
@@ -352,18 +353,8 @@ impl AlarmKind {
 
 /// Reads a list of alarms without those that this version does not know.
 pub fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Alarm>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Read {
-        Known(Box<Alarm>),
-        Unknown(IgnoredAny),
-    }
-    let all = Vec::<Read>::deserialize(from)?.into_iter();
-    let known = all.filter_map(|read| match read {
-        Read::Known(alarm) => Some(*alarm),
-        Read::Unknown(_) => None,
-    });
-    Ok(known.collect())
+    let all = Vec::<Json>::deserialize(from)?.into_iter();
+    Ok(all.filter_map(|alarm| from_value(alarm).ok()).collect())
 }
 
 fn gone_back(revisions: Option<(Revision, Revision)>) -> String {
