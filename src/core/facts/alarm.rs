@@ -170,7 +170,7 @@ problems! {
         by_ms: u64
     } = Warn, "d5c90c2baec24517a030a3eae78486bb",
         "check whether this machine was paused",
-        ("the wall clock moved by {} against the time since boot", of_ms(*by_ms));
+        ("the wall clock moved by {} against the time since boot", rounded(Duration::from_millis(*by_ms)));
     /// A stop is not proven in time.
     StopFailed {
         /// Of what; the election does not know it.
@@ -378,10 +378,6 @@ fn unproven(units: &[UnitName], why: &StopFailure) -> String {
             format!("{units} may live at the end of the stop budget")
         }
     }
-}
-
-fn of_ms(ms: u64) -> String {
-    rounded(Duration::from_millis(ms))
 }
 
 fn list(all: &[impl ToString]) -> String {
