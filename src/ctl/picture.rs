@@ -47,10 +47,6 @@ pub fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
     }
     let mut picture = Document::new()
         .set("width", WIDTH)
-        .set(
-            "height",
-            pasts.iter().fold(TOP + 20, |height, _| height + ROW),
-        )
         .set("font-family", "sans-serif")
         .set("font-size", 12)
         .add(label(LEFT, 20, &date(from / 1000)))
@@ -95,6 +91,7 @@ pub fn draw(pasts: &[Past], from_ms: u64, now_ms: u64) -> Option<String> {
         }
         y += ROW;
     }
+    let picture = picture.set("height", y + 20);
     Some(format!("{picture}\n"))
 }
 
