@@ -1,10 +1,10 @@
 //! The process's end: the checks, and the listener with its limits.
 
-use std::{collections::VecDeque, convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 
 use hyper::{
     Method, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE},
     server::conn::http1,
     service::service_fn,
 };
@@ -100,7 +100,7 @@ async fn accept(listener: TcpListener, peer: &Peer) {
     }
 }
 
-/// Answers one request. What a client does wrong is no news.
+/// Answers one request. What a client does wrong is no news. hyper leaves out the body for HEAD, and tells its length.
 async fn converse(stream: TcpStream, peer: &Peer) {
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
         let asked = HttpRequest {
@@ -108,8 +108,14 @@ async fn converse(stream: TcpStream, peer: &Peer) {
             path: request.uri().path().to_owned(),
         };
         let ended = Answer::new(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "putexd ends\n");
-        let answer = peer.ask(&asked).await.unwrap_or(ended);
-        Ok::<_, Infallible>(response(answer, request.method()))
+        let answer: Answer = peer.ask(&asked).await.unwrap_or(ended);
+        let is_told = request.method() != Method::OPTIONS;
+        Response::builder()
+            .status(answer.status)
+            .header(CONTENT_TYPE, answer.media)
+            .header(CACHE_CONTROL, "no-store")
+            .header(ALLOW, ALLOWED)
+            .body(if is_told { answer.body } else { String::new() })
     });
     let ended = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -124,21 +130,4 @@ async fn converse(stream: TcpStream, peer: &Peer) {
     if let Err(error) = ended {
         tracing::trace!("a client: {error}");
     }
-}
-
-/// The response to a request. hyper leaves out the body for HEAD, and tells its length.
-fn response(answer: Answer, method: &Method) -> Response<String> {
-    let mut response = Response::new(answer.body);
-    if *method == Method::OPTIONS {
-        response.body_mut().clear();
-    }
-    *response.status_mut() =
-        StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    if let Ok(media) = HeaderValue::from_str(&answer.media) {
-        headers.insert(CONTENT_TYPE, media);
-    }
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(ALLOW, HeaderValue::from_static(ALLOWED));
-    response
 }
