@@ -183,7 +183,7 @@ pub fn over(alarm: &Alarm, unit: Option<&UnitName>) {
         unit,
         ..LockFields::default()
     };
-    let message = format!("the alarm {} is over", alarm.kind().name());
+    let message = format!("the alarm {} is over", alarm.kind());
     write_alarm(
         Level::INFO,
         Notice::Over.message_id(),
@@ -195,7 +195,7 @@ pub fn over(alarm: &Alarm, unit: Option<&UnitName>) {
 
 fn write_alarm(level: Level, id: &str, message: &str, alarm: &Alarm, lock: LockFields<'_>) {
     let fields = Fields {
-        alarm: Some(alarm.kind().name()),
+        alarm: Some(alarm.kind().to_string()),
         service: alarm.about.as_ref(),
         lock,
         ..Fields::default()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     command_line::exit,
-    facts::{Activity, ClusterState, ServiceSummary, name},
+    facts::{Activity, ClusterState, ServiceSummary},
     guard_client::grant,
     keys::below,
     types::{LEASES_DIR, ServiceName},
@@ -34,7 +34,7 @@ pub async fn is_active(arguments: IsActiveArguments) -> Result<(), Failure> {
     let found = cluster.service(service).ok_or_else(|| unknown(service))?;
     if !arguments.quiet {
         let holder = found.holder.clone().filter(|_| found.activity.runs());
-        let word = holder.unwrap_or_else(|| name(&found.activity));
+        let word = holder.unwrap_or_else(|| found.activity.to_string());
         print(&format!("{word}\n"))?;
     }
     Failure::end(verdict(found, &cluster))

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     command_line::exit,
-    facts::{Activity, ClusterState, KnownHost, Presence, ServiceSummary, name},
+    facts::{Activity, ClusterState, KnownHost, Presence, ServiceSummary},
     types::span::rounded,
     words,
 };
@@ -143,7 +143,7 @@ fn services(screen: &mut Screen, cluster: &ClusterState, rows: &[&ServiceSummary
         let left = left.map(|until| rounded(until.until(cluster.at)));
         [
             (&service.service).into(),
-            Cell::styled(name(&service.activity), style_of(service.activity)),
+            Cell::styled(service.activity.to_string(), style_of(service.activity)),
             service.holder.as_deref().unwrap_or_default().into(),
             since.unwrap_or_default().into(),
             left.unwrap_or_default().into(),

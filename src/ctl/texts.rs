@@ -4,7 +4,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::output::{Failure, Style};
 use crate::{
-    facts::{Activity, At, Candidate, ClusterState, ServiceState, ServiceSummary, Word, name},
+    facts::{Activity, At, Candidate, ClusterState, ServiceState, ServiceSummary, Word},
     types::first_named,
     words,
 };
@@ -32,10 +32,10 @@ pub const fn style_of(activity: Activity) -> Style {
 
 /// How a service stands, in a few words.
 pub fn standing(service: &ServiceSummary) -> String {
-    let activity = name(&service.activity);
+    let activity = service.activity;
     match &service.holder {
         Some(holder) => format!("{activity} on {holder}"),
-        None => activity,
+        None => activity.to_string(),
     }
 }
 

@@ -162,7 +162,7 @@ pub fn render(sources: &Sources) -> String {
             Urgency::Error => "error",
             Urgency::Warn => "warn",
         };
-        let labels = vec![("kind", kind.name()), ("level", level.to_owned())];
+        let labels = vec![("kind", kind.to_string()), ("level", level.to_owned())];
         let standing = host.alarms.iter().filter(|standing| *standing == kind);
         (labels, standing.fold(0.0, |count, _| count + 1.0))
     });

@@ -1,13 +1,12 @@
 //! What is wrong with a service or a host, from where it is noticed to the screens of all hosts.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value as Json, from_value};
 use serde_with::skip_serializing_none;
 use thiserror::Error;
 
-use super::name;
 use crate::types::{MachineId, NodeId, Revision, ServiceName, UnitName, span::rounded};
 
 /// For how long an alarm is shown whose cause was a moment and not a state, in seconds.
@@ -315,12 +314,14 @@ problems! {
         ("the lease has lapsed: {cause}");
 }
 
-impl AlarmKind {
-    /// The name for programs.
-    pub fn name(self) -> String {
-        name(&self)
+/// The name for programs, by which serde writes it.
+impl fmt::Display for AlarmKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
+}
 
+impl AlarmKind {
     /// How urgent it is.
     pub const fn urgency(self) -> Urgency {
         self.row().0

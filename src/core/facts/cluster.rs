@@ -1,6 +1,6 @@
 //! The cluster as one host knows it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -164,6 +164,13 @@ pub enum Activity {
     /// The store does not answer this host, and no host has said anything of it.
     #[default]
     Unknown,
+}
+
+/// The name by which serde writes it.
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 impl Activity {

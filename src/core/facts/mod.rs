@@ -84,19 +84,6 @@ impl At {
     }
 }
 
-/// The name by which serde writes a fact, without what it says more.
-pub fn name(fact: &impl Serialize) -> String {
-    match serde_json::to_value(fact) {
-        Ok(Json::String(name)) => name,
-        Ok(Json::Object(fields)) => fields
-            .into_iter()
-            .map(|(name, _)| name)
-            .next()
-            .unwrap_or_default(),
-        _ => String::new(),
-    }
-}
-
 /// A fact as JSON in which each text is as `shown` has it: others have written some of them.
 pub fn json(fact: &impl Serialize, shown: fn(&str) -> String) -> String {
     let (mut json, text) = (Vec::new(), String::new());
