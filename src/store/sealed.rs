@@ -94,11 +94,10 @@ impl Sealer {
 
     /// The value as it is to be written under `key` in `incarnation`, with its seal. A value that was read without a
     /// valid seal is written as it was found, and gets none.
-    pub fn seal(&self, key: &Key, incarnation: &Incarnation, value: Value) -> Value {
+    pub fn seal(&self, key: &Key, incarnation: &Incarnation, mut value: Value) -> Value {
         if value.is_unsealed() {
             return value.without_mark();
         }
-        let mut value = value;
         let seal = hmac::sign(&self.key, &self.text(key, incarnation, &value));
         value
             .fields

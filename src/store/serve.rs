@@ -88,13 +88,10 @@ async fn carry_out(store: &dyn Store, call: Call, reply_to: &ReplyTo) -> io::Res
 
 /// Answers the call for a watch, and sends its hints.
 async fn give_hints(store: Arc<dyn Store>, peer: Peer, reply_to: ReplyTo) {
-    let (answer, hints) = match store.watch().await {
-        Ok(hints) => (Ok(()), Some(hints)),
-        Err(error) => (Err(error), None),
-    };
+    let begun = store.watch().await;
     // Where putexd has gone, the process ends.
-    let _ = reply_to.answer(&answer).await;
-    let Some(mut hints) = hints else { return };
+    let _ = reply_to.answer(&begun.as_ref().map(|_| ())).await;
+    let Ok(mut hints) = begun else { return };
     while let Some(key) = hints.next().await {
         let _ = peer.tell(&StoreEvent::Hint(Some(key))).await;
     }
