@@ -12,14 +12,11 @@ use crate::{
         remedy::drop_in,
         type_name,
     },
-    types::{ServiceName, UnitName, span::rounded},
+    types::{UnitName, span::rounded},
 };
 
 /// Longest time of one call: nothing depends on the answer but the person who waits for it.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-
-/// What was found in the units of a service, whose text has the remedy in it. An error keeps putexd from running the service.
-pub type Finding = (ServiceName, Diagnostic);
 
 /// Connects to PID 1. The error says why that cannot be, as a reason that fits behind a colon. It has to be called inside of a
 /// tokio runtime.
@@ -29,8 +26,9 @@ pub async fn connect() -> Result<Systemd, String> {
     Ok(Systemd::connect(CALL_LIMIT))
 }
 
-/// What speaks against the units of all services. `Err`: PID 1 stopped answering.
-pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding>, BusError> {
+/// What speaks against the units of all services; each text has the remedy in it. An error keeps putexd from running the service.
+/// `Err`: PID 1 stopped answering.
+pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Diagnostic>, BusError> {
     let run = settings
         .services
         .iter()
@@ -40,8 +38,8 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Finding
     let mut found = Vec::new();
     for service in &settings.services {
         let mut add = |severity, text| {
-            let text = Diagnostic::of_file(severity, service.source.0.clone(), text);
-            found.push((service.name.clone(), text));
+            let source = service.source.0.clone();
+            found.push(Diagnostic::of_file(severity, source, text));
         };
         let all: Vec<UnitName> = service.units().cloned().collect();
         for unit in &all {

@@ -230,7 +230,6 @@ async fn check_units(root: &Path, loaded: &mut Loaded) -> Result<(), String> {
     let systemd = audit::connect().await?;
     let found = audit::units(&systemd, settings).await;
     let found = found.map_err(|error| error.to_string())?;
-    let found = found.into_iter().map(|(_, found)| found);
     loaded.diagnostics.extend(found);
     Ok(())
 }
