@@ -146,7 +146,7 @@ impl Service {
         let limit = self.settings.timings.call_limit();
         self.later(async move {
             let (answer, unreadable) = match read_within(limit, &*store, &key, before).await {
-                Ok(read) => (Some(observation(read)), None),
+                Ok(read) => (Some(observation(&read)), None),
                 Err(StoreError::Unreachable(_) | StoreError::Missing(_)) => (None, None),
                 Err(error) => {
                     let why =

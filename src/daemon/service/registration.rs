@@ -368,7 +368,7 @@ impl UnitEntry {
         for (index, key) in former.iter().enumerate() {
             let sent = self.host.machine.now();
             let snapshot = self.read(key).await?;
-            let (now, shown) = (self.host.machine.now(), observation(snapshot.clone()));
+            let (now, shown) = (self.host.machine.now(), observation(&snapshot));
             let free = if let Some(lock) = self.former.get_mut(key) {
                 lock.see(&self.unit, shown, sent, now, &timings)
             } else {

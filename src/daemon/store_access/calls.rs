@@ -37,16 +37,15 @@ pub async fn write_within(
 }
 
 /// What a read shows of a lock.
-pub fn observation(snapshot: Snapshot) -> Observation {
-    let (revision, content) = match snapshot.entry {
-        None => (Revision(0), Content::Absent),
-        Some(entry) => match entry.value {
-            None => (entry.revision, Content::Tombstone),
-            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
-        },
+pub fn observation(snapshot: &Snapshot) -> Observation {
+    let (incarnation, revision) = snapshot.position();
+    let content = match snapshot.entry.as_ref().map(|entry| &entry.value) {
+        None => Content::Absent,
+        Some(None) => Content::Tombstone,
+        Some(Some(value)) => Content::Record(Record::decode(value)),
     };
     Observation {
-        incarnation: snapshot.incarnation,
+        incarnation,
         revision,
         content,
     }
