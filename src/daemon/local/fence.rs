@@ -121,9 +121,9 @@ impl Fencer {
         let runs = hosts.iter().map(|host| self.fence_one(template, host));
         let outcomes = hosts.iter().zip(join_all(runs).await);
         let failures = outcomes.filter_map(|(host, outcome)| {
-            let (remedy, why) = ("putexctl confirm-dead", outcome.err()?);
+            let why = outcome.err()?;
             Some(format!(
-                "run \"{remedy} {host}\" if you know that {host} is off: {why}"
+                "run \"putexctl confirm-dead {host}\" if you know that {host} is off: {why}"
             ))
         });
         let failures: Vec<String> = failures.collect();

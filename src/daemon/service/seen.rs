@@ -116,11 +116,10 @@ impl Service {
         }
         let (state, now) = (self.election.state(), self.host.machine.now());
         let lease = self.settings.timings.lease();
-        let is_active = state == State::Active;
         let seen = &mut self.seen;
         seen.alive = observed.alive;
         seen.are_dead = matches!(observed.all, Some(ObservedUnit::Dead { .. }));
-        if !is_active {
+        if state != State::Active {
             (seen.serves, seen.frozen) = (None, false);
             seen.restarts = if state == State::Starting {
                 Restarts::since_start()
