@@ -547,13 +547,12 @@ impl Service {
         else {
             return;
         };
-        let error = format!(
-            "{}, or set stop-proof = \"unit-only\", then run \"systemctl reload putexd\": {} had work outside of its control group: {}",
-            first.remedy(),
-            self.settings.unit,
-            first.in_words()
-        );
         let work = first.in_words();
+        let error = format!(
+            "{}, or set stop-proof = \"unit-only\", then run \"systemctl reload putexd\": {} had work outside of its control group: {work}",
+            first.remedy(),
+            self.settings.unit
+        );
         self.raise(Problem::LeftControlGroup { work });
         self.bars
             .set(BarSource::Outside, Some(Bar::Outside { error }));

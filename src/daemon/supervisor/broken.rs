@@ -34,10 +34,9 @@ impl Broken {
     /// Takes over the errors that a reload found. Where the error concerns every service, the errors of single services stay as they
     /// were.
     pub fn update(&mut self, loaded: &Loaded) {
-        let services = std::mem::take(&mut self.services);
-        *self = Self::new(loaded);
-        if self.for_all.is_some() {
-            self.services = services;
+        self.for_all.clone_from(&loaded.for_all);
+        if self.for_all.is_none() {
+            self.services.clone_from(&loaded.broken);
         }
     }
 

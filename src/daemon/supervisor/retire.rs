@@ -55,9 +55,8 @@ impl Supervisor {
     /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
     pub async fn release(&mut self) -> ExitCode {
         notify::stopping("stopping the units and releasing their locks");
-        let names: Vec<ServiceName> = self.services.keys().cloned().collect();
-        for name in names {
-            self.retire(&name, Retirement::Stopped);
+        for handle in std::mem::take(&mut self.services).into_values() {
+            self.retire_handle(handle, Retirement::Stopped);
         }
         let (mut told_at, mut ended) = (Instant::now(), Vec::new());
         loop {
