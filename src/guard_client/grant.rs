@@ -114,13 +114,9 @@ fn held_of(grant: &str, now: Time) -> Result<Held, GrantError> {
     Ok(Held { token, left })
 }
 
-/// The whole text of a new grant.
+/// The whole text of a new grant. An environment file follows its first line, with the fencing token, the service and the node.
 pub fn render(lease: &Lease) -> String {
-    Extension::of(&lease.terms).line() + &environment(lease)
-}
-
-/// What follows the first line of a grant: an environment file, with the fencing token, the service and the node.
-fn environment(lease: &Lease) -> String {
+    let line = Extension::of(&lease.terms).line();
     let mut node = String::new();
     for character in lease.node.as_str().chars() {
         // Within double quotes systemd's EnvironmentFile= removes a backslash before these four characters and no others.
@@ -130,7 +126,7 @@ fn environment(lease: &Lease) -> String {
         node.push(character);
     }
     format!(
-        "{TOKEN}={}\nPUTEX_SERVICE={}\nPUTEX_NODE=\"{node}\"\n",
+        "{line}{TOKEN}={}\nPUTEX_SERVICE={}\nPUTEX_NODE=\"{node}\"\n",
         lease.terms.token, lease.service
     )
 }
