@@ -163,7 +163,9 @@ impl<'a> Pid1<'a> {
                 }
                 continue;
             };
-            let found = self.properties(&object, unit)?;
+            let of_all_types = self.get(&object, UNIT, &OF_ALL_TYPES)?;
+            let of_its_type = self.call(&object, PROPERTIES, "GetAll", &of_type(unit.as_str()))?;
+            let found = of_all_types.with(of_its_type);
             if !found.has_left_nothing(is_begun, lease_since.unwrap_or_default()) {
                 return Ok(None);
             }
@@ -185,17 +187,6 @@ impl<'a> Pid1<'a> {
         let found = self.get(&object, interface, &[name])?.get(name);
         let odd = || BusError::Malformed(name.to_owned());
         found.ok_or_else(odd).map(Some)
-    }
-
-    /// What tells how the last run of a unit has ended, and for a mount how it is configured.
-    fn properties(
-        &mut self,
-        object: &OwnedObjectPath,
-        unit: &UnitName,
-    ) -> Result<Properties, BusError> {
-        let of_all = self.get(object, UNIT, &OF_ALL_TYPES)?;
-        let of_its_type = self.call(object, PROPERTIES, "GetAll", &of_type(unit.as_str()))?;
-        Ok(of_all.with(of_its_type))
     }
 
     fn get(
