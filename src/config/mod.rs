@@ -14,7 +14,7 @@ mod service_file;
 mod settings;
 mod timings;
 
-pub use crate::keys::{Diagnostic, Place, Severity};
+pub use crate::keys::{Diagnostic, Place, Severity, below};
 pub use host_file::{KEPT, Kept, Settings};
 pub use load::{
     FileText, HOST_FILE, Loaded, SERVICE_DIRECTORIES, load, load_assuming, load_keeping,

@@ -10,11 +10,11 @@ use crate::{
     bus,
     cluster::{history::Run, verb::Verb},
     command_line::exit,
+    config::below,
     dbus::{Begun, ManagerProxy, control},
     facts::ClusterState,
     guard_client::grant,
     host::identity,
-    keys::below,
     types::{LEASES_DIR, ServiceName, span::rounded},
 };
 

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     command_line::exit,
+    config::below,
     facts::{Activity, ClusterState, ServiceSummary},
     guard_client::grant,
-    keys::below,
     types::{LEASES_DIR, ServiceName},
 };
 

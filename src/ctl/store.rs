@@ -16,9 +16,8 @@ use super::output::{Failure, print};
 use crate::{
     audit,
     command_line::exit,
-    config::{self, Settings},
+    config::{self, Settings, below},
     frames::Units,
-    keys::below,
     store::{self, Creation, Store, StoreError, sealed},
     types::{Key, NET_SOCKET},
 };

@@ -391,7 +391,11 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
-    fn prepare_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Option<PreparedStart>> {
+    fn prepare_start<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Option<&'a ServiceName>,
+    ) -> ManagerFuture<'a, Option<PreparedStart>> {
         Box::pin(std::future::ready(None))
     }
 

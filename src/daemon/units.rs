@@ -47,7 +47,7 @@ pub struct SharedUnits {
     pub main: UnitName,
     /// The units that are bound with the main unit.
     bound: Vec<UnitName>,
-    service: ServiceName,
+    pub service: ServiceName,
     lease: UnitName,
     pub systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,

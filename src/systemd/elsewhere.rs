@@ -129,7 +129,7 @@ const PASSING: [Programs; 8] = [
 
 /// The commands of a unit.
 const COMMANDS: [&str; 7] = [
-    "ExecConditionEx",
+    "ExecCondition",
     "ExecStartPre",
     "ExecStart",
     "ExecStartPost",

@@ -61,7 +61,7 @@ wait {
     supervisable(unit: &'a UnitName, around: Surroundings<'a>) -> Result<(), Refusal>;
     is_stopping() -> Result<bool, BusError>;
     reset_failed(unit: &'a UnitName) -> Result<(), BusError>;
-    prepare_start(unit: &'a UnitName) -> Option<PreparedStart>;
+    prepare_start(unit: &'a UnitName, lease: Option<&'a ServiceName>) -> Option<PreparedStart>;
     start(unit: &'a UnitName, lease: Option<&'a ServiceName>, prepared: Option<PreparedStart>, limit: Duration) -> Result<UnitState, Refusal>;
     stop(unit: &'a UnitName, limit: Duration) -> Result<JobEnd, BusError>;
     thaw(groups: &'a BTreeSet<String>) -> Vec<String>;

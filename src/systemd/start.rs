@@ -15,7 +15,7 @@ use super::{
     job::{JobEnd, JobOrder},
     properties::{Properties, UnitState},
     refusal::{Refusal, refused},
-    supervisable::check_loaded,
+    supervisable::{Rivals, check_loaded},
 };
 use crate::{
     host::{cgroup::Hierarchy, processes},
@@ -33,10 +33,17 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// StartLimitBurst=.
 pub const RESTARTS_LIMIT: u32 = 5;
 
+/// What a start needs of a unit that was read. With a thousand starts at once, all that systemd says of each would take 90 MiB.
+#[derive(Debug)]
+struct Startable {
+    before: UnitState,
+    rivals: Rivals,
+}
+
 /// A unit as it was read before its start.
 #[derive(Debug)]
 pub struct PreparedStart {
-    properties: Properties,
+    startable: Startable,
     read_at: Instant,
     /// Hints that it may have changed since then, or that PID 1 has read its files anew.
     changes: watch::Receiver<()>,
@@ -51,18 +58,55 @@ impl PreparedStart {
 }
 
 impl Systemd {
-    /// Does what a start that follows in a moment would have to wait for. `None`: the unit cannot be read, which the start will say.
-    pub async fn prepare_start(&self, unit: &UnitName) -> Option<PreparedStart> {
+    /// Does what a start that follows in a moment would have to wait for. `None`: the unit cannot be read or started, which the start
+    /// will say.
+    pub async fn prepare_start(
+        &self,
+        unit: &UnitName,
+        service: Option<&ServiceName>,
+    ) -> Option<PreparedStart> {
         let (read_at, changes) = (Instant::now(), self.hints_of(unit));
         let hastened = self.control_groups(Hierarchy::hasten_moves);
         // Where this fails, the start only takes longer.
-        let (_, properties) = join(hastened, self.read_settings(unit.as_str())).await;
-        let properties = properties.ok()?;
+        let (_, startable) = join(hastened, self.startable(unit, service, read_at)).await;
         Some(PreparedStart {
-            properties,
+            startable: startable.ok()?,
             read_at,
             changes,
         })
+    }
+
+    /// Reads a unit that is to be started. `Err`: why it is not.
+    async fn startable(
+        &self,
+        unit: &UnitName,
+        service: Option<&ServiceName>,
+        patient_until: Instant,
+    ) -> Result<Startable, Refusal> {
+        let properties = insist(patient_until, || self.read_settings(unit.as_str())).await?;
+        let before = properties.state();
+        check_loaded(&properties, unit, None)?;
+        if let Some(service) = service {
+            gate::check(&properties, service)?;
+            // systemd may forget how a start goes of what it does not keep loaded. The kernel says what is left of a mount.
+            let is_remembered = properties.kind() == "service" && before.is_effect;
+            if is_remembered && !properties.lists("ReloadPropagatedFrom", UNITS_TARGET) {
+                return refused(format!(
+                    "run \"systemctl daemon-reload\": {UNITS_TARGET} does not keep {unit} loaded"
+                ));
+            }
+        }
+        if !before.active_state.is_stopped() {
+            return refused(format!("it was {} before", before.in_words()));
+        }
+        // It does so until it forgets the unit, and it forgets none that another unit names.
+        if properties.is_frozen() {
+            return refused(format!(
+                "reboot this host: systemd counts {unit} as frozen, although nothing of it runs"
+            ));
+        }
+        let rivals = Rivals::of(&properties);
+        Ok(Startable { before, rivals })
     }
 
     /// Starts a unit and waits until it is started: ActiveState says so, with an InvocationID that it did not have
@@ -86,32 +130,11 @@ impl Systemd {
     ) -> Result<UnitState, Refusal> {
         let deadline = Instant::now() + limit;
         let patient_until = deadline.min(Instant::now() + PATIENCE);
-        let properties = match prepared {
-            Some(prepared) if prepared.counts() => prepared.properties,
-            _ => insist(patient_until, || self.read_settings(unit.as_str())).await?,
+        let Startable { before, rivals } = match prepared {
+            Some(prepared) if prepared.counts() => prepared.startable,
+            _ => self.startable(unit, service, patient_until).await?,
         };
-        let before = properties.state();
-        check_loaded(&properties, unit, None)?;
-        if let Some(service) = service {
-            gate::check(&properties, service)?;
-            // systemd may forget how a start goes of what it does not keep loaded. The kernel says what is left of a mount.
-            let is_remembered = properties.kind() == "service" && before.is_effect;
-            if is_remembered && !properties.lists("ReloadPropagatedFrom", UNITS_TARGET) {
-                return refused(format!(
-                    "run \"systemctl daemon-reload\": {UNITS_TARGET} does not keep {unit} loaded"
-                ));
-            }
-        }
-        if !before.active_state.is_stopped() {
-            return refused(format!("it was {} before", before.in_words()));
-        }
-        // It does so until it forgets the unit, and it forgets none that another unit names.
-        if properties.is_frozen() {
-            return refused(format!(
-                "reboot this host: systemd counts {unit} as frozen, although nothing of it runs"
-            ));
-        }
-        let rival = insist(patient_until, || self.rival(&properties)).await?;
+        let rival = insist(patient_until, || self.rival(unit, &rivals)).await?;
         rival.map_or(Ok(()), refused)?;
         // The counters of systemd's start limit are not meant for starts that follow the death of another host.
         insist(patient_until, || self.reset_failed(unit)).await?;

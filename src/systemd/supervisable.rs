@@ -37,7 +37,8 @@ impl Systemd {
         belongings.check_named(unit, around)?;
         self.check_order(&properties).await?;
         if around.service.is_some() && !properties.state().may_run() {
-            self.rival(&properties).await?.map_or(Ok(()), refused)?;
+            let rival = self.rival(unit, &Rivals::of(&properties)).await?;
+            rival.map_or(Ok(()), refused)?;
         }
         if let Some(service) = around.service
             && !around.may_end
@@ -54,17 +55,17 @@ impl Systemd {
 
     /// Why a bound unit is not started whose start would end a unit of another service that runs on this host (`Conflicts=`, on whichever
     /// side it is written). Two such services can have a host each, and do not take turns in ending each other.
-    pub async fn rival(&self, properties: &Properties) -> Result<Option<String>, BusError> {
-        let own = properties.leases();
-        let mut rivals = properties.texts("Conflicts");
-        rivals.extend(properties.texts("ConflictedBy"));
-        rivals.retain(|name| !matches!(name.as_str(), "shutdown.target" | "umount.target"));
-        if own.is_empty() || rivals.is_empty() {
+    pub async fn rival(
+        &self,
+        of: &UnitName,
+        Rivals { own, others }: &Rivals,
+    ) -> Result<Option<String>, BusError> {
+        if own.is_empty() || others.is_empty() {
             return Ok(None);
         }
         let link = self.link().await?;
-        let rows = link.rows(rivals.clone()).await?;
-        for (unit, (_, _, _, state, _, _, _, job, job_type, _)) in rivals.iter().zip(rows) {
+        let rows = link.rows(others.clone()).await?;
+        for (unit, (_, _, _, state, _, _, _, job, job_type, _)) in others.iter().zip(rows) {
             let state = ActiveState::new(&state);
             let is_ending = state == ActiveState::Deactivating || job != 0 && job_type == "stop";
             if is_ending || state.is_stopped() && job == 0 {
@@ -75,13 +76,31 @@ impl Systemd {
                 let service = lease.trim_start_matches(LEASE_PREFIX);
                 let service = service.trim_end_matches(".target");
                 return Ok(Some(format!(
-                    "{} and {unit} of the service {service}, which runs on this host, end each other: run \"putexctl step-down \
-                     {service}\", or remove Conflicts=",
-                    properties.id()
+                    "{of} and {unit} of the service {service}, which runs on this host, end each other: run \"putexctl step-down \
+                     {service}\", or remove Conflicts="
                 )));
             }
         }
         Ok(None)
+    }
+}
+
+/// The leases of a unit, and the units that end it or are ended by it.
+#[derive(Debug)]
+pub struct Rivals {
+    own: Vec<String>,
+    others: Vec<String>,
+}
+
+impl Rivals {
+    pub fn of(properties: &Properties) -> Self {
+        let mut others = properties.texts("Conflicts");
+        others.extend(properties.texts("ConflictedBy"));
+        others.retain(|name| !matches!(name.as_str(), "shutdown.target" | "umount.target"));
+        Self {
+            own: properties.leases(),
+            others,
+        }
     }
 }
 

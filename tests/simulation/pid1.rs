@@ -715,7 +715,11 @@ impl Manager for Pid1 {
         Box::pin(self.call(|_, _| ()))
     }
 
-    fn prepare_start<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Option<PreparedStart>> {
+    fn prepare_start<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Option<&'a ServiceName>,
+    ) -> ManagerFuture<'a, Option<PreparedStart>> {
         Box::pin(std::future::ready(None))
     }
 

@@ -1066,6 +1066,11 @@ fn work_that_runs_elsewhere_is_refused() {
                 "bound-units",
             ),
             (
+                "ExecCondition=/bin/systemd-run --wait /bin/true\nExecStart=/bin/sleep 1",
+                "has systemd-run begin work",
+                "bound-units",
+            ),
+            (
                 "ExecStart=/bin/sh -c 'exec docker run db'",
                 "has docker begin work",
                 "unit-only",

@@ -63,7 +63,11 @@ impl Service {
                 let (units, (send, prepared)) = (self.units.clone(), oneshot::channel());
                 self.work.prepared = Some(prepared);
                 self.host.machine.spawn(Box::pin(async move {
-                    if let Some(prepared) = units.systemd.prepare_start(&units.main).await {
+                    if let Some(prepared) = units
+                        .systemd
+                        .prepare_start(&units.main, Some(&units.service))
+                        .await
+                    {
                         // Nobody waits for it where no start follows.
                         let _ = send.send(prepared);
                     }
