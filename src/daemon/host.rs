@@ -29,8 +29,8 @@ pub struct Host {
     /// The store of the locks. [`StoreHealth`](super::store_access::store_health::StoreHealth) is around it, which notes when it gave no answer, and, where records
     /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
-    /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
-    /// call at a time: see [`OneAtATime`](super::store_access::notes::OneAtATime).
+    /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers few
+    /// calls at a time: see [`FewAtATime`](super::store_access::notes::FewAtATime).
     pub notes: Arc<dyn Store>,
     /// Takes what happens to a service, for the history of its lock.
     pub history: Histories,

@@ -38,7 +38,7 @@ use super::{
         machine::ThisMachine,
     },
     service::{self, Handle, Host},
-    store_access::{history::histories, notes::OneAtATime, store_health::StoreHealth},
+    store_access::{history::histories, notes::FewAtATime, store_health::StoreHealth},
 };
 use crate::{
     command_line::exit,
@@ -287,7 +287,7 @@ impl Supervisor {
         if settings.seal_key.is_some() {
             tokio::spawn(watches::judge_answers(Arc::clone(&store), alarms.clone()));
         }
-        let notes = OneAtATime::around(Arc::clone(&store), call_limit);
+        let notes = FewAtATime::around(Arc::clone(&store), call_limit);
         let (history, entries) = histories();
         tokio::spawn(entries.write(Arc::clone(&notes), Arc::new(machine.clone())));
         let store = store_health.of(store);

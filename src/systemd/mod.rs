@@ -81,6 +81,7 @@ pub struct Systemd {
     devices: Option<Arc<dyn Devices>>,
     walker: Walker,
     checks: Arc<Semaphore>,
+    admissions: Arc<Semaphore>,
     check_users: check_user::CheckUsers,
     /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
     doubted: Arc<Mutex<HashSet<String>>>,
@@ -101,6 +102,7 @@ impl Systemd {
             devices: None,
             walker: Walker::default(),
             checks: Arc::new(Semaphore::new(run::CHECKS)),
+            admissions: Arc::new(Semaphore::new(supervisable::ADMISSIONS)),
             check_users: check_user::CheckUsers::default(),
             doubted: Arc::default(),
         }

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::types::{ServiceName, UnitName};
 
+/// How many units are judged at a time. What systemd says of one takes 80 KiB until it is judged, and PID 1 answers one after the other.
+pub const ADMISSIONS: usize = 16;
+
 impl Systemd {
     /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead.
     pub async fn supervisable(
@@ -19,6 +22,7 @@ impl Systemd {
         unit: &UnitName,
         around: Surroundings<'_>,
     ) -> Result<(), Refusal> {
+        let _turn = self.admissions.acquire().await;
         let properties = self.read_settings(unit.as_str()).await?;
         check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {
