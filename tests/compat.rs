@@ -517,6 +517,7 @@ fn lease() -> Lease {
         inactive: vec![unit("db.mount")],
         begun: vec![unit("db.mount")],
         contains: vec![unit("db.slice")],
+        outside: [].into(),
         on_stop_failure: OnStopFailure::RebootForce,
         closing: false,
     }

@@ -150,6 +150,7 @@ fn lease(service: &str, deadline: Time) -> Lease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     }

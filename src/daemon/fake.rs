@@ -154,6 +154,7 @@ pub fn lease(closing: bool) -> Lease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing,
     }

@@ -68,7 +68,7 @@ pub struct SharedUnits {
     unit_only: AtomicBool,
     /// The processes in the control groups at the last look for work outside.
     members: Mutex<Members>,
-    seen_outside: Mutex<SeenOutside>,
+    seen_outside: watch::Sender<SeenOutside>,
     /// Units of an earlier configuration that may still run under the lease.
     former: Mutex<Vec<UnitName>>,
     /// What keeps a stop that is under way from being proven, for the status.
@@ -157,7 +157,7 @@ impl UnitControl {
             contained_groups: Mutex::default(),
             unit_only: AtomicBool::new(settings.stop_proof == StopProof::UnitOnly),
             members: Mutex::default(),
-            seen_outside: Mutex::new(machine.recall_outside(&settings.unit)),
+            seen_outside: watch::Sender::new(machine.recall_outside(&settings.unit)),
             systemd,
             machine,
             known: Mutex::default(),
@@ -260,6 +260,11 @@ impl UnitControl {
     /// Watches [`groups`](Self::groups).
     pub fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
         self.groups.subscribe()
+    }
+
+    /// Watches what was seen outside of the control groups.
+    pub fn watch_outside(&self) -> watch::Receiver<SeenOutside> {
+        self.seen_outside.subscribe()
     }
 
     /// Watches the starts that have begun and not come to their end.

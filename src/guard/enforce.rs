@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     guard_client::frame::Lease,
-    host::{cgroup::Hierarchy, clock},
+    host::{cgroup::Hierarchy, clock, processes},
     journal::GuardAlarm,
     systemd::BusError,
     task::lock,
@@ -195,7 +195,7 @@ impl Enforcements {
         Arc::ptr_eq(case.lease(), lease).then(|| work(case))
     }
 
-    /// Sends SIGKILL to what is in the control groups of a case.
+    /// Sends SIGKILL to what is in the control groups of a case, and to what was seen outside of them.
     fn kill(&self, case: &Case) -> Sighting {
         let mut found = Sighting::default();
         for group in case.groups() {
@@ -211,6 +211,21 @@ impl Enforcements {
                 Ok(()) => found.killed.push(group.clone()),
                 Err(error) => {
                     let trouble = format!("cannot kill {group}, trying again: {error}");
+                    found.troubles.push(trouble);
+                }
+            }
+        }
+        for (pid, began) in &case.lease().outside {
+            match processes::kill(*pid, *began) {
+                Ok(false) => {}
+                Ok(true) => {
+                    found.is_alive = true;
+                    found
+                        .killed
+                        .push(format!("no group of its units (PID {pid})"));
+                }
+                Err(error) => {
+                    let trouble = format!("cannot kill PID {pid}, trying again: {error}");
                     found.troubles.push(trouble);
                 }
             }

@@ -296,6 +296,7 @@ mod tests {
             inactive: Vec::new(),
             begun: Vec::new(),
             contains: Vec::new(),
+            outside: [].into(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }

@@ -40,6 +40,7 @@ fn table() -> LeaseTable {
         inactive: vec![unit("db.mount")],
         begun: vec![unit("db.mount")],
         contains: vec![unit("db.slice")],
+        outside: [].into(),
         on_stop_failure: OnStopFailure::RebootForce,
         closing: false,
     };

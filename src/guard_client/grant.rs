@@ -157,6 +157,7 @@ mod tests {
             inactive: Vec::new(),
             begun: Vec::new(),
             contains: Vec::new(),
+            outside: [].into(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }

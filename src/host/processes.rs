@@ -373,6 +373,18 @@ pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
     }
 }
 
+/// Sends SIGKILL to the process with this number that began at `began`. Returns whether it ran.
+pub fn kill(pid: i32, began: u64) -> io::Result<bool> {
+    let process = Process {
+        pid,
+        began,
+        group: String::new(),
+        command: String::new(),
+    };
+    signal(&process, Signal::KILL)?;
+    Ok(runs(&process)?)
+}
+
 fn runs(process: &Process) -> io::Result<bool> {
     let stat = Proc::new().stat(process.pid)?;
     Ok(stat.is_some_and(|stat| stat.began == process.began && !stat.is_dead))

@@ -236,6 +236,7 @@ fn lease(instance: u128, life: Duration) -> Lease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     }

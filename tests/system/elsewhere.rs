@@ -464,11 +464,10 @@ fn what_a_changed_unit_begins_elsewhere_keeps_the_lock() {
 const ORPHAN: &str = "[Service]\nEnvironment=ORACLE_IGNORE_TERM=1\nExecStart=\n\
     ExecStart=/bin/sh -c '(setsid /usr/local/bin/oracle &); exec sleep infinity'\n";
 
-/// A process that was in the control group is known by that alone, and the next putexd knows what this one has seen outside: nothing else
-/// tells of it.
-#[test]
-fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_is_killed() {
-    let plan = Plan::hosts("orphan", 2, Lockstore::Nats).file(DROP_IN, ORPHAN);
+/// A process that was in the control group is known by that alone. It ignores SIGTERM, so that the stop waits for it when putexd gets
+/// `signal`.
+fn what_was_seen_outside_is_dead_before_the_lock_is_free(name: &'static str, signal: Signal) {
+    let plan = Plan::hosts(name, 2, Lockstore::Nats).file(DROP_IN, ORPHAN);
     let Some((fixture, first)) = plan.run() else {
         return;
     };
@@ -483,15 +482,27 @@ fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_is_killed
          for pid in $(pgrep -f ^/usr/local/bin/oracle); do echo $pid >/sys/fs/cgroup/elsewhere/cgroup.procs; done",
     );
     wait_for_line(host, &[LEFT]);
-    assert!(host.signal_all("putexd", Signal::KILL), "it runs");
+    assert!(host.signal_all("putexd", signal), "it runs");
     let limit = TAKE_OVER + GRACE;
     fixture.wait_for_takeover(
         &first,
         since,
         limit,
-        "a worker outside, and a putexd that is killed",
+        "a worker outside, and a putexd that is killed or hangs",
     );
     fixture.assert_no_violation();
+}
+
+/// The next putexd knows what this one has seen outside: nothing else tells of it.
+#[test]
+fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_is_killed() {
+    what_was_seen_outside_is_dead_before_the_lock_is_free("orphan", Signal::KILL);
+}
+
+/// So does the guard, which ends it with the lease.
+#[test]
+fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_hangs() {
+    what_was_seen_outside_is_dead_before_the_lock_is_free("outlives", Signal::STOP);
 }
 
 /// What the first worker of the unit does when it is asked to end: it becomes a process in a scope of its own.

@@ -3,7 +3,7 @@
 //! Both ends import this. After an upgrade a new putexd may talk to an old guard for months: a field is never reused with another
 //! meaning, and unknown fields are ignored. A new *command* ends the connection to an old guard.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub use crate::types::LEASE_LIMIT;
 pub const MEMBER_LIMIT: usize = 16;
 
 /// The most control groups of one lease: those that its units have and would be started in, and former ones that are not empty
-/// yet.
+/// yet. As many processes outside of them may be named.
 pub const CGROUP_LIMIT: usize = 64;
 
 /// A lease as the guard keeps it.
@@ -51,6 +51,10 @@ pub struct Lease {
     /// Slices and scopes in which the units have other programs run. They are stopped after SIGKILL was sent: only their start
     /// needs the lease, so systemd would start things in them for as long as they are active.
     pub contains: Vec<UnitName>,
+    /// Processes of the units that were seen outside of their control groups: the number of each, and when it began, in the kernel's
+    /// ticks since boot. They get SIGKILL with the control groups, and have to be dead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outside: BTreeMap<i32, u64>,
     /// What to do when the stop cannot be proven by `deadline + stop_budget`.
     pub on_stop_failure: OnStopFailure,
     /// Whether the lease is closed for a release (H5): the grant is gone for good, and the deadline still counts and can be

@@ -396,6 +396,7 @@ impl LeaseTable {
         add_missing(&mut wider.cgroups, new.cgroups);
         add_missing(&mut wider.inactive, new.inactive);
         add_missing(&mut wider.contains, new.contains);
+        wider.outside.extend(new.outside);
         check(&wider)?;
         let (phase, is_known) = (*phase, *lease == wider);
         if phase == LeasePhase::Open {
@@ -516,9 +517,13 @@ fn check(lease: &Lease) -> Result<(), String> {
         return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
     }
     let lists = [&lease.units, &lease.inactive, &lease.begun, &lease.contains];
-    if lists.iter().any(|list| list.len() > MEMBER_LIMIT) || lease.cgroups.len() > CGROUP_LIMIT {
+    if lists.iter().any(|list| list.len() > MEMBER_LIMIT)
+        || [lease.cgroups.len(), lease.outside.len()]
+            .iter()
+            .any(|count| *count > CGROUP_LIMIT)
+    {
         return Err(format!(
-            "more than {MEMBER_LIMIT} units, or than {CGROUP_LIMIT} control groups"
+            "more than {MEMBER_LIMIT} units, or than {CGROUP_LIMIT} control groups or processes outside of them"
         ));
     }
     match lease.cgroups.iter().find(|path| !is_below_the_root(path)) {

@@ -51,6 +51,7 @@ impl GuardQueue {
     pub async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
         let mut groups = self.units.watch_groups();
         let mut begun = self.units.watch_begun();
+        let mut outside = self.units.watch_outside();
         let mut link = self.guard.link();
         loop {
             let event = tokio::select! {
@@ -68,6 +69,7 @@ impl GuardQueue {
                 }
                 Ok(()) = groups.changed() => Box::pin(self.rearm()).await,
                 Ok(()) = begun.changed() => Box::pin(self.rearm()).await,
+                Ok(()) = outside.changed() => Box::pin(self.rearm()).await,
             };
             let Some(event) = event else { continue };
             let gone = event == Event::GuardDown;
@@ -133,6 +135,7 @@ impl GuardQueue {
                         .collect(),
                     begun: self.units.begin(&known),
                     contains: self.units.contains.clone(),
+                    outside: self.units.outside(),
                     on_stop_failure: self.settings.borrow().on_stop_failure,
                     closing: false,
                 };
@@ -182,7 +185,7 @@ impl GuardQueue {
         Ok(())
     }
 
-    /// Tells the guard in which control groups the units are by now, and which starts have come to their end. An open lease is
+    /// Tells the guard where the processes of the units are by now, and which starts have come to their end. An open lease is
     /// armed anew with the same deadline. To a closed one the groups are added that it does not cover yet: nothing is ever taken
     /// away from it. If the guard refuses the control groups of an open lease it does not cover the units, so the lease has to
     /// be released (H5). In any other case a guard that refuses asks for more proof than it has to. `None`: there is nothing
@@ -190,10 +193,11 @@ impl GuardQueue {
     async fn rearm(&mut self) -> Option<Event> {
         let mut lease = self.armed.clone()?;
         let covered: BTreeSet<String> = lease.cgroups.iter().cloned().collect();
-        let mut groups = self.units.groups();
+        let (mut groups, mut outside) = (self.units.groups(), self.units.outside());
         let count = lease.begun.len();
         if lease.closing {
             groups.extend(covered.iter().cloned());
+            outside.extend(&lease.outside);
         } else {
             let begun = self.units.watch_begun();
             lease
@@ -201,10 +205,10 @@ impl GuardQueue {
                 .retain(|unit| begun.borrow().units.contains(unit));
         }
         let has_moved = groups != covered;
-        if !has_moved && lease.begun.len() == count {
+        if !has_moved && lease.begun.len() == count && lease.outside == outside {
             return None;
         }
-        lease.cgroups = groups.into_iter().collect();
+        (lease.cgroups, lease.outside) = (groups.into_iter().collect(), outside);
         let is_needed = has_moved && !lease.closing;
         match self.guard.arm(lease.clone()).await {
             Ok(()) => {

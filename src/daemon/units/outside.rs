@@ -3,7 +3,7 @@
 //!
 //! PID 1 stops neither of them with the unit, and the unit's empty control group says nothing about them.
 
-use std::{future::pending, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeMap, future::pending, sync::atomic::Ordering, time::Duration};
 
 use rustix::process::Signal;
 
@@ -11,6 +11,7 @@ use super::UnitControl;
 use crate::{
     config::StopProof,
     daemon::kept::memory::SeenOutside,
+    guard_client::frame::CGROUP_LIMIT,
     host::processes::Process,
     systemd::{JobEnd, KernelError, Look, NotDead, OutsideWork},
     task::lock,
@@ -124,21 +125,31 @@ impl UnitControl {
 
     /// A process that had its work done elsewhere since the units were proven dead last, in words.
     pub fn client(&self) -> Option<String> {
-        lock(&self.seen_outside).client.clone()
+        self.seen_outside.borrow().client.clone()
+    }
+
+    /// The processes that were seen outside, as the guard is told of them.
+    pub fn outside(&self) -> BTreeMap<i32, u64> {
+        let seen = self.strays().into_iter();
+        let named = seen.map(|stray| (stray.pid, stray.began));
+        named.take(CGROUP_LIMIT).collect()
     }
 
     fn strays(&self) -> Vec<Process> {
-        lock(&self.seen_outside).strays.clone()
+        self.seen_outside.borrow().strays.clone()
     }
 
     /// Changes what was seen outside, and keeps it for the next putexd of this boot.
     pub fn note_outside(&self, change: impl FnOnce(&mut SeenOutside)) {
-        let mut seen = lock(&self.seen_outside);
-        let before = seen.clone();
-        change(&mut seen);
-        if *seen != before {
-            self.machine.keep_outside(&self.main, &seen);
-        }
+        self.seen_outside.send_if_modified(|seen| {
+            let before = seen.clone();
+            change(seen);
+            let is_news = *seen != before;
+            if is_news {
+                self.machine.keep_outside(&self.main, seen);
+            }
+            is_news
+        });
     }
 
     /// The processes that live and were seen outside.

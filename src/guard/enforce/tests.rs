@@ -1,7 +1,8 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    os::unix::net::UnixListener,
+    os::unix::{net::UnixListener, process::ExitStatusExt as _},
+    process::Command,
 };
 
 use super::*;
@@ -78,6 +79,7 @@ impl Bench {
             inactive: Vec::new(),
             begun: Vec::new(),
             contains: Vec::new(),
+            outside: [].into(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }
@@ -185,6 +187,31 @@ fn the_dead_are_proven_once_systemd_has_taken_on_their_stop_and_for_as_long_as_t
     wait_until(&enforcer, || enforcer.is(&db(), Case::is_proven));
     bench.set("populated 1\n");
     wait_until(&enforcer, || !enforcer.is(&db(), Case::is_proven));
+}
+
+#[test]
+fn what_is_outside_of_the_groups_is_killed_and_has_to_be_dead() {
+    let bench = Bench::new("populated 0\n");
+    let [mut left, mut other] = [(), ()].map(|()| {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000").spawn().expect("it runs")
+    });
+    let mut lease = Bench::lease("a.service");
+    for (process, later) in [(&left, 0), (&other, 1)] {
+        let pid = i32::try_from(process.id()).expect("a number");
+        let found = processes::with_pid(pid).expect("/proc can be read");
+        let began = found.expect("it runs").began;
+        // The number of the other one was that of a process which has ended.
+        lease.outside.insert(pid, began + later);
+    }
+    let enforcer = bench.enforcer();
+    enforcer.begin(lease);
+    wait_until(&enforcer, || enforcer.is(&db(), Case::is_stopped));
+    let ended = left.try_wait().expect("it is ours");
+    assert_eq!(ended.and_then(|ended| ended.signal()), Some(9));
+    assert_eq!(other.try_wait().expect("it is ours"), None);
+    other.kill().expect("it runs");
+    other.wait().expect("it is ours");
 }
 
 #[test]

@@ -179,6 +179,7 @@ fn command(request: GuardRequest, table: &LeaseTable) -> Command {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     };

@@ -24,6 +24,7 @@ fn lease() -> Lease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     }
@@ -187,6 +188,7 @@ fn largest() -> Lease {
         inactive: units,
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::RebootForce,
         closing: false,
     }

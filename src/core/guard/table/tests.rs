@@ -37,6 +37,7 @@ fn lease(service: &str, instance: u128, deadline: u64) -> Lease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
+        outside: [].into(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     }
