@@ -185,7 +185,20 @@ impl Run {
         if matches!(self.start, Start::Unseen) || matches!(other.start, Start::Failed) {
             self.start = other.start;
         }
-        if other.end.map(|end| end.known) >= self.end.map(|end| end.known) && other.end.is_some() {
+        let is_better = match (self.end, other.end) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            // Of two bounds the earlier one says more.
+            (
+                Some(End {
+                    known: Known::AtMost,
+                    at_ms,
+                }),
+                Some(new),
+            ) => new.known > Known::AtMost || new.known == Known::AtMost && new.at_ms <= at_ms,
+            (Some(old), Some(new)) => new.known >= old.known,
+        };
+        if is_better {
             (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
         }
         if self.alarms.len() < other.alarms.len() {
@@ -293,6 +306,19 @@ mod tests {
                 history.add(run);
             }
             assert_eq!(history.runs, std::slice::from_ref(&own));
+        }
+        // Of two bounds the earlier one says more.
+        let bound = |at_ms, ended: &str| Run {
+            ended: ended.to_owned(),
+            ..run(1, "h1", 1000, Some((at_ms, Known::AtMost)))
+        };
+        let (first, later) = (bound(4000, "not renewed in time"), bound(9000, ""));
+        for both in [[first.clone(), later.clone()], [later, first.clone()]] {
+            let mut history = History::default();
+            for run in both {
+                history.add(run);
+            }
+            assert_eq!(history.runs, std::slice::from_ref(&first));
         }
         // A host that was restarted has not seen its own unit's start.
         let mut history = History::default();

@@ -240,7 +240,10 @@ impl Goal<'_> {
             return None;
         }
         let taken = |service: &&ServiceSummary| {
-            let holder = service.holder.as_ref()?;
+            let holder = service
+                .holder
+                .as_ref()
+                .filter(|_| service.stopped.is_none())?;
             Some(format!("{} → {holder}", service.service))
         };
         let taken: Vec<String> = over.iter().filter_map(taken).collect();

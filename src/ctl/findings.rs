@@ -160,7 +160,7 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
             let end = if end == "resume" && service.activity == Activity::Silent {
                 "its holder is silent, and nobody else can end it".to_owned()
             } else {
-                format!("\"putexctl {end}\" ends it")
+                format!("\"putexctl {end} SERVICE\" ends it")
             };
             Finding::new(false, asked(word, what), end)
         }));

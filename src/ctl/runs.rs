@@ -5,7 +5,7 @@ use serde_with::skip_serializing_none;
 
 use super::output::{Cell, Style};
 use crate::{
-    cluster::history::{Known, Length, Run, Start},
+    cluster::history::{End, Known, Length, Run, Start},
     facts::{Activity, ServiceSummary},
 };
 
@@ -35,12 +35,15 @@ pub struct PastRun {
 impl Past {
     /// What `service`, its present state, and `runs`, the history, tell.
     pub fn new(service: &ServiceSummary, mut runs: Vec<Run>) -> Self {
-        // What has ended some time before it was looked at had ended when the next one began.
+        // What has ended some time before it was looked at, or at a time that nobody has written, had ended when the next one began.
         for place in 1..runs.len() {
             let next_ms = runs[place].at_ms();
-            if let Some(end) = &mut runs[place - 1].end
-                && end.known == Known::AtMost
-            {
+            let ended = End {
+                at_ms: next_ms,
+                known: Known::AtMost,
+            };
+            let end = runs[place - 1].end.get_or_insert(ended);
+            if end.known == Known::AtMost {
                 end.at_ms = end.at_ms.min(next_ms);
             }
         }
@@ -51,7 +54,9 @@ impl Past {
             let before = before.map(|before| &before.run);
             let silent = before.filter(|before| before.is_silent() && before.host != run.host);
             shown.push(PastRun {
-                gap: before.and_then(|before| run.gap_after(before)),
+                gap: before
+                    .and_then(|before| run.gap_after(before))
+                    .filter(|gap| gap.ms > 0 || gap.known == Known::Exactly),
                 takeover: silent.map(|silent| silent.host.clone()),
                 goes_on: goes_on(&run, service),
                 run,
@@ -105,7 +110,7 @@ pub fn ended(run: &Run) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{run, service, small};
+    use super::super::fixture::{NOW, run, service, small};
     use super::*;
     use crate::facts::At;
 
@@ -140,6 +145,21 @@ mod tests {
         ] {
             assert!(!last(change));
         }
+    }
+
+    #[test]
+    fn a_run_whose_end_nobody_has_written_had_ended_when_the_next_one_began() {
+        let runs = vec![
+            run(-100, "h1", 7, None, ""),
+            run(-20, "h2", 8, Some((-10, Known::Exactly)), "it failed"),
+        ];
+        let shown = past(runs, |_| {}).runs;
+        let lasted = shown[0]
+            .run
+            .length(NOW * 1000)
+            .map(|length| length.to_string());
+        assert_eq!(lasted.as_deref(), Some("≤ 80s"));
+        assert_eq!(shown[1].gap, None, "it is not known");
     }
 
     #[test]

@@ -505,6 +505,25 @@ fn what_was_seen_outside_is_dead_before_the_lock_is_free_though_putexd_hangs() {
     what_was_seen_outside_is_dead_before_the_lock_is_free("outlives", Signal::STOP);
 }
 
+/// With this systemd lets everything but the main process run on, and calls the unit stopped.
+#[test]
+fn what_a_stopped_unit_leaves_in_its_control_group_is_ended_and_another_host_takes_over() {
+    let worker = "[Service]\nExecStart=\nExecStart=/bin/sh -c '/usr/local/bin/oracle & exec sleep infinity'\n";
+    let plan = Plan::hosts("leftover", 2, Lockstore::Nats).file(DROP_IN, worker);
+    let Some((fixture, first)) = plan.run() else {
+        return;
+    };
+    let host = fixture.host_of(&first);
+    wait_for_standby(fixture.other(&first));
+    host.write_file(DROP_IN, &format!("{worker}KillMode=process\n"));
+    host.exec(&["systemctl", "daemon-reload"]);
+    let since = now();
+    host.exec(&["systemctl", "stop", UNIT]);
+    assert_eq!(host.property(UNIT, "ActiveState"), "inactive");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "what the stop has left behind");
+    fixture.assert_no_violation();
+}
+
 /// What the first worker of the unit does when it is asked to end: it becomes a process in a scope of its own.
 const LEAVES: &str =
     "exec env --ignore-signal=TERM systemd-run --quiet --scope /usr/local/bin/oracle";

@@ -161,7 +161,7 @@ fn what_is_down_is_wrong_until_an_operator_has_it_stopped() {
     assert_eq!(found(&cluster, true), [""; 0]);
     assert_eq!(
         found(&cluster, false),
-        ["db: stopped by root@h2: schema; \"putexctl start\" ends it"]
+        ["db: stopped by root@h2: schema; \"putexctl start SERVICE\" ends it"]
     );
 }
 
@@ -258,7 +258,7 @@ fn a_pause_says_how_it_ends() {
     assert_eq!(
         found(&cluster, false),
         [
-            "db: paused, without failover until 2026-11-18 11:56:40 by root@h2: upgrade; \"putexctl resume\" ends it"
+            "db: paused, without failover until 2026-11-18 11:56:40 by root@h2: upgrade; \"putexctl resume SERVICE\" ends it"
         ]
     );
 }

@@ -30,7 +30,7 @@ pub struct TermThenKill(Option<Time>);
 impl TermThenKill {
     /// The signal that is due now for the processes that are left: SIGTERM at the first call, SIGKILL from [`GRACE`] later
     /// on.
-    fn due(&mut self, now: Time) -> Option<Signal> {
+    pub fn due(&mut self, now: Time) -> Option<Signal> {
         let Some(asked) = self.0 else {
             self.0 = Some(now);
             return Some(Signal::TERM);

@@ -210,6 +210,12 @@ impl UnitControl {
         for (name, look) in units.iter().zip(looks) {
             let not_dead = |trouble| (name.clone(), trouble);
             let Look { dead, ran, .. } = look.map_err(|error| not_dead(error.into()))?;
+            // PID 1 has stopped the unit, and nobody else would end what it has left (KillMode=process).
+            if let Err(NotDead::ProcessesLeft(group)) = &dead
+                && let Some(signal) = left.due(self.machine.now())
+            {
+                self.signal_group(group, signal).await;
+            }
             if dead.map_err(not_dead)?.was_killed() {
                 killed.get_or_insert(name.clone());
             }

@@ -341,7 +341,7 @@ async fn sort(
             if holds_a_lease {
                 lost.forged();
             }
-            lost.tell("two different answers came to one request: another login answers in the server's place");
+            lost.tell("two different answers came to one request: two servers lead the bucket, as for a moment after a partition, or another login answers in the server's place");
         }
     }
 }
