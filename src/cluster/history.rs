@@ -12,7 +12,7 @@
 //!
 //! Fencing tokens put the tenures in order. A time that is a bound is marked as one. The clocks of hosts differ by some seconds at most.
 
-use std::{fmt, time::Duration};
+use std::{cmp::Reverse, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -185,20 +185,14 @@ impl Run {
         if matches!(self.start, Start::Unseen) || matches!(other.start, Start::Failed) {
             self.start = other.start;
         }
-        let is_better = match (self.end, other.end) {
-            (_, None) => false,
-            (None, Some(_)) => true,
-            // Of two bounds the earlier one says more.
+        // Of two bounds the earlier one says more.
+        let value = |end: End| {
             (
-                Some(End {
-                    known: Known::AtMost,
-                    at_ms,
-                }),
-                Some(new),
-            ) => new.known > Known::AtMost || new.known == Known::AtMost && new.at_ms <= at_ms,
-            (Some(old), Some(new)) => new.known >= old.known,
+                end.known,
+                (end.known == Known::AtMost).then_some(Reverse(end.at_ms)),
+            )
         };
-        if is_better {
+        if other.end.is_some() && other.end.map(value) >= self.end.map(value) {
             (self.end, self.ended, self.stopped) = (other.end, other.ended, other.stopped);
         }
         if self.alarms.len() < other.alarms.len() {

@@ -363,10 +363,6 @@ async fn wait(
                 };
                 return Ok((end, at.saturating_duration_since(began)));
             }
-            Some(end) => {
-                let left = rounded(goal.patience(&end).saturating_sub(since.elapsed()));
-                progress(&format!("{}: {stage}; certain in {left}", goal.subject()));
-            }
             None if is_blind && since.elapsed() >= REPORTED => break,
             _ => progress(&format!("{}: {stage}", goal.subject())),
         }

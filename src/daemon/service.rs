@@ -31,7 +31,7 @@ use crate::{
     store::Link as StoreLink,
     systemd::OutsideWork,
     task::OwnedTask,
-    types::{Incarnation, ServiceName, UnitName, span::milliseconds},
+    types::{Incarnation, ServiceName, span::milliseconds},
 };
 
 mod actions;
@@ -574,10 +574,4 @@ pub fn log_dropped(service: &ServiceName, unsaid: Option<&str>) {
             "{service}: say it again: {word}: it is not in the lock's record, and is dropped"
         );
     }
-}
-
-/// Joins names with "and", as in `a.timer and a.service`.
-pub fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
-    let names: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
-    names.join(" and ")
 }

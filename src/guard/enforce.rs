@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
 use super::{
@@ -216,7 +217,7 @@ impl Enforcements {
             }
         }
         for (pid, began) in &case.lease().outside {
-            match processes::kill(*pid, *began) {
+            match processes::signal(*pid, *began, Signal::KILL) {
                 Ok(false) => {}
                 Ok(true) => {
                     found.is_alive = true;

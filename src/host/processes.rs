@@ -348,7 +348,7 @@ pub fn with_pid(pid: i32) -> io::Result<Option<Process>> {
 
 /// Those of `processes` that still run.
 pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
-    let alive = |process: &Process| Ok(runs(process)?.then(|| process.clone()));
+    let alive = |process: &Process| Ok(runs(process.pid, process.began)?.then(|| process.clone()));
     processes
         .iter()
         .map(alive)
@@ -356,38 +356,28 @@ pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
         .collect()
 }
 
-/// Sends a signal to a process, and to no other that was given its pid. Succeeds if the process is gone.
-pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
-    let Some(pid) = Pid::from_raw(process.pid).filter(|_| process.pid > 1) else {
-        return Ok(());
+/// Sends a signal to the process with this number that began at `began`, and to no other that was given its number. Returns whether it
+/// ran.
+pub fn signal(number: i32, began: u64, signal: Signal) -> io::Result<bool> {
+    let Some(pid) = Pid::from_raw(number).filter(|_| number > 1) else {
+        return Ok(false);
     };
     // The pin is taken before the look: if the process still runs at the look, the pin is of this very process.
     let sent = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pin) if runs(process)? => pidfd_send_signal(pin, signal),
-        Ok(_) => Ok(()),
+        Ok(pin) if runs(number, began)? => pidfd_send_signal(pin, signal),
+        Ok(_) => return Ok(false),
         Err(error) => Err(error),
     };
     match sent {
-        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Sends SIGKILL to the process with this number that began at `began`. Returns whether it ran.
-pub fn kill(pid: i32, began: u64) -> io::Result<bool> {
-    let process = Process {
-        pid,
-        began,
-        group: String::new(),
-        command: String::new(),
-    };
-    signal(&process, Signal::KILL)?;
-    Ok(runs(&process)?)
-}
-
-fn runs(process: &Process) -> io::Result<bool> {
-    let stat = Proc::new().stat(process.pid)?;
-    Ok(stat.is_some_and(|stat| stat.began == process.began && !stat.is_dead))
+fn runs(number: i32, began: u64) -> io::Result<bool> {
+    let stat = Proc::new().stat(number)?;
+    Ok(stat.is_some_and(|stat| stat.began == began && !stat.is_dead))
 }
 
 /// The fields of `/proc/PID/stat`. The name of the program is in parentheses and may hold any characters, parentheses and

@@ -128,7 +128,7 @@ impl Systemd {
         self.blocking(move || {
             if let Some(signal) = signal {
                 for process in &known {
-                    processes::signal(process, signal)?;
+                    processes::signal(process.pid, process.began, signal)?;
                 }
             }
             processes::alive(&known)
@@ -147,9 +147,10 @@ impl Systemd {
         self.control_groups(move |hierarchy| {
             hierarchy.units_group(&group)?;
             let inside = family.inside(&BTreeSet::from([group]))?;
-            inside
-                .iter()
-                .try_for_each(|process| processes::signal(process, signal))
+            for process in inside {
+                processes::signal(process.pid, process.began, signal)?;
+            }
+            Ok(())
         })
         .await
     }

@@ -381,8 +381,9 @@ fn unproven(units: &[UnitName], why: &StopFailure) -> String {
     }
 }
 
-fn list(all: &[impl ToString]) -> String {
-    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+/// Joins names with "and", as in `a.timer and a.service`.
+pub fn list(all: impl IntoIterator<Item: ToString>) -> String {
+    let all: Vec<String> = all.into_iter().map(|name| name.to_string()).collect();
     all.join(" and ")
 }
 

@@ -4,12 +4,12 @@ use std::{mem::take, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{BarSource, Message, Service, UnitControl, names};
+use super::{BarSource, Message, Service, UnitControl};
 use crate::{
     election::{ObservedUnit, State, Transition, rounded},
     facts::{
         At, Bar, FailedRun, Wait,
-        alarm::{Alarm, AlarmKind, Problem, StopFailure},
+        alarm::{Alarm, AlarmKind, Problem, StopFailure, list},
     },
     guard_client::GuardClient,
     journal::{self, LockFields},
@@ -164,7 +164,7 @@ impl Service {
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
                 "{}: the stop of {} has taken longer than stop-limit = {}; SIGKILL is sent, and {} in {} unless that helps",
                 settings.name,
-                names(settings.units()),
+                list(settings.units()),
                 rounded(settings.stop_limit),
                 how.consequence(),
                 rounded(settings.timings.stop_budget)

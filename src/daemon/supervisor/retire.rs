@@ -13,7 +13,7 @@ use crate::{
         service::{self, Handle, ServiceOrder},
     },
     election::rounded,
-    facts::Retirement,
+    facts::{Retirement, alarm::list},
     guard_client::frame::ListedLease,
     types::{DAEMON_UNIT, STATE_DIR, ServiceName, UnitName, first_named},
 };
@@ -159,7 +159,7 @@ impl Supervisor {
             tracing::info!(
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
                 "{name}: no usable file defines this service: {} is stopped here, and its lock is {}",
-                service::names(settings.units()),
+                list(settings.units()),
                 key.unwrap_or_else(|| "left to age".to_owned())
             );
             let changed = Arc::clone(&self.changed);

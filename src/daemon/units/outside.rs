@@ -185,25 +185,21 @@ impl UnitControl {
     }
 
     /// Ends what the units left behind, once the units themselves are dead: the contained units, by PID 1 where it knows
-    /// them, and the processes that were seen outside. `slice` is how long one StopUnit is waited for. `Err` names what is
+    /// them, and `strays`, the processes that were seen outside. `slice` is how long one StopUnit is waited for. `Err` names what is
     /// not dead yet, and the call has to be repeated.
     pub async fn end_left_behind(
         &self,
+        strays: &[Process],
         left: &mut TermThenKill,
         now: Time,
         slice: Duration,
     ) -> Result<(), (UnitName, NotDead)> {
         self.end_contained(left, now, slice).await?;
-        let trouble = |error: KernelError| (self.main.clone(), error.into());
-        let strays = self.living_strays().await.map_err(trouble)?;
         if strays.is_empty() {
             return Ok(());
         }
-        let alive = self
-            .systemd
-            .end_processes(&strays, left.due(now))
-            .await
-            .map_err(trouble)?;
+        let alive = self.systemd.end_processes(strays, left.due(now)).await;
+        let alive = alive.map_err(|error| (self.main.clone(), error.into()))?;
         match alive.first() {
             None => Ok(()),
             Some(stray) => Err((self.main.clone(), NotDead::Outside(stray.to_string()))),
@@ -292,6 +288,12 @@ mod tests {
         outside.find_strays(Duration::ZERO).await
     }
 
+    async fn strays(fake: &Fake, outside: &UnitControl) -> Vec<Process> {
+        let found = find(outside).await.expect("they are known");
+        fake.done();
+        found
+    }
+
     /// Has `outside` see a process outside, whose parent then ends, so that it is found by its number alone.
     async fn stray(fake: &Fake, outside: &UnitControl) {
         fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
@@ -311,7 +313,7 @@ mod tests {
         let mut left = TermThenKill::default();
         for (now, done) in [(1, &["end 7"][..]), (10, &[])] {
             let (name, trouble) = outside
-                .end_left_behind(&mut left, at(now), SLICE)
+                .end_left_behind(&strays(&fake, &outside).await, &mut left, at(now), SLICE)
                 .await
                 .expect_err("it runs");
             assert_eq!(
@@ -324,12 +326,12 @@ mod tests {
             assert_eq!(fake.done(), done, "after {now} s");
         }
         outside
-            .end_left_behind(&mut left, at(11), SLICE)
+            .end_left_behind(&strays(&fake, &outside).await, &mut left, at(11), SLICE)
             .await
             .expect("it is gone");
         assert_eq!(fake.done(), ["kill 7"]);
         outside
-            .end_left_behind(&mut left, at(12), SLICE)
+            .end_left_behind(&strays(&fake, &outside).await, &mut left, at(12), SLICE)
             .await
             .expect("it is gone");
         assert_eq!(fake.done(), [""; 0]);
@@ -378,18 +380,20 @@ mod tests {
         ] {
             fake.tell(|told| told.stops_slowly = slowly);
             assert_eq!(
-                outside.end_left_behind(&mut left, at(now), SLICE).await,
+                outside
+                    .end_left_behind(&[], &mut left, at(now), SLICE)
+                    .await,
                 there()
             );
             assert_eq!(fake.done(), done, "after {now} s");
         }
         assert_eq!(
-            outside.end_left_behind(&mut left, at(13), SLICE).await,
+            outside.end_left_behind(&[], &mut left, at(13), SLICE).await,
             Ok(())
         );
         fake.tell(|told| told.silent = true);
         outside
-            .end_left_behind(&mut left, at(14), SLICE)
+            .end_left_behind(&[], &mut left, at(14), SLICE)
             .await
             .expect_err("nobody knows");
     }

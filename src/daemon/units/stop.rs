@@ -238,8 +238,9 @@ impl UnitControl {
             .map_err(|trouble| (self.main.clone(), trouble))?;
         // What was in the groups at the last look, and is in none of them now, may have left them during the stop.
         let strays = self.find_strays(Duration::ZERO).await;
-        strays.map_err(|trouble| (self.main.clone(), trouble))?;
-        self.end_left_behind(left, self.machine.now(), slice).await
+        let strays = strays.map_err(|trouble| (self.main.clone(), trouble))?;
+        let now = self.machine.now();
+        self.end_left_behind(&strays, left, now, slice).await
     }
 
     /// Proves that the control groups of the units are empty. PID 1 has stopped the units, and looks at the control groups

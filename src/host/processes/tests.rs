@@ -360,10 +360,10 @@ fn a_process_is_signalled_and_none_that_has_its_number_later() {
             ..process.clone()
         }) && !process.is(&earlier)
     );
-    signal(&earlier, Signal::TERM).expect("gone is fine");
+    signal(earlier.pid, earlier.began, Signal::TERM).expect("gone is fine");
     let both = [earlier, process.clone()];
     assert_eq!(alive(&both).expect("readable"), both[1..]);
-    signal(&process, Signal::KILL).expect("signalled");
+    signal(process.pid, process.began, Signal::KILL).expect("signalled");
     // Until it is waited for it is a zombie, which counts as gone.
     while !alive(std::slice::from_ref(&process))
         .expect("readable")
@@ -377,5 +377,5 @@ fn a_process_is_signalled_and_none_that_has_its_number_later() {
         Some(9),
         "the other signal was not its"
     );
-    signal(&process, Signal::KILL).expect("gone is fine");
+    signal(process.pid, process.began, Signal::KILL).expect("gone is fine");
 }
