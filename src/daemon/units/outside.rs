@@ -30,7 +30,7 @@ pub struct TermThenKill(Option<Time>);
 impl TermThenKill {
     /// The signal that is due now for the processes that are left: SIGTERM at the first call, SIGKILL from [`GRACE`] later
     /// on.
-    pub fn due(&mut self, now: Time) -> Option<Signal> {
+    fn due(&mut self, now: Time) -> Option<Signal> {
         let Some(asked) = self.0 else {
             self.0 = Some(now);
             return Some(Signal::TERM);
@@ -239,16 +239,21 @@ impl UnitControl {
                 {
                     continue;
                 }
-                if stopped != Ok(JobEnd::StillQueued)
-                    && let Some(signal) = left.due(now)
-                {
-                    self.signal_group(&group, signal).await;
+                if stopped != Ok(JobEnd::StillQueued) {
+                    self.end_group(&group, left, now).await;
                 }
                 return Err(trouble(NotDead::ProcessesLeft(group)));
             }
             dead.map_err(trouble)?;
         }
         Ok(())
+    }
+
+    /// Ends what is left in a control group in which nobody else ends it.
+    pub async fn end_group(&self, group: &str, left: &mut TermThenKill, now: Time) {
+        if let Some(signal) = left.due(now) {
+            self.signal_group(group, signal).await;
+        }
     }
 
     pub async fn signal_group(&self, group: &str, signal: Signal) {

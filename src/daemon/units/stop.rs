@@ -201,7 +201,7 @@ impl UnitControl {
         left: &mut TermThenKill,
         slice: Duration,
     ) -> Result<(), (UnitName, NotDead)> {
-        let units = self.all();
+        let (units, now) = (self.all(), self.machine.now());
         let looks = join_all(units.iter().map(|name| self.systemd.look(name)));
         let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
         // Nothing is looked for where the administrator answers for such work, or has said where it is.
@@ -211,10 +211,8 @@ impl UnitControl {
             let not_dead = |trouble| (name.clone(), trouble);
             let Look { dead, ran, .. } = look.map_err(|error| not_dead(error.into()))?;
             // PID 1 has stopped the unit, and nobody else would end what it has left (KillMode=process).
-            if let Err(NotDead::ProcessesLeft(group)) = &dead
-                && let Some(signal) = left.due(self.machine.now())
-            {
-                self.signal_group(group, signal).await;
+            if let Err(NotDead::ProcessesLeft(group)) = &dead {
+                self.end_group(group, left, now).await;
             }
             if dead.map_err(not_dead)?.was_killed() {
                 killed.get_or_insert(name.clone());
@@ -239,7 +237,6 @@ impl UnitControl {
         // What was in the groups at the last look, and is in none of them now, may have left them during the stop.
         let strays = self.find_strays(Duration::ZERO).await;
         let strays = strays.map_err(|trouble| (self.main.clone(), trouble))?;
-        let now = self.machine.now();
         self.end_left_behind(&strays, left, now, slice).await
     }
 
