@@ -247,10 +247,6 @@ struct Supervisor {
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
     /// `Err`: why it could not be started, and the exit status.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "everything that a host needs is set up once, in this order"
-    )]
     async fn start(
         root: &Path,
         settings: Settings,

@@ -54,9 +54,9 @@ pub struct SharedUnits {
     known: Mutex<Vec<CachedUnit>>,
     /// The control groups in which something of the lease may run: those that its units have and would be started in, and
     /// former ones until they were seen empty. They are told to the guard, killed, and have to be empty for the proof.
-    groups: watch::Sender<BTreeSet<String>>,
+    pub groups: watch::Sender<BTreeSet<String>>,
     /// The starts that have begun and not come to their end. They are told to the guard as well.
-    begun: watch::Sender<StartedUnits>,
+    pub begun: watch::Sender<StartedUnits>,
     /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
     learning: tokio::sync::Mutex<()>,
     /// The slices and scopes in which the units have other processes run.
@@ -68,7 +68,7 @@ pub struct SharedUnits {
     unit_only: AtomicBool,
     /// The processes in the control groups at the last look for work outside.
     members: Mutex<Members>,
-    seen_outside: watch::Sender<SeenOutside>,
+    pub seen_outside: watch::Sender<SeenOutside>,
     /// Units of an earlier configuration that may still run under the lease.
     former: Mutex<Vec<UnitName>>,
     /// What keeps a stop that is under way from being proven, for the status.
@@ -255,21 +255,6 @@ impl UnitControl {
     /// The control groups in which something of the lease may run.
     pub fn groups(&self) -> BTreeSet<String> {
         self.groups.borrow().clone()
-    }
-
-    /// Watches [`groups`](Self::groups).
-    pub fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
-        self.groups.subscribe()
-    }
-
-    /// Watches what was seen outside of the control groups.
-    pub fn watch_outside(&self) -> watch::Receiver<SeenOutside> {
-        self.seen_outside.subscribe()
-    }
-
-    /// Watches the starts that have begun and not come to their end.
-    pub fn watch_begun(&self) -> watch::Receiver<StartedUnits> {
-        self.begun.subscribe()
     }
 
     /// Takes over the begun starts of a lease that another putexd has armed. That systemd has forgotten such a unit's run

@@ -49,9 +49,11 @@ impl GuardQueue {
     /// Serves until the service is gone. The futures of rare work are boxed, because they would otherwise take memory while
     /// the queue is idle.
     pub async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
-        let mut groups = self.units.watch_groups();
-        let mut begun = self.units.watch_begun();
-        let mut outside = self.units.watch_outside();
+        let mut groups = self.units.groups.subscribe();
+        let mut begun = self.units.begun.subscribe();
+        let mut outside = self.units.seen_outside.subscribe();
+        // The putexd before may not have told the guard of them.
+        outside.mark_changed();
         let mut link = self.guard.link();
         loop {
             let event = tokio::select! {
@@ -199,10 +201,8 @@ impl GuardQueue {
             groups.extend(covered.iter().cloned());
             outside.extend(&lease.outside);
         } else {
-            let begun = self.units.watch_begun();
-            lease
-                .begun
-                .retain(|unit| begun.borrow().units.contains(unit));
+            let begun = self.units.begun.borrow();
+            lease.begun.retain(|unit| begun.units.contains(unit));
         }
         let has_moved = groups != covered;
         if !has_moved && lease.begun.len() == count && lease.outside == outside {
