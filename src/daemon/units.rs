@@ -111,7 +111,7 @@ impl Drop for UnderWay {
 pub struct StartedUnits {
     pub units: BTreeSet<UnitName>,
     /// Whether the main unit is started. Units that are bound to it may be started later, or never.
-    is_up: bool,
+    pub is_up: bool,
     /// Counts the starts, so that a look from before one is not counted for it.
     round: u64,
 }
@@ -286,14 +286,6 @@ impl UnitControl {
         units
     }
 
-    /// The start of the main unit has come to its end.
-    pub fn main_is_up(&self) {
-        self.begun.send_modify(|all| {
-            all.is_up = true;
-            all.units.remove(&self.main);
-        });
-    }
-
     /// Removes from the begun starts the units that are started, and those that are dead beside a main unit that is
     /// started. `before`: what was begun when the looks began.
     fn end_begun(&self, before: &StartedUnits, looks: &[(&UnitName, &Look)]) {
@@ -384,7 +376,10 @@ impl UnitControl {
             }
             late = self.waits_too_long(limit) => return Err(late),
         }
-        self.main_is_up();
+        self.begun.send_modify(|all| {
+            all.is_up = true;
+            all.units.remove(&self.main);
+        });
         // The units may have been started in other control groups than those that the guard was armed with. The guard queue
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.

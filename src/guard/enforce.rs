@@ -315,7 +315,7 @@ impl Enforcements {
         }
         // On an error of what follows the asker asks again in its next round.
         if due.place
-            && let Ok(groups) = systemd.groups(&lease.units)
+            && let Ok(groups) = systemd.groups(lease.units.iter().chain(&lease.contains))
         {
             self.with(lease, |case| case.placed(groups));
         }

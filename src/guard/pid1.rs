@@ -108,10 +108,13 @@ impl<'a> Pid1<'a> {
 
     /// The control groups that `units` have now. putexd does not know them if a unit was moved to another slice and started
     /// there while putexd hung. A unit has no group before its first start.
-    pub fn groups(&mut self, units: &[UnitName]) -> Result<Vec<String>, BusError> {
+    pub fn groups<'u>(
+        &mut self,
+        units: impl IntoIterator<Item = &'u UnitName>,
+    ) -> Result<Vec<String>, BusError> {
         let mut groups = Vec::new();
         let with_processes = |unit: &&UnitName| WITH_PROCESSES.contains(&unit.kind());
-        for unit in units.iter().filter(with_processes) {
+        for unit in units.into_iter().filter(with_processes) {
             let group = self.property(unit, &of_type(unit.as_str()), "ControlGroup")?;
             groups.extend(group.filter(|group: &String| !group.is_empty()));
         }

@@ -39,11 +39,18 @@ impl Mount {
             && self.root == other.root
             && self.kind == other.kind
             && self.source == other.source
+            && self.upper() == other.upper()
     }
 
-    /// Whether the source tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
+    /// Where an overlay has what is written to it, which tells it from others.
+    fn upper(&self) -> Option<&str> {
+        let mut options = self.options.split(',');
+        options.find(|option| option.starts_with("upperdir="))
+    }
+
+    /// Whether the source, or the upper folder, tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
     /// use to another host, and its number is given to the next one.
     pub fn has_identity(&self) -> bool {
-        self.source != self.kind && self.source != "none"
+        self.upper().is_some() || self.source != self.kind && self.source != "none"
     }
 }

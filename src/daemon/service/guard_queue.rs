@@ -483,7 +483,11 @@ mod tests {
             guard_queue.units.take_over(&begun.begun);
             assert_eq!(guard_queue.rearm().await, None);
             asked.try_recv().expect_err("it is not at its end");
-            guard_queue.units.main_is_up();
+            let units = &guard_queue.units;
+            units.begun.send_modify(|all| {
+                all.is_up = true;
+                all.units.remove(&units.main);
+            });
             assert_eq!(guard_queue.rearm().await, None, "a refusal ends no lease");
             assert_eq!(
                 asked.try_recv().ok(),

@@ -208,6 +208,24 @@ fn what_has_no_device_counts_where_it_can_only_be_the_units() {
     let tables = [(1, PID1), (7, "90 80 0:40 / /x rw - tmpfs tmpfs rw\n")];
     let found = users(("/run/a", "tmpfs"), Some(&memory), false, &[], &tables);
     assert!(found.is_empty(), "{found:?}");
+    let overlay = |place: &str, upper| {
+        format!(
+            "40 22 0:40 / {place} rw - overlay overlay rw,lowerdir=/l,upperdir={upper},workdir=/w\n"
+        )
+    };
+    let was = mount(overlay("/mnt/ov", "/u").trim_end());
+    let copies =
+        [overlay("/x", "/u"), overlay("/x", "/other")].map(|line| line.replace("40 22", "90 80"));
+    let tables = [
+        (1, PID1),
+        (7, &copies[0]),
+        (8, &copies[1].replace("90 80", "91 80")),
+    ];
+    assert_eq!(
+        users(("/mnt/ov", "overlay"), Some(&was), false, &[], &tables),
+        [7],
+        "another overlay has its number later"
+    );
 }
 
 #[test]
