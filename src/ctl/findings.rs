@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Something that somebody has to know. What several services have alike is one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Whether something does not run, or an alarm stands. Else an operator has asked for it, or the next fault would find less than it
     /// needs, or it was wrong and is over.

@@ -142,7 +142,7 @@ impl Style {
 }
 
 /// One cell of a table.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone)]
 pub struct Cell {
     text: String,
     style: Style,

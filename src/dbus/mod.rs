@@ -81,7 +81,7 @@ pub enum Ask {
 }
 
 /// The answer to an operator who has asked for something.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Begun {
     /// What was begun, before it is done.

@@ -212,7 +212,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// The present silence of the guard, and how long it may last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct GuardSilence {
     patience: Duration,
     length: Duration,

@@ -19,7 +19,7 @@ use super::{descriptors, group_name::unescape};
 use crate::types::is_within;
 
 /// The unified hierarchy, in which systemd keeps processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Hierarchy {
     root: PathBuf,
 }

@@ -64,7 +64,7 @@ impl Process {
 }
 
 /// What the kernel says of one process in `/proc/PID/stat`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Stat {
     /// The file name of its program.
     name: String,
@@ -143,7 +143,7 @@ pub fn pids_in(proc: &Path) -> io::Result<Vec<i32>> {
 }
 
 /// The parent and the control group of each process, read once for all callers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Family {
     proc: Proc,
     stats: BTreeMap<i32, Stat>,
@@ -154,7 +154,7 @@ pub struct Family {
 }
 
 /// A process and the program that it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Running {
     /// The process.
     pub process: Process,

@@ -260,7 +260,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// The result of `init`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Creation {
     /// The store, in words.
     pub what: String,
@@ -269,7 +269,7 @@ pub struct Creation {
 }
 
 /// The result of `examine`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Examination {
     /// Which store it is, with its incarnation, in words.
     pub what: String,

@@ -9,10 +9,11 @@ use crate::{
     cluster::{Cut, Host},
     command::{holds_for, now, run, said, wait_for, wait_until},
     fixture::{
-        HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard, wait_for_line,
-        wait_for_standby, wait_for_words,
+        Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, stop_guard,
+        wait_for_line, wait_for_standby, wait_for_words,
     },
     lockstore::Lockstore,
+    watch::Event,
 };
 
 const DAEMON: &str = "putexd.service";
@@ -545,7 +546,6 @@ fn a_worker_is_followed_through_the_stop(name: &'static str, text: &str, is_aske
     let (began, Some(fixture)) = (now(), plan.begin()) else {
         return;
     };
-    let has_run = |host: &Host| !host.property(UNIT, "ExecMainStartTimestamp").is_empty();
     wait_until(TAKE_OVER, "one of them runs it", || {
         fixture.hosts.iter().any(has_run)
     });
@@ -558,17 +558,52 @@ fn a_worker_is_followed_through_the_stop(name: &'static str, text: &str, is_aske
         host.exec(&["putexctl", "--no-wait", "step-down", "db"]);
     }
     let worker = fixture.wait_for_start(began, TAKE_OVER);
-    let other = fixture.other(&worker);
+    other_runs_it_after(&fixture, &worker);
+}
+
+fn has_run(host: &Host) -> bool {
+    !host.property(UNIT, "ExecMainStartTimestamp").is_empty()
+}
+
+fn other_runs_it_after(fixture: &Fixture, worker: &Event) {
+    let other = fixture.other(worker);
     assert!(!has_run(other));
     wait_until(TAKE_OVER + GRACE, "the other host has run it", || {
         // In this order: what is dead stays dead.
         let runs = has_run(other);
         assert!(
-            !runs || !fixture.oracle.live().contains(&worker),
+            !runs || !fixture.oracle.live().contains(worker),
             "the worker runs on"
         );
         runs
     });
+}
+
+/// The group of a scope does not follow from its name. It appears while putexd hangs, so that only PID 1 and the guard know it.
+#[test]
+fn a_contained_scope_that_appears_while_putexd_hangs_is_dead_before_the_lock_is_free() {
+    let idle = "[Service]\nExecStart=\nExecStart=/bin/sleep infinity\n";
+    let plan = Plan::hosts("scoped", 2, Lockstore::Nats).file(DROP_IN, idle);
+    let plan = plan.service("db", format!("{SERVICE}contains = [\"db-work.scope\"]\n"));
+    let Some(fixture) = plan.begin() else { return };
+    let host = wait_for(TAKE_OVER, "one of them runs it", || {
+        fixture.hosts.iter().find(|host| has_run(host))
+    });
+    wait_for_standby(
+        fixture
+            .hosts
+            .iter()
+            .find(|other| other.name != host.name)
+            .expect("another"),
+    );
+    let since = now();
+    assert!(host.signal_all("putexd", Signal::STOP), "it runs");
+    host.sh(
+        "export ORACLE_IGNORE_TERM=1 PUTEX_FENCING_TOKEN=$(putexctl token db); \
+         systemd-run --quiet --scope --unit=db-work --slice=foreign.slice /usr/local/bin/oracle >/dev/null 2>&1 &",
+    );
+    let worker = fixture.wait_for_start(since, SOON);
+    other_runs_it_after(&fixture, &worker);
 }
 
 #[test]
