@@ -159,10 +159,8 @@ impl Run {
             Known::AtMost => Known::AtLeast,
             Known::Exactly => Known::Exactly,
         };
-        Some(Length {
-            ms: at.saturating_sub(end.at_ms),
-            known,
-        })
+        let ms = at.saturating_sub(end.at_ms);
+        (known != Known::AtLeast || ms > 0).then_some(Length { ms, known })
     }
 
     /// Whether its host was not heard of again, as far as is known.

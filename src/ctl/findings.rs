@@ -185,8 +185,8 @@ fn of_alarms(all: &[(&str, &Alarm)], now: At) -> Vec<Finding> {
         let alarms = all.iter().map(|(_, alarm)| *alarm);
         let alarms: Vec<&Alarm> = alarms.filter(|alarm| alarm.kind() == kind).collect();
         // Nothing fails yet where answers may be forged.
-        let may_fail = kind != AlarmKind::Forgeable;
-        let is_wrong = may_fail && alarms.iter().any(|alarm| alarm.until.is_none());
+        let is_wrong =
+            kind != AlarmKind::Forgeable && alarms.iter().any(|alarm| alarm.until.is_none());
         let why = alarms.iter().map(|alarm| alarm.problem.to_string());
         let mut why: Vec<String> = why.collect();
         why.dedup();

@@ -38,11 +38,10 @@ impl Past {
         // What has ended some time before it was looked at, or at a time that nobody has written, had ended when the next one began.
         for place in 1..runs.len() {
             let next_ms = runs[place].at_ms();
-            let ended = End {
+            let end = runs[place - 1].end.get_or_insert(End {
                 at_ms: next_ms,
                 known: Known::AtMost,
-            };
-            let end = runs[place - 1].end.get_or_insert(ended);
+            });
             if end.known == Known::AtMost {
                 end.at_ms = end.at_ms.min(next_ms);
             }
@@ -54,9 +53,7 @@ impl Past {
             let before = before.map(|before| &before.run);
             let silent = before.filter(|before| before.is_silent() && before.host != run.host);
             shown.push(PastRun {
-                gap: before
-                    .and_then(|before| run.gap_after(before))
-                    .filter(|gap| gap.ms > 0 || gap.known == Known::Exactly),
+                gap: before.and_then(|before| run.gap_after(before)),
                 takeover: silent.map(|silent| silent.host.clone()),
                 goes_on: goes_on(&run, service),
                 run,

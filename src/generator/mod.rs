@@ -50,7 +50,7 @@ use serde::Deserialize;
 use self::files::{Files, read_all, read_if_any};
 use crate::{
     command_line,
-    config::{FileText, HOST_FILE, SERVICE_DIRECTORIES},
+    config::{FileText, HOST_FILE, SERVICE_DIRECTORIES, below},
     systemd::{
         drop_ins,
         gate::{DROP_IN, GUARD_UNIT, UNITS_TARGET},
@@ -113,7 +113,7 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         mounts,
         services: taken,
         ..
-    } = read_bound(&root.join(bound::FILE.trim_start_matches('/')), problems);
+    } = read_bound(&below(root, bound::FILE), problems);
     let directories = SERVICE_DIRECTORIES.map(|directory| root.join(directory));
     let (files, found) = in_time(move || read_all(&directories)).unwrap_or_else(|late| {
         let why = format!("the files of the services are taken to be gone: {late}");

@@ -210,10 +210,9 @@ impl Enforcements {
             };
             match killed {
                 Ok(()) => found.killed.push(group.clone()),
-                Err(error) => {
-                    let trouble = format!("cannot kill {group}, trying again: {error}");
-                    found.troubles.push(trouble);
-                }
+                Err(error) => found
+                    .troubles
+                    .push(format!("cannot kill {group}, trying again: {error}")),
             }
         }
         for (pid, began) in &case.lease().outside {
@@ -225,10 +224,9 @@ impl Enforcements {
                         .killed
                         .push(format!("no group of its units (PID {pid})"));
                 }
-                Err(error) => {
-                    let trouble = format!("cannot kill PID {pid}, trying again: {error}");
-                    found.troubles.push(trouble);
-                }
+                Err(error) => found
+                    .troubles
+                    .push(format!("cannot kill PID {pid}, trying again: {error}")),
             }
         }
         found

@@ -419,7 +419,7 @@ impl Guard {
                 if let Err(reason) = kept {
                     match before {
                         Some(before) => self.table.put(before),
-                        None => self.table.remove(service),
+                        None => drop(self.table.remove(service)),
                     }
                     return Ok(refused(reason));
                 }

@@ -348,12 +348,13 @@ pub fn with_pid(pid: i32) -> io::Result<Option<Process>> {
 
 /// Those of `processes` that still run.
 pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
-    let alive = |process: &Process| Ok(runs(process.pid, process.began)?.then(|| process.clone()));
-    processes
-        .iter()
-        .map(alive)
-        .filter_map(io::Result::transpose)
-        .collect()
+    let mut found = Vec::new();
+    for process in processes {
+        if runs(process.pid, process.began)? {
+            found.push(process.clone());
+        }
+    }
+    Ok(found)
 }
 
 /// Sends a signal to the process with this number that began at `began`, and to no other that was given its number. Returns whether it

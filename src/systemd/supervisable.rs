@@ -41,8 +41,8 @@ impl Systemd {
         belongings.check_named(unit, around)?;
         self.check_order(&properties).await?;
         if around.service.is_some() && !properties.state().may_run() {
-            let rival = self.rival(unit, &Rivals::of(&properties)).await?;
-            rival.map_or(Ok(()), refused)?;
+            let rivals = Rivals::of(&properties);
+            self.rival(unit, &rivals).await?.map_or(Ok(()), refused)?;
         }
         if let Some(service) = around.service
             && !around.may_end

@@ -198,15 +198,12 @@ impl LeaseTable {
     }
 
     /// Removes the entry of a service, as [`LeaseTable::put`] replaces it.
-    pub fn remove(&mut self, service: &ServiceName) {
-        for point in self
-            .entries
-            .remove(service)
-            .iter()
-            .flat_map(LeaseEntry::points)
-        {
+    pub fn remove(&mut self, service: &ServiceName) -> Option<LeaseEntry> {
+        let entry = self.entries.remove(service)?;
+        for point in entry.points() {
             self.points.remove(&point);
         }
+        Some(entry)
     }
 
     /// The earliest point of a kind, separately for each clock: the two values may come from different leases.
@@ -439,9 +436,9 @@ impl LeaseTable {
         instance: Instance,
         to: Extension,
     ) -> Result<Vec<Effect>, String> {
-        let mut entry = self.entry(service, instance)?.clone();
-        let (terms, is_open) = (entry.lease.terms, entry.phase == LeasePhase::Open);
-        if !entry.phase.is_armed() || now.has_passed(terms.deadline) {
+        let LeaseEntry { lease, phase } = self.entry(service, instance)?;
+        let (terms, is_open) = (lease.terms, *phase == LeasePhase::Open);
+        if !phase.is_armed() || now.has_passed(terms.deadline) {
             return Err("the lease has lapsed, and a lapse is final".to_owned());
         }
         if now.has_passed(to.deadline) {
@@ -454,8 +451,10 @@ impl LeaseTable {
         if to.deadline.boot <= terms.deadline.boot || to.deadline.raw <= terms.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
-        entry.extend(to);
-        self.put(entry);
+        if let Some(mut entry) = self.remove(service) {
+            entry.extend(to);
+            self.put(entry);
+        }
         let effect = is_open.then(|| Effect::Extend(service.clone(), to.deadline));
         Ok(effect.into_iter().collect())
     }
@@ -518,9 +517,7 @@ fn check(lease: &Lease) -> Result<(), String> {
     }
     let lists = [&lease.units, &lease.inactive, &lease.begun, &lease.contains];
     if lists.iter().any(|list| list.len() > MEMBER_LIMIT)
-        || [lease.cgroups.len(), lease.outside.len()]
-            .iter()
-            .any(|count| *count > CGROUP_LIMIT)
+        || lease.cgroups.len().max(lease.outside.len()) > CGROUP_LIMIT
     {
         return Err(format!(
             "more than {MEMBER_LIMIT} units, or than {CGROUP_LIMIT} control groups or processes outside of them"

@@ -44,8 +44,9 @@ impl Mount {
 
     /// Where an overlay has what is written to it, which tells it from others.
     fn upper(&self) -> Option<&str> {
-        let mut options = self.options.split(',');
-        options.find(|option| option.starts_with("upperdir="))
+        self.options
+            .split(',')
+            .find(|option| option.starts_with("upperdir="))
     }
 
     /// Whether the source, or the upper folder, tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no

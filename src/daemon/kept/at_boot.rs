@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{read_or_ignore, render, writer::FileWriter};
-use crate::types::bound::{self, AtBoot};
+use crate::{
+    config::below,
+    types::bound::{self, AtBoot},
+};
 
 /// How long the services wait for the disk. They begin all the same, because a disk that hangs must not end them everywhere.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -21,7 +24,7 @@ pub struct BootCopy {
 impl BootCopy {
     /// Reads what a former putexd has kept below `root`.
     pub fn read(root: &Path) -> Self {
-        let path = root.join(bound::FILE.trim_start_matches('/'));
+        let path = below(root, bound::FILE);
         Self {
             kept: read_or_ignore(&path),
             path,

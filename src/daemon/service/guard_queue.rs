@@ -20,6 +20,7 @@ use crate::{
         GuardClient, GuardError,
         frame::{CGROUP_LIMIT, Command, Lease, ListedLease, MEMBER_LIMIT},
     },
+    host::processes::Members,
     types::{Extension, Instance, Key, NodeId, ServiceName},
 };
 
@@ -137,7 +138,7 @@ impl GuardQueue {
                         .collect(),
                     begun: self.units.begin(&known),
                     contains: self.units.contains.clone(),
-                    outside: self.units.outside(),
+                    outside: self.units.name_outside(Members::new()),
                     on_stop_failure: self.settings.borrow().on_stop_failure,
                     closing: false,
                 };
@@ -195,15 +196,16 @@ impl GuardQueue {
     async fn rearm(&mut self) -> Option<Event> {
         let mut lease = self.armed.clone()?;
         let covered: BTreeSet<String> = lease.cgroups.iter().cloned().collect();
-        let (mut groups, mut outside) = (self.units.groups(), self.units.outside());
+        let (mut groups, mut known) = (self.units.groups(), Members::new());
         let count = lease.begun.len();
         if lease.closing {
             groups.extend(covered.iter().cloned());
-            outside.extend(&lease.outside);
+            known.clone_from(&lease.outside);
         } else {
             let begun = self.units.begun.borrow();
             lease.begun.retain(|unit| begun.units.contains(unit));
         }
+        let outside = self.units.name_outside(known);
         let has_moved = groups != covered;
         if !has_moved && lease.begun.len() == count && lease.outside == outside {
             return None;

@@ -89,7 +89,7 @@ impl UnitControl {
             .all(|look| look.as_ref().is_err_and(BusError::is_unreachable));
         sighting.nothing_left = is_silent && self.are_dead_by_kernel().await;
         // Such a main unit serves nobody, or nobody knows whether it does, so the holder has to release. What is left of it bars
-        // the release until it ends. systemd leaves processes behind with KillMode=process alone.
+        // the release until it ends. systemd leaves processes behind with KillMode=process or none alone.
         if let Some(Ok(Look {
             dead:
                 Err(

@@ -3,7 +3,7 @@
 //!
 //! PID 1 stops neither of them with the unit, and the unit's empty control group says nothing about them.
 
-use std::{collections::BTreeMap, future::pending, sync::atomic::Ordering, time::Duration};
+use std::{future::pending, sync::atomic::Ordering, time::Duration};
 
 use rustix::process::Signal;
 
@@ -12,7 +12,7 @@ use crate::{
     config::StopProof,
     daemon::kept::memory::SeenOutside,
     guard_client::frame::CGROUP_LIMIT,
-    host::processes::Process,
+    host::processes::{Members, Process},
     systemd::{JobEnd, KernelError, Look, NotDead, OutsideWork},
     task::lock,
     types::{Time, UnitName},
@@ -83,7 +83,7 @@ impl UnitControl {
             .collect();
         // Those that were seen outside begin others, too.
         let mut before = lock(&self.members).clone();
-        before.extend(self.strays().iter().map(|stray| (stray.pid, stray.began)));
+        before.extend(self.outside());
         let (found, members) = self
             .systemd
             .outside(&known, &before, &self.groups(), age)
@@ -128,11 +128,20 @@ impl UnitControl {
         self.seen_outside.borrow().client.clone()
     }
 
-    /// The processes that were seen outside, as the guard is told of them.
-    pub fn outside(&self) -> BTreeMap<i32, u64> {
+    /// The processes that were seen outside.
+    fn outside(&self) -> Members {
         let seen = self.strays().into_iter();
-        let named = seen.map(|stray| (stray.pid, stray.began));
-        named.take(CGROUP_LIMIT).collect()
+        seen.map(|stray| (stray.pid, stray.began)).collect()
+    }
+
+    /// `known` and the processes that were seen outside, as many as a lease may name: the guard would refuse more.
+    pub fn name_outside(&self, mut known: Members) -> Members {
+        for (pid, began) in self.outside() {
+            if known.len() < CGROUP_LIMIT {
+                known.insert(pid, began);
+            }
+        }
+        known
     }
 
     fn strays(&self) -> Vec<Process> {
@@ -340,6 +349,15 @@ mod tests {
             .await
             .expect("it is gone");
         assert_eq!(fake.done(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_lease_names_no_more_than_the_guard_takes_and_keeps_those_that_it_has() {
+        let outside = outside(&Fake::default(), &settings());
+        outside.note_outside(|seen| seen.strays = (1000..1100).map(process).collect());
+        let named = outside.name_outside((2000..2040).map(|pid| (pid, 1)).collect());
+        assert_eq!(named.len(), CGROUP_LIMIT);
+        assert!((2000..2040).all(|pid| named.contains_key(&pid)) && named.contains_key(&1000));
     }
 
     #[tokio::test]
