@@ -520,7 +520,7 @@ fn check(lease: &Lease) -> Result<(), String> {
         || lease.cgroups.len().max(lease.outside.len()) > CGROUP_LIMIT
     {
         return Err(format!(
-            "more than {MEMBER_LIMIT} units, or than {CGROUP_LIMIT} control groups or processes outside of them"
+            "more than {MEMBER_LIMIT} units, or than {CGROUP_LIMIT} control groups or processes outside them"
         ));
     }
     match lease.cgroups.iter().find(|path| !is_below_the_root(path)) {
