@@ -207,14 +207,14 @@ mod tests {
             OnStopFailure::Alert,
         );
         let limit = service.stop_limit;
-        let told = |time| of_time(&unit, time, &service);
-        assert_eq!((told(None), told(Some(limit))), (None, None));
-        let longer = told(Some(limit + Duration::from_secs(1))).expect("it is longer");
+        let found = |time| of_time(&unit, time, &service);
+        assert_eq!((found(None), found(Some(limit))), (None, None));
+        let longer = found(Some(limit + Duration::from_secs(1))).expect("it is longer");
         assert!(
             longer.starts_with("set stop-limit = \"") && longer.contains("an alarm is raised"),
             "{longer}"
         );
-        let never = told(Some(Duration::MAX)).expect("it never ends");
+        let never = found(Some(Duration::MAX)).expect("it never ends");
         assert!(
             never.contains("TimeoutStopSec=") && never.contains("for ever"),
             "{never}"

@@ -414,7 +414,7 @@ mod tests {
 
     /// As the tests of one process do, which run beside each other.
     #[test]
-    fn a_message_that_a_thread_without_a_journal_came_to_first_is_heard() {
+    fn a_message_that_a_thread_without_a_journal_came_to_first_is_logged() {
         let say = || tracing::info!("said");
         let entries = recorded(|| {
             std::thread::spawn(say).join().expect("does not panic");

@@ -144,7 +144,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_stale_lock_is_cleared_and_its_holder_is_told() {
+async fn a_stale_lock_is_cleared_and_its_holder_is_named() {
     let host = Host::new().await;
     host.write(&host.read().await, &record(LEASE)).await;
     let output = host.putexctl(&["clear", "db"]);
@@ -252,7 +252,7 @@ async fn what_is_not_there_is_said_so() {
 }
 
 #[tokio::test]
-async fn how_a_damaged_lock_is_put_aside_is_told() {
+async fn how_to_move_a_damaged_lock_away_is_said() {
     let host = Host::new().await;
     host.write(&host.read().await, &record(LEASE)).await;
     host.write(&host.read().await, &record(LEASE)).await;

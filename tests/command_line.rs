@@ -321,10 +321,10 @@ fn timings_are_explained_without_a_running_putexd() {
     ] {
         let output = what_if(line);
         assert_eq!(status(&output), 1, "{line}");
-        let told = text(&output.stderr);
+        let printed = text(&output.stderr);
         assert!(
-            told.contains("putexd would refuse") && told.contains(why),
-            "{told}"
+            printed.contains("putexd would refuse") && printed.contains(why),
+            "{printed}"
         );
     }
 }

@@ -21,7 +21,7 @@ use putexd::{
         Asked, Details, OperatorNote, Order, Passing, Record, Refused, Registration, Standing,
     },
     facts::{
-        At, Bar, FailedRun, Heard, HostState, Retirement, ServiceState, State, Wait, Word,
+        At, Bar, FailedRun, HostState, Retirement, Seen, ServiceState, State, Wait, Word,
         alarm::{Alarm, Problem},
     },
     guard_client::{
@@ -355,7 +355,7 @@ fn service_state() -> ServiceState {
         token: Some(1_767_225_600),
         wait: Some(Wait::Entitlement {
             until: At::seconds(1_767_225_624),
-            former: Some(("h2".to_owned(), Heard::Renewed(At::seconds(1_767_225_590)))),
+            former: Some(("h2".to_owned(), Seen::Renewed(At::seconds(1_767_225_590)))),
         }),
         unproven: Some("process 7 is alive".to_owned()),
         goes_down: Some(At::seconds(1_767_225_660)),

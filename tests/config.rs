@@ -2106,7 +2106,7 @@ fn each_store_of_the_sample_is_accepted() {
 
 /// The package brings the sample as /etc/putex/putexd.toml: with it putexd has nothing to do, until somebody names a store.
 #[test]
-fn a_file_without_a_store_is_told_from_a_broken_one() {
+fn a_file_without_a_store_is_no_broken_one() {
     let lacks = |text: &str| load(&root(&[("etc/putex/putexd.toml", text)])).lacks_store;
     assert!(lacks(&shipped()));
     assert!(lacks(""));

@@ -135,12 +135,12 @@ fn each_capability_has_its_reason_for_the_administrator() {
             .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
             .expect("a bounding set");
         let has: BTreeSet<&str> = set.split_whitespace().collect();
-        let told = rows
+        let listed = rows
             .iter()
             .filter(|row| row[column + 2] == "yes")
             .map(|row| row[1]);
         assert_eq!(
-            told.collect::<BTreeSet<_>>(),
+            listed.collect::<BTreeSet<_>>(),
             has,
             "{unit} in packaging/SECURITY.md"
         );

@@ -40,12 +40,12 @@ struct Bench {
 
 /// A server on a free port. It must be called within a runtime, which the server does not need any more afterwards.
 fn serve() -> Bench {
-    let bench = unheard();
+    let bench = idle();
     bench.server.listen(Some(bench.address));
     bench
 }
 
-fn unheard() -> Bench {
+fn idle() -> Bench {
     // No other test of this process may take the port before the server has it.
     static TAKEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
     let address = loop {
@@ -186,7 +186,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_lease_is_told_for_as_long_as_the_grant_lasts_even_if_nothing_else_runs() {
+fn a_lease_is_shown_for_as_long_as_the_grant_lasts_even_if_nothing_else_runs() {
     let runtime = runtime();
     let _entered = runtime.enter();
     let bench = serve();
@@ -201,16 +201,16 @@ fn a_lease_is_told_for_as_long_as_the_grant_lasts_even_if_nothing_else_runs() {
         "{answer}"
     );
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-    let told: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let printed: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(
-        (&told["service"], &told["node"], &told["token"]),
+        (&printed["service"], &printed["node"], &printed["token"]),
         (&"db".into(), &"h1".into(), &42.into())
     );
     assert!(
-        told["left_ms"]
+        printed["left_ms"]
             .as_u64()
             .is_some_and(|left| (3_500_000..=3_600_000).contains(&left)),
-        "{told}"
+        "{printed}"
     );
 
     for (service, reason) in [
@@ -362,12 +362,14 @@ fn manual_and_dashboard_have_each_metric_and_the_alerts_no_other() {
         .filter_map(|target| target["expr"].as_str())
         .collect();
     for (family, sample) in &families {
-        let told = sample
+        let printed = sample
             .trim_start_matches("putexd_")
             .trim_end_matches("_bucket");
         assert!(
-            manual.lines().any(|line| line == format!(".It Ic {told}")),
-            "putexd-operations(7) lacks {told}"
+            manual
+                .lines()
+                .any(|line| line == format!(".It Ic {printed}")),
+            "putexd-operations(7) lacks {printed}"
         );
         assert!(
             asked.iter().any(|query| query.contains(sample.as_str())),
@@ -486,14 +488,14 @@ fn whoever_asks_badly_is_answered_or_dropped_and_keeps_nobody_out() {
 fn a_taken_port_is_tried_again_and_another_address_is_taken_at_once() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let mut bench = unheard();
+    let mut bench = idle();
     let other = TcpListener::bind(bench.address).expect("the port is free");
     bench.server.listen(Some(bench.address));
     std::thread::sleep(Duration::from_millis(200));
     drop(other);
     assert_eq!(status(&bench.get("/lease/db")), "503");
 
-    let moved = unheard().address;
+    let moved = idle().address;
     bench.server.listen(Some(moved));
     bench.address = moved;
     assert_eq!(status(&bench.get("/lease/db")), "503");

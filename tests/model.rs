@@ -635,12 +635,12 @@ fn words_on_top_of_a_renewal() {
         (Fault::Freeze, 1),
     ];
     let plan = valid(two().with(&words).with(&faults));
-    let told = plan.clone().with(&[(Fault::FalseAnswer, ALWAYS)]);
+    let unasked = plan.clone().with(&[(Fault::FalseAnswer, ALWAYS)]);
     check::walk("2 hosts, words on top of renewals", plan, 1, effort(5))
         .holds(100_000, &[Milestone::TakeOver]);
     finds(
         "words on top of renewals, and nobody asks what they replaced",
-        told,
+        unasked,
     );
 }
 
@@ -757,7 +757,7 @@ fn a_stop_that_overruns_its_budget() {
 /// S = W + 1 is refused when the configuration is loaded. It would do no harm among hosts that read each other's records,
 /// because the hold that the records carry is waited out, whatever it is.
 #[test]
-fn a_stop_budget_beyond_the_inequality() {
+fn a_stop_budget_above_the_inequality() {
     let _turn = turn();
     let timings = Timings {
         stop_budget: seconds(2),
@@ -812,7 +812,7 @@ fn assumption_a_a_pause_that_is_lost() {
 }
 
 #[test]
-fn assumption_b_a_clock_beyond_its_error() {
+fn assumption_b_a_clock_outside_its_error() {
     let _turn = turn();
     finds(
         "(b) dropped: a clock at half or twice its rate",

@@ -249,12 +249,12 @@ conformance! {
     revisions_grow_and_keys_are_apart,
     values_survive_unchanged,
     the_replaced_entry_can_be_read,
-    what_a_revision_replaced_is_never_told_wrongly,
+    what_a_revision_replaced_is_never_wrong,
     a_deleted_key_is_a_tombstone,
     a_foreign_incarnation_never_wins,
     oversized_and_odd_values_are_refused,
     hostile_values_are_handed_up_as_they_are,
-    what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything,
+    what_is_too_large_or_malformed_is_reported_and_costs_no_other_key_anything,
     keys_of_all_kinds_are_apart,
     a_watch_hints_at_every_key_and_ends_with_the_store,
     one_of_many_writers_wins_each_round,
@@ -420,7 +420,7 @@ async fn the_replaced_entry_can_be_read<R: Rig>() {
     }
 }
 
-async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
+async fn what_a_revision_replaced_is_never_wrong<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
     // `None` where nothing was left of the key.
     let mut made: Vec<Option<Entry>> = Vec::new();
@@ -549,7 +549,7 @@ async fn hostile_values_are_handed_up_as_they_are<R: Rig>() {
     }
 }
 
-async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<R: Rig>() {
+async fn what_is_too_large_or_malformed_is_reported_and_costs_no_other_key_anything<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
     won(

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::facts::{
-    Activity, At, Bar, Candidate, ClusterState, Heard, KnownHost, LockState, NotTaking, Presence,
+    Activity, At, Bar, Candidate, ClusterState, KnownHost, LockState, NotTaking, Presence, Seen,
     ServiceState, ServiceSummary, State, StoreState, Wait, Word,
 };
 
@@ -143,10 +143,10 @@ impl<'a> KnownService<'a> {
 
     fn known_holder(&self, name: &'a str) -> KnownHolder<'a> {
         let host = self.cluster.host(name);
-        let heard_of = host.filter(|host| !host.is_silent());
+        let alive = host.filter(|host| !host.is_silent());
         // A report of an earlier tenure says nothing of this one.
         let token = self.lock().and_then(|lock| lock.token);
-        let report = said(heard_of, self.name)
+        let report = said(alive, self.name)
             .filter(|report| report.token.is_none_or(|own| Some(own) >= token));
         let is_here = name == self.cluster.node;
         let is_seen = is_here || self.here.is_none_or(|here| renewed(here).is_some());
@@ -187,11 +187,11 @@ impl<'a> KnownService<'a> {
         let (is_here, here) = (holder.is_here, self.here);
         let own = here.filter(|_| is_here).and_then(|here| here.state);
         let state = own.or(holder.report.and_then(|report| report.state));
-        let heard = holder.host.and_then(|host| host.heard);
+        let host_seen = holder.host.and_then(|host| host.seen);
         // Without the store nothing is heard of the holder, and its last report is as old as the last that was seen of it.
         let is_blind = here.is_some_and(|here| here.state == Some(State::NoStore));
         let seen = here.and_then(renewed);
-        let is_silent = match seen.or(heard.filter(|_| is_blind)) {
+        let is_silent = match seen.or(host_seen.filter(|_| is_blind)) {
             Some(at) => here
                 .and_then(|here| here.timings.as_ref())
                 .is_some_and(|timings| {
@@ -207,7 +207,7 @@ impl<'a> KnownService<'a> {
         // A report counts if it was made after the tenure was seen here.
         let since = self.lock().and_then(|lock| lock.since);
         let is_of_tenure =
-            (since.zip(heard)).is_some_and(|(since, heard)| heard > since.plus(REPORTED));
+            (since.zip(host_seen)).is_some_and(|(since, seen)| seen > since.plus(REPORTED));
         match state {
             _ if !is_here && is_silent => Activity::Silent,
             _ if holder.is_stale => Activity::Held,
@@ -277,7 +277,7 @@ impl<'a> KnownService<'a> {
                 candidate.not_taking = Some(if candidate.host == self.cluster.node {
                     NotTaking::Barred(Bar::StoreAway)
                 } else {
-                    NotTaking::Unheard
+                    NotTaking::Unseen
                 });
             }
         }
@@ -287,9 +287,9 @@ impl<'a> KnownService<'a> {
 
 /// When this host has last seen another one renew the lock.
 fn renewed(here: &ServiceState) -> Option<At> {
-    match here.heard()? {
-        Heard::Renewed(at) => Some(at),
-        Heard::Found(_) => None,
+    match here.seen()? {
+        Seen::Renewed(at) => Some(at),
+        Seen::Found(_) => None,
     }
 }
 
@@ -355,9 +355,9 @@ fn differ(one: &str, other: &str) -> bool {
 fn not_alive(host: &KnownHost) -> Option<NotTaking> {
     match host.presence {
         Presence::Up => None,
-        Presence::Unknown => Some(NotTaking::Unheard),
+        Presence::Unknown => Some(NotTaking::Unseen),
         Presence::Silent => {
-            let since = host.heard.or(host.found);
+            let since = host.seen.or(host.found);
             Some(NotTaking::Silent(since.unwrap_or_default()))
         }
     }
@@ -379,5 +379,5 @@ fn not_taking(
         return Some(NotTaking::OtherKey(state.key.clone()));
     }
     let away = (state.state == Some(State::NoStore)).then_some(Bar::StoreAway);
-    state.told_bar().cloned().or(away).map(NotTaking::Barred)
+    state.own_bar().cloned().or(away).map(NotTaking::Barred)
 }

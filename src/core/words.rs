@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use crate::{
     facts::{
-        Asked, At, Bar, Heard, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause,
-        Retirement, StepDown, StoreState, Wait, Word,
+        Asked, At, Bar, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause, Retirement,
+        Seen, StepDown, StoreState, Wait, Word,
     },
     types::span::{date, rounded},
 };
@@ -114,12 +114,12 @@ pub fn ahead(span: Duration) -> String {
 }
 
 /// When a host may start the unit, and whose unit may still live.
-pub fn entitlement(until: At, former: Option<&(String, Heard)>, now: At) -> String {
+pub fn entitlement(until: At, former: Option<&(String, Seen)>, now: At) -> String {
     let begins = format!("starts {}", ahead(until.until(now)));
     match former {
         _ if until <= now => begins,
-        Some((name, heard)) => {
-            let span = rounded(heard.at().since(now));
+        Some((name, seen)) => {
+            let span = rounded(seen.at().since(now));
             format!("{begins}: {name} has not renewed for {span}, and its unit may live")
         }
         None => format!("{begins}: nothing shows that the last holder's unit is dead"),
@@ -127,11 +127,11 @@ pub fn entitlement(until: At, former: Option<&(String, Heard)>, now: At) -> Stri
 }
 
 /// When something was last heard of a holder.
-fn heard(heard: Heard, now: At) -> String {
-    let span = rounded(heard.at().since(now));
-    match heard {
-        Heard::Renewed(_) => format!(" and last renewed {span} ago"),
-        Heard::Found(_) => format!(", found {span} ago"),
+fn seen(seen: Seen, now: At) -> String {
+    let span = rounded(seen.at().since(now));
+    match seen {
+        Seen::Renewed(_) => format!(" and last renewed {span} ago"),
+        Seen::Found(_) => format!(", found {span} ago"),
     }
 }
 
@@ -167,14 +167,14 @@ pub fn wait(wait: &Wait, now: At) -> String {
         }
         Wait::Store { holder } => {
             let last = holder.as_ref().map_or_else(String::new, |(holder, at)| {
-                format!("; {holder} held the lock{}", heard(*at, now))
+                format!("; {holder} held the lock{}", seen(*at, now))
             });
             format!("waits for the store, and starts nothing before{last}")
         }
         Wait::Holder {
             holder,
             runs,
-            heard: at,
+            seen: at,
             take_at,
         } => {
             let holds = if *runs {
@@ -182,7 +182,7 @@ pub fn wait(wait: &Wait, now: At) -> String {
             } else {
                 "has claimed the lock"
             };
-            format!("{holder} {holds}{}{}", heard(*at, now), taken(take_at))
+            format!("{holder} {holds}{}{}", seen(*at, now), taken(take_at))
         }
         Wait::OwnRecord { take_at, .. } => {
             format!("the last record seen is this host's own{}", taken(take_at))
@@ -198,7 +198,7 @@ pub fn wait(wait: &Wait, now: At) -> String {
 pub fn not_taking(why: &NotTaking, now: At) -> String {
     match why {
         NotTaking::Drained(word) => format!("is {}", asked(word, "drained")),
-        NotTaking::Unheard => "has not been heard of".to_owned(),
+        NotTaking::Unseen => "has not been heard of".to_owned(),
         NotTaking::Silent(since) => {
             format!("has not reported for {}", rounded(since.since(now)))
         }

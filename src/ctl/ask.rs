@@ -128,8 +128,8 @@ async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T,
 }
 
 /// What putexd has told. It may be another version of putexd, which tells more or less.
-fn read<T: DeserializeOwned>(told: &str) -> Result<T, Failure> {
-    serde_json::from_str(told).map_err(|error| {
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
+    serde_json::from_str(text).map_err(|error| {
         Failure::unavailable(format!(
             "restart putexd, whose answer is not understood: {error}"
         ))
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::cluster::history::Known;
     use crate::facts::{
-        Asked, Bar, Heard, Missing, NotTaking, Order, ReleaseCause, Retirement, StepDown, Wait,
+        Asked, Bar, Missing, NotTaking, Order, ReleaseCause, Retirement, Seen, StepDown, Wait,
     };
     use crate::types::{MachineId, NodeId, OnStopFailure};
 
@@ -281,7 +281,7 @@ mod tests {
             ReleaseCause::SteppedDown(StepDown::UnitsChanged),
         ];
         causes.extend(bars.iter().cloned().map(ReleaseCause::Barred));
-        let (former, take_at) = (Some(("h2".to_owned(), Heard::Found(until))), Some(until));
+        let (former, take_at) = (Some(("h2".to_owned(), Seen::Found(until))), Some(until));
         let mut waits = vec![
             Wait::Entitlement {
                 until,
@@ -303,7 +303,7 @@ mod tests {
             Wait::Holder {
                 holder: "h2".to_owned(),
                 runs: true,
-                heard: Heard::Renewed(until),
+                seen: Seen::Renewed(until),
                 take_at,
             },
             Wait::OwnRecord {
@@ -322,7 +322,7 @@ mod tests {
         waits.extend(causes.into_iter().map(Some).chain([None]).map(proof));
         let mut kept = vec![
             NotTaking::Drained(word),
-            NotTaking::Unheard,
+            NotTaking::Unseen,
             NotTaking::Silent(until),
             NotTaking::NoService,
             NotTaking::OtherKey(text()),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     facts::{
-        Activity, At, Candidate, ClusterState, Heard, KnownHost, Presence, ServiceState,
+        Activity, At, Candidate, ClusterState, KnownHost, Presence, Seen, ServiceState,
         ServiceSummary,
         alarm::{Alarm, AlarmKind},
     },
@@ -243,7 +243,7 @@ fn idle(
         }
         Activity::Stopping => service.since,
         Activity::Unknown => None,
-        Activity::Silent => here.and_then(ServiceState::heard).map(Heard::at),
+        Activity::Silent => here.and_then(ServiceState::seen).map(Seen::at),
         // It counts from the last run, and not from the last try.
         Activity::Held | Activity::NoHolder | Activity::Starting | Activity::Lapsed => {
             let last = service.said.or(last.map(|last| last.until));
@@ -303,8 +303,8 @@ fn of_hosts(cluster: &ClusterState) -> Vec<Finding> {
     let store = &cluster.store;
     let is_away = store.silent_since.or(store.unwritten_since).is_some();
     let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
-    let heard = cluster.hosts.iter().filter(|host| !host.is_silent());
-    let alarms = heard.flat_map(|host| host.state.alarms.iter().map(|alarm| (host.node(), alarm)));
+    let alive = cluster.hosts.iter().filter(|host| !host.is_silent());
+    let alarms = alive.flat_map(|host| host.state.alarms.iter().map(|alarm| (host.node(), alarm)));
     let alarms = alarms.filter(|(_, alarm)| !is_away || !of_store.contains(&alarm.kind()));
     found.extend(of_alarms(&alarms.collect::<Vec<_>>(), cluster.at));
     found
@@ -331,7 +331,7 @@ fn of_host(cluster: &ClusterState, host: &KnownHost) -> Option<Finding> {
         ),
     };
     Some(Finding {
-        lasts: host.heard.map(|at| at.since(cluster.at)),
+        lasts: host.seen.map(|at| at.since(cluster.at)),
         ..Finding::new(is_wrong, format!("host {node} silent"), why)
     })
 }

@@ -5,9 +5,9 @@ use serde_json::Value as Json;
 use crate::{
     cluster::history::{End, Known, Run, Start},
     facts::{
-        Activity, At, Bar, Candidate, ClusterState, Health, Heard, HostState, KnownHost, LockState,
-        NotTaking, Presence, ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait,
-        Word,
+        Activity, At, Bar, Candidate, ClusterState, Health, HostState, KnownHost, LockState,
+        NotTaking, Presence, Seen, ServiceState, ServiceSummary, State, StoreState, TimingsState,
+        Wait, Word,
         alarm::{Alarm, Problem},
     },
 };
@@ -108,7 +108,7 @@ pub fn cluster(names: &[&str]) -> ClusterState {
             ..HostState::default()
         },
         presence: Presence::Up,
-        heard: Some(ago(4)),
+        seen: Some(ago(4)),
         reported: Some(ago(4)),
         ..KnownHost::default()
     };
@@ -171,7 +171,7 @@ pub fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
     state(cluster, HOSTS[0], name).wait = Some(Wait::Holder {
         holder: "h3".to_owned(),
         runs: true,
-        heard: Heard::Renewed(At(NOW * 1000 - ms)),
+        seen: Seen::Renewed(At(NOW * 1000 - ms)),
         take_at: Some(At(NOW * 1000 + 18_000 - ms)),
     });
 }
@@ -179,7 +179,7 @@ pub fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
 /// A host that has not been heard of for so many seconds.
 pub fn gone(cluster: &mut ClusterState, name: &str, seconds: u64) {
     let known = host(cluster, name);
-    (known.presence, known.heard, known.reported) =
+    (known.presence, known.seen, known.reported) =
         (Presence::Silent, Some(ago(seconds)), Some(ago(seconds)));
     for service in &mut cluster.services {
         for part in service.hosts.iter_mut().filter(|part| part.host == name) {

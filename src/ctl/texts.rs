@@ -97,13 +97,13 @@ pub fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -> Strin
         let why = words::not_taking(host.not_taking.as_ref()?, now);
         Some((host.host.clone(), why))
     };
-    let told = |(why, hosts): (String, Vec<String>)| match &hosts[..] {
+    let line = |(why, hosts): (String, Vec<String>)| match &hosts[..] {
         [host] => format!("{host} {why}"),
         _ => format!("each of {} {why}", first_named(&hosts, NAMED)),
     };
     let all: Vec<String> = grouped(hosts.filter_map(why))
         .into_iter()
-        .map(told)
+        .map(line)
         .collect();
     if all.is_empty() {
         "there is no other host".to_owned()

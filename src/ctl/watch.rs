@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_reported_once() {
         let mut cluster = small();
         let mut seen = LastSeen::new();
         let first = changed(&mut seen, &cluster);

@@ -31,7 +31,7 @@ use crate::{
 /// What the fake answers, and the calls that it got.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub struct Told {
+pub struct FakeState {
     /// Whether calls to PID 1 fail as if it could not be reached.
     pub silent: bool,
     /// The control groups of units; a unit that is not here has none.
@@ -69,7 +69,7 @@ pub struct Told {
     pub done: Vec<String>,
 }
 
-impl Told {
+impl FakeState {
     fn placement(&self, unit: &UnitName) -> Placement {
         let groups = self.groups.get(unit).cloned().unwrap_or_default();
         Placement {
@@ -80,30 +80,30 @@ impl Told {
     }
 }
 
-/// Clones share one [`Told`].
+/// Clones share one [`FakeState`].
 #[derive(Debug, Clone, Default)]
-pub struct Fake(Arc<Mutex<Told>>);
+pub struct Fake(Arc<Mutex<FakeState>>);
 
 impl Fake {
-    pub fn tell<T>(&self, tell: impl FnOnce(&mut Told) -> T) -> T {
-        tell(&mut lock(&self.0))
+    pub fn with<T>(&self, with: impl FnOnce(&mut FakeState) -> T) -> T {
+        with(&mut lock(&self.0))
     }
 
     /// Returns the calls since the last `done`.
     pub fn done(&self) -> Vec<String> {
-        self.tell(|told| std::mem::take(&mut told.done))
+        self.with(|state| std::mem::take(&mut state.done))
     }
 
     fn answer<T: Send + 'static, E: Send + 'static>(
         &self,
         silence: impl FnOnce(BusError) -> E,
-        answer: impl FnOnce(&mut Told) -> Result<T, E>,
+        answer: impl FnOnce(&mut FakeState) -> Result<T, E>,
     ) -> ManagerFuture<'_, Result<T, E>> {
-        let answer = self.tell(|told| {
-            if told.silent {
+        let answer = self.with(|state| {
+            if state.silent {
                 Err(silence(BusError::Unreachable("it is silent".to_owned())))
             } else {
-                answer(told)
+                answer(state)
             }
         });
         Box::pin(async { answer })
@@ -192,23 +192,23 @@ fn stopped() -> UnitState {
 
 impl Manager for Fake {
     fn brief<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
-        let brief = |told: &mut Told| UnitState {
-            active_state: if told.tries {
+        let brief = |state: &mut FakeState| UnitState {
+            active_state: if state.tries {
                 ActiveState::Activating
             } else {
                 ActiveState::Inactive
             },
-            job: told.is_queued.then_some(7),
+            job: state.is_queued.then_some(7),
             ..stopped()
         };
-        self.answer(|silence| silence, |told| Ok(brief(told)))
+        self.answer(|silence| silence, |state| Ok(brief(state)))
     }
 
     fn placement<'a>(
         &'a self,
         unit: &'a UnitName,
     ) -> ManagerFuture<'a, Result<Placement, BusError>> {
-        self.answer(|silence| silence, |told| Ok(told.placement(unit)))
+        self.answer(|silence| silence, |state| Ok(state.placement(unit)))
     }
 
     fn stop<'a>(
@@ -216,11 +216,11 @@ impl Manager for Fake {
         unit: &'a UnitName,
         limit: Duration,
     ) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
-        let stop = |told: &mut Told| {
-            told.done.push(format!("stop {unit}"));
-            told.stops_slowly
+        let stop = |state: &mut FakeState| {
+            state.done.push(format!("stop {unit}"));
+            state.stops_slowly
         };
-        let is_slow = self.answer(|silence| silence, |told| Ok(stop(told)));
+        let is_slow = self.answer(|silence| silence, |state| Ok(stop(state)));
         Box::pin(async move {
             if is_slow.await? {
                 tokio::time::sleep(limit).await;
@@ -232,17 +232,18 @@ impl Manager for Fake {
 
     fn thaw<'a>(&'a self, groups: &'a BTreeSet<String>) -> ManagerFuture<'a, Vec<String>> {
         let frozen: Vec<String> =
-            self.tell(|told| groups.intersection(&told.frozen).cloned().collect());
-        self.tell(|told| {
-            told.done
+            self.with(|state| groups.intersection(&state.frozen).cloned().collect());
+        self.with(|state| {
+            state
+                .done
                 .extend(frozen.iter().map(|group| format!("thaw {group}")))
         });
         Box::pin(async { frozen })
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), NotDead>> {
-        let kill = |told: &mut Told| {
-            told.done.push(format!("kill {unit}"));
+        let kill = |state: &mut FakeState| {
+            state.done.push(format!("kill {unit}"));
             Ok(())
         };
         self.answer(NotDead::Unknown, kill)
@@ -253,19 +254,19 @@ impl Manager for Fake {
         path: &'a str,
         signal: Signal,
     ) -> ManagerFuture<'a, Result<(), KernelError>> {
-        self.tell(|told| {
+        self.with(|state| {
             if signal == Signal::KILL {
-                told.done.push(format!("kill {path}"));
-                told.full.remove(path);
+                state.done.push(format!("kill {path}"));
+                state.full.remove(path);
             } else {
-                told.done.push(format!("end {path}"));
+                state.done.push(format!("end {path}"));
             }
         });
         Box::pin(async { Ok(()) })
     }
 
     fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>> {
-        let empty = self.tell(|told| !told.full.contains(path));
+        let empty = self.with(|state| !state.full.contains(path));
         Box::pin(async move { Ok(empty) })
     }
 
@@ -276,13 +277,13 @@ impl Manager for Fake {
         _: &'a BTreeSet<String>,
         _: Duration,
     ) -> ManagerFuture<'a, Result<(Vec<Process>, Members), KernelError>> {
-        let look = |told: &mut Told| {
-            told.done.push("look".to_owned());
-            told.outside.clone()
+        let look = |state: &mut FakeState| {
+            state.done.push("look".to_owned());
+            state.outside.clone()
         };
         self.answer(
             |silence| KernelError::Failed(silence.to_string()),
-            |told| Ok((look(told), Members::new())),
+            |state| Ok((look(state), Members::new())),
         )
     }
 
@@ -294,7 +295,7 @@ impl Manager for Fake {
     ) -> ManagerFuture<'a, Result<Vec<OutsideWork>, KernelError>> {
         self.answer(
             |silence| KernelError::Failed(silence.to_string()),
-            |told| Ok(told.clients.clone()),
+            |state| Ok(state.clients.clone()),
         )
     }
 
@@ -303,7 +304,7 @@ impl Manager for Fake {
         _: &'a UnitName,
         _: &'a [UnitName],
     ) -> ManagerFuture<'a, Result<Vec<Process>, NotDead>> {
-        self.answer(Into::into, |told| Ok(told.users.clone()))
+        self.answer(Into::into, |state| Ok(state.users.clone()))
     }
 
     fn end_processes<'a>(
@@ -311,21 +312,21 @@ impl Manager for Fake {
         processes: &'a [Process],
         signal: Option<Signal>,
     ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
-        let alive = self.tell(|told| {
+        let alive = self.with(|state| {
             for process in processes.iter().filter(|_| signal.is_some()) {
                 let verb = if signal == Some(Signal::KILL) {
                     "kill"
                 } else {
                     "end"
                 };
-                told.done.push(format!("{verb} {}", process.pid));
+                state.done.push(format!("{verb} {}", process.pid));
             }
             if signal == Some(Signal::KILL) {
-                told.alive.retain(|process| !processes.contains(process));
+                state.alive.retain(|process| !processes.contains(process));
             }
             processes
                 .iter()
-                .filter(|process| told.alive.contains(process))
+                .filter(|process| state.alive.contains(process))
                 .cloned()
                 .collect()
         });
@@ -333,27 +334,27 @@ impl Manager for Fake {
     }
 
     fn doubt_start(&self, unit: &UnitName) {
-        self.tell(|told| told.done.push(format!("doubt {unit}")));
+        self.with(|state| state.done.push(format!("doubt {unit}")));
     }
 
     fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
-        let look = |told: &mut Told| {
-            let placement = told.placement(unit);
+        let look = |state: &mut FakeState| {
+            let placement = state.placement(unit);
             let left = placement
                 .groups
                 .iter()
-                .find(|group| told.full.contains(*group))
+                .find(|group| state.full.contains(*group))
                 .cloned();
-            let trouble = told
+            let trouble = state
                 .not_dead
                 .get(unit)
                 .cloned()
                 .or(left.map(NotDead::ProcessesLeft));
-            let result = told.killed.then(|| "timeout".to_owned());
+            let result = state.killed.then(|| "timeout".to_owned());
             Look {
                 placement,
                 state: UnitState {
-                    active_state: if told.started.contains(unit) {
+                    active_state: if state.started.contains(unit) {
                         ActiveState::Active
                     } else {
                         ActiveState::Inactive
@@ -370,10 +371,10 @@ impl Manager for Fake {
                     },
                     Err,
                 ),
-                ran: told.ran.clone(),
+                ran: state.ran.clone(),
             }
         };
-        self.answer(|silence| silence, |told| Ok(look(told)))
+        self.answer(|silence| silence, |state| Ok(look(state)))
     }
 
     fn supervisable<'a>(
@@ -428,14 +429,14 @@ impl Manager for Fake {
         unit: &'a UnitName,
         _: Duration,
     ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
-        let run = |told: &mut Told| {
-            told.done.push(format!("run {unit}"));
-            told.runs.pop_front().unwrap_or(RunResult::Passed)
+        let run = |state: &mut FakeState| {
+            state.done.push(format!("run {unit}"));
+            state.runs.pop_front().unwrap_or(RunResult::Passed)
         };
-        if self.tell(|told| told.hangs) {
+        if self.with(|state| state.hangs) {
             return Box::pin(std::future::pending());
         }
-        self.answer(|silence| silence, |told| Ok(run(told)))
+        self.answer(|silence| silence, |state| Ok(run(state)))
     }
 
     fn check_user<'a>(

@@ -60,7 +60,7 @@ use inbox::{Answer, Looked, Message};
 pub use inbox::{Inbox, OperatorRequest, Said, ServiceOrder};
 use lookout::{watch_outside, watch_units};
 use run_tracker::RunTracker;
-use seen::Seen;
+use seen::LastLook;
 use status::Display;
 pub use status::of_settings;
 #[cfg(test)]
@@ -143,7 +143,7 @@ struct Service {
     /// What is under way for the election.
     work: Work,
     /// What the last look at the units has shown.
-    seen: Seen,
+    seen: LastLook,
     /// What keeps the service from being started, or from going on.
     bars: Bars,
     /// When the service is handed over because the host is drained.
@@ -269,7 +269,7 @@ impl Service {
             messages,
             guard_queue,
             work,
-            seen: Seen::default(),
+            seen: LastLook::default(),
             bars,
             turn: drained::Turn::default(),
             display,

@@ -35,9 +35,9 @@ pub struct Manager {
 impl Daemon {
     async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> fdo::Result<T> {
         let ended = || fdo::Error::Failed("putexd is about to end".to_owned());
-        let (answer, told) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         self.asks.send(ask(answer)).await.map_err(|_| ended())?;
-        told.await.map_err(|_| ended())
+        reply.await.map_err(|_| ended())
     }
 }
 

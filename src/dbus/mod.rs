@@ -202,7 +202,7 @@ async fn attend(daemon: &Daemon, is_lost: &mut bool, tried: &Notify) -> zbus::Re
     }
 }
 
-/// `told` as JSON, without characters that a terminal obeys.
-fn document<T: Serialize>(told: &T) -> String {
-    json(told, printable_lines)
+/// `what` as JSON, without characters that a terminal obeys.
+fn document<T: Serialize>(what: &T) -> String {
+    json(what, printable_lines)
 }

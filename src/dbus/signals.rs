@@ -38,16 +38,16 @@ pub async fn serve(
 async fn tell(
     server: &ObjectServer,
     daemon: &Daemon,
-    told: &Shown,
+    last: &Shown,
     now: &Shown,
 ) -> zbus::Result<()> {
-    for name in told.services.keys() {
+    for name in last.services.keys() {
         if !now.services.contains_key(name) {
             server.remove::<ServiceObject, _>(path(name)).await?;
         }
     }
     for (name, shown) in &now.services {
-        match told.services.get(name) {
+        match last.services.get(name) {
             Some(before) if before == shown => {}
             Some(before) => {
                 let object = server.interface::<_, ServiceObject>(path(name)).await?;
@@ -76,7 +76,7 @@ async fn tell(
             }
         }
     }
-    if told.drained != now.drained {
+    if last.drained != now.drained {
         let manager = server.interface::<_, Manager>(PATH).await?;
         let object = manager.get().await;
         object.drained_changed(manager.signal_emitter()).await?;

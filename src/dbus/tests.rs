@@ -126,12 +126,12 @@ impl Stage {
         let (ready, is_ready) = oneshot::channel();
         tokio::spawn(async move {
             let caller = Caller::OnBus(authority);
-            let told = signals::serve(&server, &daemon, caller, async || {
+            let signalling = signals::serve(&server, &daemon, caller, async || {
                 let _ = ready.send(());
                 Ok(())
             });
             tokio::select! {
-                _ = told => {}
+                _ = signalling => {}
                 () = refusals.send(&server) => {}
             }
         });
@@ -539,7 +539,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_is_told() {
+async fn what_changes_is_signalled() {
     let stage = Stage::new().await;
     // What was told before is over then.
     stage

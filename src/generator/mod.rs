@@ -100,7 +100,7 @@ pub fn main() -> ExitCode {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Generated {
     /// The units that are bound, and the services they are bound to; none where only a file with a refused name names it.
-    pub bonds: BTreeMap<UnitName, BTreeSet<ServiceName>>,
+    pub bound: BTreeMap<UnitName, BTreeSet<ServiceName>>,
     /// The errors, a sentence each.
     pub problems: Vec<String>,
 }
@@ -108,7 +108,7 @@ pub struct Generated {
 /// Reads the service files below `root`, which is `/` outside of tests, and writes the drop-ins below `target`.
 pub fn run(root: &Path, target: &Path) -> Generated {
     let mut generated = Generated::default();
-    let Generated { bonds, problems } = &mut generated;
+    let Generated { bound, problems } = &mut generated;
     let AtBoot {
         mounts,
         services: taken,
@@ -135,7 +135,7 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         let units = units_of(files, before, problems);
         problems.extend(units.is_empty().then_some(nothing));
         for unit in units {
-            bonds.entry(unit).or_default().extend(service.cloned());
+            bound.entry(unit).or_default().extend(service.cloned());
         }
     }
     without_file.retain(|_, units| !units.is_empty());
@@ -144,13 +144,13 @@ pub fn run(root: &Path, target: &Path) -> Generated {
             "{service} has no file, and stays bound to its lease until putexd has read the files"
         ));
         // A unit that a file names goes with that file: the service may have another name now.
-        let is_named = |unit: &UnitName| bonds.get(unit).is_some_and(|named| !named.is_empty());
+        let is_named = |unit: &UnitName| bound.get(unit).is_some_and(|named| !named.is_empty());
         units.retain(|unit| !unit.is_part_of_putexd() && !is_named(unit));
         for unit in units {
-            bonds.entry(unit).or_default().insert(service.clone());
+            bound.entry(unit).or_default().insert(service.clone());
         }
     }
-    for (unit, services) in bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
+    for (unit, services) in bound.iter_mut().filter(|(_, services)| services.len() > 1) {
         let has_taken = |service: &ServiceName| {
             let before = taken.get(service);
             before.is_some_and(|units| units.contains(unit))
@@ -171,7 +171,7 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         problems.extend(failed.map(|error| format!("{unit}: its drop-in is not written: {error}")));
     };
     let unit_dirs = UNIT_DIRS.map(|directory| root.join(directory));
-    for (unit, services) in &*bonds {
+    for (unit, services) in &*bound {
         let text = if services.is_empty() {
             // putexd knows no service for it, so nobody has its lease.
             format!(
@@ -184,8 +184,8 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         };
         write(unit.as_str(), &text);
     }
-    if !bonds.is_empty() {
-        let text = references(bonds.keys(), &root.join(TRANSIENT_DIR));
+    if !bound.is_empty() {
+        let text = references(bound.keys(), &root.join(TRANSIENT_DIR));
         write(UNITS_TARGET, &text);
     }
     if !mounts.is_empty() {

@@ -63,14 +63,14 @@ impl Host {
     }
 
     /// The unit that each service is bound to.
-    fn bonds(&self) -> String {
+    fn bound(&self) -> String {
         let generated = self.run();
-        let bonds = generated.bonds.iter().flat_map(|(unit, services)| {
+        let bound = generated.bound.iter().flat_map(|(unit, services)| {
             services
                 .iter()
                 .map(move |service| format!("{service}:{unit}"))
         });
-        bonds.collect::<Vec<_>>().join(" ")
+        bound.collect::<Vec<_>>().join(" ")
     }
 
     fn drop_in(&self, unit: &str) -> String {
@@ -97,39 +97,39 @@ fn guard(text: &str) -> Result<Option<String>, String> {
 fn the_units_of_an_observed_service_are_left_alone_and_those_that_are_run_are_not() {
     const RUN: &str = "unit = \"a.service\"\n";
     const OBSERVE: &str = "unit = \"a.service\"\nmode = \"observe\"\n";
-    let bonds = |kept: Option<&str>, file: &str| {
+    let bound = |kept: Option<&str>, file: &str| {
         let host = Host::new();
         if let Some(text) = kept {
             host.keep("db", text);
         }
         let generated = host.file("etc/putex.d/db.toml", file).run();
-        (generated.bonds.len(), generated.problems.len())
+        (generated.bound.len(), generated.problems.len())
     };
     assert_eq!(
-        bonds(None, OBSERVE),
+        bound(None, OBSERVE),
         (0, 0),
         "and nothing is wrong with that"
     );
-    assert_eq!(bonds(Some(OBSERVE), OBSERVE), (0, 0));
-    assert_eq!(bonds(Some(RUN), OBSERVE).0, 1, "putexd still runs it");
-    assert_eq!(bonds(Some(OBSERVE), RUN).0, 1);
+    assert_eq!(bound(Some(OBSERVE), OBSERVE), (0, 0));
+    assert_eq!(bound(Some(RUN), OBSERVE).0, 1, "putexd still runs it");
+    assert_eq!(bound(Some(OBSERVE), RUN).0, 1);
     // A broken file must not stop what runs, nor set free what putexd has not observed.
     assert_eq!(
-        bonds(Some(OBSERVE), "unit = \"a.service\"\nmode = \"obs").0,
+        bound(Some(OBSERVE), "unit = \"a.service\"\nmode = \"obs").0,
         0
     );
     assert_eq!(
-        bonds(None, "mode = \"observe\"\nunit = \"a.service\"\nkey = \"").0,
+        bound(None, "mode = \"observe\"\nunit = \"a.service\"\nkey = \"").0,
         1
     );
 }
 
 #[test]
-fn the_guard_is_told_of_its_watchdog() {
-    let told = guard(
+fn the_guard_gets_its_watchdog() {
+    let written = guard(
         "node = \"h1\"\n[guard]\nwatchdog-device = \"/dev/watchdog1\"\nwatchdog-timeout = \"1min 30s\"\n[store]\n",
     );
-    let text = told.expect("nothing is wrong").expect("it was written");
+    let text = written.expect("nothing is wrong").expect("it was written");
     let line = "Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device /dev/watchdog1 --watchdog-timeout 90000ms\"";
     for line in [line, "[Service]", "DeviceAllow=/dev/watchdog1 rw"] {
         assert!(text.lines().any(|found| found == line), "{text}");
@@ -142,7 +142,7 @@ fn the_guard_is_told_of_its_watchdog() {
 }
 
 #[test]
-fn a_watchdog_that_cannot_be_told_is_a_problem() {
+fn a_watchdog_that_cannot_be_written_is_a_problem() {
     for (keys, why) in [
         (
             "watchdog-device = \"/dev/watchdog\"",
@@ -211,7 +211,7 @@ fn a_broken_file_binds_what_it_said_before() {
     let former = ["a.service", "b.service", "c.slice"];
     let bound = |generated: &Generated| {
         generated
-            .bonds
+            .bound
             .keys()
             .map(ToString::to_string)
             .collect::<Vec<_>>()
@@ -237,7 +237,7 @@ fn a_name_that_is_none_leaves_the_former_unit_gated() {
         let generated = host.run();
         assert_eq!(
             generated
-                .bonds
+                .bound
                 .keys()
                 .map(UnitName::as_str)
                 .collect::<Vec<_>>(),
@@ -260,7 +260,7 @@ fn a_file_that_others_may_change_sets_no_unit_free_and_says_nothing_new() {
     set_mode("etc/putex.d/db.toml", 0o664);
     let all = "db:a.timer db:db.service db:db.slice";
     // At boot there is nothing else to go by but what it hides.
-    assert_eq!(host.bonds(), format!("{all} db:other.service"));
+    assert_eq!(host.bound(), format!("{all} db:other.service"));
     assert!(
         host.run()
             .problems
@@ -272,12 +272,12 @@ fn a_file_that_others_may_change_sets_no_unit_free_and_says_nothing_new() {
     host.keep("db", shut);
     for text in ["unit = \"ssh.service\"\n", "", "unit ="] {
         host.file("etc/putex.d/db.toml", text);
-        assert_eq!(host.bonds(), all, "{text}");
+        assert_eq!(host.bound(), all, "{text}");
     }
     set_mode("etc/putex.d/db.toml", 0o644);
     assert_eq!(
         host.file("etc/putex.d/db.toml", "unit = \"new.service\"\n")
-            .bonds(),
+            .bound(),
         "db:new.service"
     );
 
@@ -289,7 +289,7 @@ fn a_file_that_others_may_change_sets_no_unit_free_and_says_nothing_new() {
             .iter()
             .any(|said| said.contains("chmod go-w") && said.contains("/etc/putex.d\""))
     );
-    assert_eq!(host.bonds(), "db:new.service");
+    assert_eq!(host.bound(), "db:new.service");
     set_mode("etc/putex.d", 0o755);
 
     let watchdog = "[guard]\nwatchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"3s\"\n";
@@ -316,15 +316,15 @@ fn a_pipe_holds_up_nothing() {
     let generated = host.run();
     assert_eq!(
         generated
-            .bonds
+            .bound
             .keys()
             .map(UnitName::as_str)
             .collect::<Vec<_>>(),
         ["a.service"]
     );
-    let told = |problem: &&String| problem.contains("it is not a regular file");
+    let is_odd = |problem: &&String| problem.contains("it is not a regular file");
     assert_eq!(
-        generated.problems.iter().filter(told).count(),
+        generated.problems.iter().filter(is_odd).count(),
         2,
         "{:?}",
         generated.problems
@@ -397,9 +397,9 @@ fn a_unit_that_a_second_service_names_stays_bound_to_the_one_that_has_it() {
     let host = Host::new();
     host.file("etc/putex.d/db.toml", "unit = \"db.service\"\n")
         .file("etc/putex.d/dup.toml", "unit = \"db.service\"\n");
-    assert_eq!(host.bonds(), "db:db.service dup:db.service");
+    assert_eq!(host.bound(), "db:db.service dup:db.service");
     host.keep("db", "unit = \"db.service\"\n");
-    assert_eq!(host.bonds(), "db:db.service");
+    assert_eq!(host.bound(), "db:db.service");
     let problems = host.run().problems;
     assert_eq!(
         problems,
@@ -407,7 +407,7 @@ fn a_unit_that_a_second_service_names_stays_bound_to_the_one_that_has_it() {
     );
     // The service's own file names another unit now.
     host.file("etc/putex.d/db.toml", "unit = \"other.service\"\n");
-    assert_eq!(host.bonds(), "dup:db.service db:other.service");
+    assert_eq!(host.bound(), "dup:db.service db:other.service");
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn bound_units_are_gated_like_the_unit() {
         "unit = \"billing.timer\"\nbound-units = [\"billing.service\"]\n",
     );
     assert_eq!(
-        host.bonds(),
+        host.bound(),
         "billing:billing.service billing:billing.timer"
     );
     assert!(host.run().problems.is_empty());
@@ -465,7 +465,7 @@ fn what_is_contained_asserts_the_grant_and_ends_with_the_guard_and_not_with_the_
         "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n",
     );
     assert_eq!(
-        host.bonds(),
+        host.bound(),
         "db:db.service db:db.slice db:machine-db.scope"
     );
     let asserted = "# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n\
@@ -492,7 +492,7 @@ fn no_slice_of_the_host_waits_for_a_lease() {
                 "etc/putex.d/x.toml",
                 &format!("unit = \"x.service\"\n{key} = [\"{name}\"]\n"),
             );
-            assert_eq!(host.bonds(), "x:x.service", "{key} {name}");
+            assert_eq!(host.bound(), "x:x.service", "{key} {name}");
             assert_eq!(host.run().problems.len(), 1, "{key} {name}");
         }
     }
@@ -501,7 +501,7 @@ fn no_slice_of_the_host_waits_for_a_lease() {
         "etc/putex.d/x.toml",
         "unit = \"system.slice\"\ncontains = [\"user.slice\"]\n",
     );
-    assert_eq!(host.bonds(), "");
+    assert_eq!(host.bound(), "");
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn a_broken_file_keeps_what_it_contains_gated() {
     ] {
         let host = Host::new();
         host.file("etc/putex.d/x.toml", text);
-        assert_eq!(host.bonds(), "x:a.slice x:b.scope x:x.service", "{text}");
+        assert_eq!(host.bound(), "x:a.slice x:b.scope x:x.service", "{text}");
     }
 }
 
@@ -532,7 +532,7 @@ fn a_broken_file_keeps_its_bound_units_gated() {
     ] {
         let host = Host::new();
         host.file("etc/putex.d/x.toml", text);
-        assert_eq!(host.bonds(), "x:a.service x:b.service x:x.timer", "{text}");
+        assert_eq!(host.bound(), "x:a.service x:b.service x:x.timer", "{text}");
     }
 }
 
@@ -543,7 +543,7 @@ fn other_lines_bind_nothing() {
         "etc/putex.d/x.toml",
         "unit = \"x.service\"\n# bound-units = [\"a.service\"]\nkey = \"b.service\"\n",
     );
-    assert_eq!(host.bonds(), "x:x.service");
+    assert_eq!(host.bound(), "x:x.service");
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn putexd_waits_for_no_lease() {
         "unit = \"putexd.service\"\nbound-units = [\"putex-guard.service\", \"putex-units.target\"]\n",
     );
     let generated = host.run();
-    assert!(generated.bonds.is_empty());
+    assert!(generated.bound.is_empty());
     assert_eq!(generated.problems.len(), 4, "{:#?}", generated.problems);
 }
 
@@ -573,7 +573,7 @@ fn earlier_directories_hide_later_ones() {
     }
     host.file("run/putex.d/two.toml", "unit = \"r2.service\"")
         .file("usr/lib/putex.d/two.toml", "unit = \"u2.service\"");
-    assert_eq!(host.bonds(), "one:e.service two:r2.service");
+    assert_eq!(host.bound(), "one:e.service two:r2.service");
 }
 
 #[test]
@@ -605,7 +605,7 @@ fn a_file_without_a_usable_unit_is_reported() {
         .file("etc/putex.d/README", "unit = \"x.service\"");
     symlink("nowhere", host.root.path().join("etc/putex.d/gone.toml")).expect("links");
     let generated = host.run();
-    assert!(generated.bonds.values().all(BTreeSet::is_empty));
+    assert!(generated.bound.values().all(BTreeSet::is_empty));
     assert_eq!(generated.problems.len(), 9, "{:#?}", generated.problems);
 }
 

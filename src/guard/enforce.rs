@@ -96,15 +96,15 @@ impl Enforcer {
     pub fn look(&self, mut beat: impl FnMut()) -> Vec<(Arc<Lease>, LookNews)> {
         let mut cases = self.shared.lock();
         let now = clock::now();
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         let due = |case: &&mut Case| now.has_passed(case.look_at());
         for case in cases.all.values_mut().filter(due) {
             beat();
             let found = self.shared.kill(case);
             let news = case.looked(clock::now(), found);
-            told.push((Arc::clone(case.lease()), news));
+            seen.push((Arc::clone(case.lease()), news));
         }
-        told
+        seen
     }
 
     /// Whether something holds for the case of `service`; `false` if there is none.

@@ -202,13 +202,13 @@ impl Guard {
     pub fn expire(&mut self) -> Result<(), String> {
         // What is due for SIGKILL gets it before a log is written, before a file is read that is not the kernel's own, and before systemd
         // is asked for a stop, whose ExecStop= may be a program that writes.
-        let mut told = self.enforcer.look(|| self.beats.beat(&self.table));
+        let mut seen = self.enforcer.look(|| self.beats.beat(&self.table));
         let mut changed = self.enforcer.stopped();
         changed.retain(|service| self.table.stopped(service));
         let effects = self.table.expire(clock::now());
         self.enforcer.begin_all(&effects);
-        told.extend(self.enforcer.look(|| self.beats.beat(&self.table)));
-        for (lease, news) in told {
+        seen.extend(self.enforcer.look(|| self.beats.beat(&self.table)));
+        for (lease, news) in seen {
             tell(&lease, &news);
         }
         for service in changed {

@@ -68,7 +68,7 @@ impl Guard {
             Enforcer::start(Arc::clone(&hierarchy), systemd).map_err(cannot("start a thread"))?;
         // SIGKILL is sent where it is due, before anything else is done.
         enforcer.begin_all(&effects);
-        let told = enforcer.look(|| ());
+        let seen = enforcer.look(|| ());
         stay_in_memory();
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         make_folders(root)?;
@@ -98,7 +98,7 @@ impl Guard {
             ending: None,
         };
         guard.beat();
-        for (lease, news) in told {
+        for (lease, news) in seen {
             tell(&lease, &news);
         }
         guard.carry_out(effects)?;

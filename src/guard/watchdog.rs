@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_is_told_and_tried_again() {
+    fn a_write_that_fails_is_reported_and_tried_again() {
         let mut bench = Bench::new();
         bench.tend(10_000, None);
         bench.watchdog.device = Some(File::open("/dev/null").expect("it is there"));

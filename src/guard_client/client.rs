@@ -299,10 +299,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_device_that_hangs_ends_no_connection_and_only_an_answer_to_the_question_counts() {
-        let (told, mut held) = mpsc::unbounded_channel();
+        let (holds, mut held) = mpsc::unbounded_channel();
         let (client, connection) = GuardClient::over(LIMIT, move || {
             let (near, far) = duplex(65_536);
-            let told = told.clone();
+            let holds = holds.clone();
             tokio::spawn(async move {
                 let (far, mut answers) = tokio::io::split(far);
                 let mut lines = tokio::io::BufReader::new(far).lines();
@@ -311,7 +311,7 @@ mod tests {
                     // The first one hangs; the others are answered as if nothing was asked of a device.
                     if matches!(&command, Command::CheckUnmounted { unit, .. } if unit.what == "hangs")
                     {
-                        told.send(id).expect("the test runs");
+                        holds.send(id).expect("the test runs");
                         continue;
                     }
                     let leases = Outcome::Leases(GuardState::default());

@@ -109,13 +109,13 @@ async fn converse(stream: TcpStream, peer: &Peer) {
         };
         let ended = Answer::new(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "putexd ends\n");
         let answer: Answer = peer.ask(&asked).await.unwrap_or(ended);
-        let is_told = request.method() != Method::OPTIONS;
+        let has_body = request.method() != Method::OPTIONS;
         Response::builder()
             .status(answer.status)
             .header(CONTENT_TYPE, answer.media)
             .header(CACHE_CONTROL, "no-store")
             .header(ALLOW, ALLOWED)
-            .body(if is_told { answer.body } else { String::new() })
+            .body(if has_body { answer.body } else { String::new() })
     });
     let ended = http1::Builder::new()
         .timer(TokioTimer::new())

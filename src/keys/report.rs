@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_counts_characters_and_is_not_beyond_the_end() {
+    fn a_place_counts_characters_and_is_not_after_the_end() {
         let text = "a = 1\nnäme = \"µ\"\r\nlast";
         let start = text.find("\"µ\"").expect("it is there");
         assert_eq!(Place::at(text, start), Place { line: 2, column: 8 });

@@ -318,7 +318,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_other_file_is_given_than_those_of_the_settings() {
-        let (tell, told) = oneshot::channel();
+        let (tell, given) = oneshot::channel();
         let tell = Arc::new(Mutex::new(Some(tell)));
         let _store = store(move |stream| {
             let tell = Arc::clone(&tell);
@@ -348,7 +348,7 @@ mod tests {
                     .expect("it is waited for");
             }
         });
-        let texts = timeout(SOON, told)
+        let texts = timeout(SOON, given)
             .await
             .expect("in time")
             .expect("it is told");

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_told_from_refusal() {
+    fn silence_is_no_refusal() {
         let silence = zbus::fdo::Error::NoReply("gone".to_owned());
         assert!(BusError::from(zbus::Error::from(silence)).is_unreachable());
         let message = zbus::Message::signal("/", "org.example.Example", "Example")

@@ -143,13 +143,13 @@ fn hiding<'a>(path: &str, all: &'a [Cover]) -> Option<&'a Cover> {
 /// lease, and it ends with the guard. PID 1 tells nothing of a scope that nobody has made yet.
 fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
     let (target, grant) = (service.lease_target().to_string(), service.grant());
-    let bonds: &[(&str, &str)] = match properties.kind() {
+    let wanted: &[(&str, &str)] = match properties.kind() {
         "scope" => return Vec::new(),
         "slice" => &[("BindsTo", GUARD_UNIT)],
         _ => &[("BindsTo", &target), ("After", &target)],
     };
     let mut missing = Vec::new();
-    for (name, unit) in bonds {
+    for (name, unit) in wanted {
         if !properties.lists(name, unit) {
             missing.push(format!("{name}={unit}"));
         }

@@ -43,27 +43,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notify");
         let systemd = UnixDatagram::bind(&path).expect("a socket");
-        let heard = |status: &str| {
+        let received = |status: &str| {
             send(path.as_os_str(), &[NotifyState::Status(status)]).expect("there is room");
-            let mut heard = [0; 8192];
-            let length = systemd.recv(&mut heard).expect("a message");
-            String::from_utf8(heard[..length].to_vec()).expect("text")
+            let mut received = [0; 8192];
+            let length = systemd.recv(&mut received).expect("a message");
+            String::from_utf8(received[..length].to_vec()).expect("text")
         };
         assert_eq!(
-            heard("db standby (h2\nMAINPID=1\nx)"),
+            received("db standby (h2\nMAINPID=1\nx)"),
             "STATUS=db standby (h2\\nMAINPID=1\\nx)\n"
         );
-        assert_eq!(heard("\u{1b}[2J\0\r"), "STATUS=\\u{1b}[2J\\0\\r\n");
+        assert_eq!(received("\u{1b}[2J\0\r"), "STATUS=\\u{1b}[2J\\0\\r\n");
         for long in [
             "x".repeat(100_000),
             "\u{f6}".repeat(1000),
             "\n".repeat(5000),
         ] {
-            let heard = heard(&long);
+            let received = received(&long);
             assert!(
-                heard.len() <= 4 * LINE_LIMIT + 1
-                    && heard.ends_with("…\n")
-                    && heard.lines().count() == 1
+                received.len() <= 4 * LINE_LIMIT + 1
+                    && received.ends_with("…\n")
+                    && received.lines().count() == 1
             );
         }
     }
@@ -80,8 +80,8 @@ mod tests {
             .expect("the socket is full at last");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
 
-        let mut heard = [0; 64];
-        let length = systemd.recv(&mut heard).expect("the first message");
-        assert_eq!(&heard[..length], b"WATCHDOG=1\nWATCHDOG_USEC=250000\n");
+        let mut received = [0; 64];
+        let length = systemd.recv(&mut received).expect("the first message");
+        assert_eq!(&received[..length], b"WATCHDOG=1\nWATCHDOG_USEC=250000\n");
     }
 }

@@ -606,8 +606,8 @@ mod tests {
     #[test]
     fn the_remedy_is_one_that_helps() {
         let unit = UnitName::new("address.service").expect("a unit's name");
-        let told = |state: &UnitState| NotDead::of_bad_end(state).of(&unit);
-        let failed = told(&ended("failed", "exit-code"));
+        let remedy = |state: &UnitState| NotDead::of_bad_end(state).of(&unit);
+        let failed = remedy(&ended("failed", "exit-code"));
         assert!(
             failed.contains("run \"systemctl reset-failed address.service\""),
             "{failed}"
@@ -615,10 +615,10 @@ mod tests {
         // systemd calls a unit so after a start that was interrupted, and has no failure that it could forget.
         for result in ["success", "exec-condition"] {
             let inactive = ended("inactive", result);
-            let told = told(&inactive);
+            let remedy = remedy(&inactive);
             assert!(
-                told.starts_with("reboot this host") && !told.contains("reset-failed"),
-                "{told}"
+                remedy.starts_with("reboot this host") && !remedy.contains("reset-failed"),
+                "{remedy}"
             );
         }
         let end = NotDead::of_bad_end(&ended("inactive", "timeout"));

@@ -105,7 +105,7 @@ fn whoever_gives_up_before_the_start_says_so_once_and_changes_nothing_else() {
     let said = gave_up(&host.handle(failed(instance))).expect("it says that it gave up");
     assert_eq!((said.base, said.write), (revision, details(&said).write));
     let before = Record {
-        details: before.details.map(|d| told(&d, &said, revision)),
+        details: before.details.map(|d| given_up(&d, &said, revision)),
         ..before
     };
     assert_eq!(
@@ -116,7 +116,7 @@ fn whoever_gives_up_before_the_start_says_so_once_and_changes_nothing_else() {
 }
 
 /// What a host says that gave up: the details of its record at `revision` in all but these.
-fn told(before: &Details, said: &WriteRequest, revision: Revision) -> Details {
+fn given_up(before: &Details, said: &WriteRequest, revision: Revision) -> Details {
     assert_ne!(said.write, before.write);
     assert_eq!(
         (before.standing, before.unfenced.len()),
@@ -133,7 +133,7 @@ fn told(before: &Details, said: &WriteRequest, revision: Revision) -> Details {
 
 /// It is one attempt: whatever comes of it, nothing else is written before the lock may be taken again.
 #[test]
-fn whether_it_is_heard_that_a_host_gave_up_makes_no_difference_to_it() {
+fn whether_it_is_seen_that_a_host_gave_up_makes_no_difference_to_it() {
     for result in [
         WriteResult::Won(Revision(99)),
         WriteResult::Conflict,

@@ -20,7 +20,7 @@ use crate::host::{
 };
 
 #[test]
-fn a_stop_that_is_not_proven_in_time_is_told_once() {
+fn a_stop_that_is_not_proven_in_time_is_reported_once() {
     for proven in [false, true] {
         let (mut host, _) = Host::activated();
         let deadline = host.election.deadline().expect("it is held").boot;
@@ -35,15 +35,18 @@ fn a_stop_that_is_not_proven_in_time_is_told_once() {
             host.handle(Event::Stopped);
         }
         assert_eq!(alarms(&host.after(ms(999))), Vec::<&Problem>::new());
-        let (told, unproven) = (host.after(ms(1)), stop_failed(StopFailure::Unproven));
-        assert_eq!(alarms(&told), if proven { vec![] } else { vec![&unproven] });
+        let (actions, unproven) = (host.after(ms(1)), stop_failed(StopFailure::Unproven));
+        assert_eq!(
+            alarms(&actions),
+            if proven { vec![] } else { vec![&unproven] }
+        );
         assert_eq!(alarms(&host.after(ms(60_000))), Vec::<&Problem>::new());
     }
 }
 
 /// The proof may come before the election has looked at the clock again.
 #[test]
-fn a_stop_that_is_proven_by_the_time_it_is_late_is_not_told_of() {
+fn a_stop_that_is_proven_by_the_time_it_is_late_is_not_reported() {
     let (mut lapsing, _) = Host::activated();
     lapsing.handle(Event::StoreDown);
     let deadline = lapsing.election.deadline().expect("it is held").boot;
@@ -104,20 +107,20 @@ fn whoever_wakes_after_the_deadline_still_waits_for_sigkill() {
 }
 
 #[test]
-fn an_orderly_stop_beyond_its_limit_is_told_once_and_the_lock_is_kept() {
+fn an_orderly_stop_over_its_limit_is_reported_once_and_the_lock_is_kept() {
     let (mut host, instance) = Host::activated();
     host.handle(Event::StepDown(stepped_down("an operator said so")));
     let stop = host.handle(Event::GuardDone(GuardDone::Closed.of(instance)));
     assert!(stop.contains(&Action::Stop { kill_at: None }), "{stop:?}");
     assert_eq!(alarms(&host.goes_on(ms(29_999))), Vec::<&Problem>::new());
-    let told = host.goes_on(ms(1));
-    assert_eq!(alarms(&told), [&stop_failed(StopFailure::Late)]);
+    let actions = host.goes_on(ms(1));
+    assert_eq!(alarms(&actions), [&stop_failed(StopFailure::Late)]);
     assert_eq!(alarms(&host.goes_on(ms(30_000))), Vec::<&Problem>::new());
     assert_eq!(host.election.state(), State::Releasing);
 }
 
 #[test]
-fn an_orderly_stop_beyond_its_limit_gets_sigkill_before_the_host_goes_down() {
+fn an_orderly_stop_over_its_limit_gets_sigkill_before_the_host_goes_down() {
     let kills = |actions: &[Action]| {
         actions
             .iter()
@@ -231,9 +234,9 @@ fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
         };
         let (mut host, _) = Host::activated();
         assert_eq!(jump(&mut host, ms(1000)), []);
-        let told = jump(&mut host, ms(1001));
-        assert_eq!(alarms(&told), [&Problem::ClockJump { by_ms: 1001 }]);
-        assert!(write(&told).is_some(), "a renewal is sent at once");
+        let actions = jump(&mut host, ms(1001));
+        assert_eq!(alarms(&actions), [&Problem::ClockJump { by_ms: 1001 }]);
+        assert!(write(&actions).is_some(), "a renewal is sent at once");
         // Two call limits of (T − m)/3 each.
         assert_eq!(host.after(Duration::from_nanos(1_933_333_331)), []);
         let lapse = host.after(Duration::from_nanos(1));

@@ -10,6 +10,6 @@ mod lapse;
 mod newer;
 mod orders;
 mod passing;
+mod status;
 mod store;
 mod token;
-mod told;

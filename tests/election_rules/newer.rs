@@ -32,11 +32,11 @@ fn the_holder_by_a_record_of_a_later_version_is_named_and_left_alone_for_its_who
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let actions = host.shown(id, 41, later("h2", 9, "handing-over"));
-    let told = [&Problem::NewerRecord {
+    let expected = [&Problem::NewerRecord {
         format: FORMAT + 1,
         known: FORMAT,
     }];
-    assert_eq!(alarms(&actions), told);
+    assert_eq!(alarms(&actions), expected);
     // It is renewed a while later, and the alarm stays the same.
     for _ in 0..100 {
         let actions = host.after(ms(100));
@@ -44,7 +44,7 @@ fn the_holder_by_a_record_of_a_later_version_is_named_and_left_alone_for_its_who
     }
     let id = read(&host.handle(Event::Hint)).expect("the store is asked");
     let actions = host.shown(id, 42, later("h2", 10, "handing-over"));
-    assert_eq!(alarms(&actions), told);
+    assert_eq!(alarms(&actions), expected);
     let expected = "h2 holds the lock and last renewed 0s ago; it may be taken in 20s";
     assert_eq!(said(&host), expected);
 

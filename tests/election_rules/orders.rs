@@ -36,16 +36,16 @@ fn standby_at_a_release() -> Host {
 }
 
 #[test]
-fn a_holder_that_is_told_to_stop_says_so_at_once_and_in_its_release() {
+fn a_holder_that_is_asked_to_stop_says_so_at_once_and_in_its_release() {
     let (mut host, instance) = Host::activated();
     let actions = host.handle(Event::Stop(stop()));
-    let told = write(&actions).expect("it is told at once");
+    let sent = write(&actions).expect("it is told at once");
     assert_eq!(
-        (details(&told).note.stopped, details(&told).standing),
+        (details(&sent).note.stopped, details(&sent).standing),
         (Some(stop()), Standing::Active)
     );
     assert_eq!(guard(&actions), Some(GuardRequest::Close(instance)));
-    host.won(&told);
+    host.won(&sent);
     host.handle(Event::GuardDone(GuardDone::Closed.of(instance)));
     host.handle(Event::Stopped);
     let blank =
@@ -149,9 +149,9 @@ fn a_stop_that_the_store_has_lost_is_kept_until_somebody_starts_the_service() {
         at: at - 100,
         ..stop()
     }));
-    let told = write(&actions).unwrap_or_else(|| host.next_write());
+    let sent = write(&actions).unwrap_or_else(|| host.next_write());
     assert_eq!(
-        details(&told).note.stopped,
+        details(&sent).note.stopped,
         Some(Word {
             at: at + 1,
             ..stop()
@@ -161,7 +161,7 @@ fn a_stop_that_the_store_has_lost_is_kept_until_somebody_starts_the_service() {
 
 /// Without the store the word outlives the tenure in which it was said.
 #[test]
-fn a_stop_that_the_store_did_not_hear_of_is_told_to_whoever_holds_the_lock_then() {
+fn a_stop_that_the_store_did_not_get_is_sent_to_whoever_holds_the_lock_then() {
     let (mut host, instance) = Host::activated();
     host.handle(Event::StoreDown);
     host.handle(Event::Stop(stop()));
@@ -171,9 +171,9 @@ fn a_stop_that_the_store_did_not_hear_of_is_told_to_whoever_holds_the_lock_then(
     host.after(ms(20_000));
     assert_eq!(host.election.state(), State::NoStore);
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
-    let told = write(&host.shown(id, 50, held_by("h2", 9, 9))).expect("it is told");
+    let sent = write(&host.shown(id, 50, held_by("h2", 9, 9))).expect("it is told");
     assert_eq!(
-        (told.base, details(&told).note.stopped),
+        (sent.base, details(&sent).note.stopped),
         (Revision(50), Some(stop()))
     );
 }
@@ -188,16 +188,16 @@ fn a_verified_release_is_written_anew_with_the_word_and_stays_one() {
         .and_then(|record| record.details.clone())
         .expect("of putexd");
     assert_eq!(stopped.base, Revision(42));
-    let told = details(&stopped);
+    let sent = details(&stopped);
     assert_eq!(
-        (told.instance, told.standing),
+        (sent.instance, sent.standing),
         (before.instance, Standing::Proven)
     );
     assert_eq!(
-        (told.prev, told.note.stopped.clone()),
+        (sent.prev, sent.note.stopped.clone()),
         (Some((Revision(42), Some(before.instance))), Some(stop()))
     );
-    assert_ne!(told.write, before.write);
+    assert_ne!(sent.write, before.write);
     let actions = host.won(&stopped);
     host.answered(actions);
     host.handle(Event::StandbyCheck(Ok(())));
@@ -235,16 +235,16 @@ fn words_on_a_held_record_change_nothing_else_and_its_holder_obeys() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
-    let told = write(&host.handle(Event::Stop(stop()))).expect("it is told at once");
+    let sent = write(&host.handle(Event::Stop(stop()))).expect("it is told at once");
     let Content::Record(held) = held_by("h2", 9, 9) else {
         panic!("a record")
     };
     let mut expected = held;
     expected.details.as_mut().expect("of putexd").note.stopped = Some(stop());
-    assert_eq!((told.base, &told.record), (Revision(41), &expected));
+    assert_eq!((sent.base, &sent.record), (Revision(41), &expected));
     // It conflicts: the holder has renewed, and is told again.
     let actions = host.handle(Event::Written {
-        write: told.write,
+        write: sent.write,
         result: WriteResult::Conflict,
     });
     let id = read(&actions).expect("it looks");
@@ -310,15 +310,15 @@ fn an_order_goes_into_the_record_of_the_tenure_that_is_seen_and_is_moot_with_it(
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     let order = step_down(wall(&host));
-    let told = write(&host.handle(Event::Order(order.clone()))).expect("it is written at once");
+    let sent = write(&host.handle(Event::Order(order.clone()))).expect("it is written at once");
     let Content::Record(mut expected) = held_by("h2", 9, 9) else {
         panic!("a record")
     };
     expected.details.as_mut().expect("of putexd").note.order = Some(order.clone());
-    assert_eq!((told.base, &told.record), (Revision(41), &expected));
+    assert_eq!((sent.base, &sent.record), (Revision(41), &expected));
     // Another tenure has the lock meanwhile: it was not asked for anything.
     let actions = host.handle(Event::Written {
-        write: told.write,
+        write: sent.write,
         result: WriteResult::Conflict,
     });
     let id = read(&actions).expect("it looks");
@@ -382,14 +382,14 @@ fn an_order_that_was_refused_is_said_so_in_the_record_and_not_taken_again() {
         reason: "a mount is busy".to_owned(),
     };
     let actions = holder.handle(Event::Refuse(refused.clone()));
-    let told = write(&actions).expect("it is told at once");
+    let sent = write(&actions).expect("it is told at once");
     assert_eq!(
-        (details(&told).note.order, details(&told).note.refused),
+        (details(&sent).note.order, details(&sent).note.refused),
         (None, Some(refused.clone()))
     );
     // It conflicts with a word of another host on top of the record with the order.
     let actions = holder.handle(Event::Written {
-        write: told.write,
+        write: sent.write,
         result: WriteResult::Conflict,
     });
     let id = read(&actions).expect("it looks");
@@ -426,7 +426,7 @@ fn an_order_is_heeded_for_ten_minutes_and_never_by_another_tenure() {
 }
 
 #[test]
-fn a_lock_without_a_record_is_taken_told_so_and_left() {
+fn a_lock_without_a_record_is_taken_written_and_left() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.handle(Event::Contend(Err(drained())));
@@ -468,8 +468,8 @@ fn a_stopped_service_is_nobodys_once_the_record_of_who_held_it_has_aged() {
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     let mut actions = host.handle(Event::Stop(stop()));
-    let told = write(&actions).expect("it is told at once");
-    actions.extend(host.won(&told));
+    let sent = write(&actions).expect("it is told at once");
+    actions.extend(host.won(&sent));
     host.answered(actions);
     ages(&mut host, "h2");
     // What the store holds meanwhile is not known, and afterwards the record counts anew.
@@ -496,13 +496,13 @@ fn a_stopped_service_is_nobodys_once_the_record_of_who_held_it_has_aged() {
 fn ages(host: &mut Host, holder: &str) {
     let is_over = |host: &Host| host.election.is_stopped_by_age(Time::both(host.now));
     assert_eq!((host.election.holder(), is_over(host)), (holder, false));
-    let told = host
+    let wait = host
         .election
         .waiting(Time::both(host.now), Duration::ZERO)
         .expect("it is told what is waited for");
     assert!(
-        !in_words(&told, Time::both(host.now)).contains("about to start"),
-        "{told:?}"
+        !in_words(&wait, Time::both(host.now)).contains("about to start"),
+        "{wait:?}"
     );
     let timings = settings().timings;
     let wait = timings.wait(timings.hold());
@@ -583,16 +583,16 @@ fn paused(host: &mut Host) -> Word {
     let word = Word::new("root@h1", "new disks", 1, Some(until));
     let renewal =
         write(&host.handle(Event::Pause(Some(word.clone())))).expect("it is told at once");
-    let told = details(&renewal);
-    assert_eq!(told.note.paused.as_ref(), Some(&word));
+    let sent = details(&renewal);
+    assert_eq!(sent.note.paused.as_ref(), Some(&word));
     assert!(
-        (ms(59_000)..=ms(60_000)).contains(&told.lease),
+        (ms(59_000)..=ms(60_000)).contains(&sent.lease),
         "{:?}",
-        told.lease
+        sent.lease
     );
     assert_eq!(
-        told.hold + settings().timings.margin,
-        told.lease + settings().timings.stop_budget
+        sent.hold + settings().timings.margin,
+        sent.lease + settings().timings.stop_budget
     );
     assert_eq!(
         guard(&host.won(&renewal)),
@@ -624,12 +624,12 @@ fn a_pause_that_is_taken_back_is_published_until_the_guard_knows_of_it() {
     paused(&mut host);
     host.goes_on(ms(10_000));
     let renewal = write(&host.handle(Event::Pause(None))).expect("it is told at once");
-    let told = details(&renewal);
-    assert_eq!((told.note.paused.clone(), told.lease), (None, ms(3000)));
+    let sent = details(&renewal);
+    assert_eq!((sent.note.paused.clone(), sent.lease), (None, ms(3000)));
     assert!(
-        told.hold > ms(45_000),
+        sent.hold > ms(45_000),
         "the guard has the late deadline yet: {:?}",
-        told.hold
+        sent.hold
     );
     let asked = guard(&host.won(&renewal)).expect("the guard is asked");
     let GuardRequest::Shorten(LeaseTerms { deadline, .. }) = asked else {
@@ -676,8 +676,8 @@ fn a_deadline_that_is_won_is_published_before_the_guard_is_asked_for_it() {
     let (mut host, _) = Host::activated();
     let until = (host.now + host.wall).as_secs() + 60;
     let word = Word::new("root@h1", "new disks", 1, Some(until));
-    let told = write(&host.handle(Event::Pause(Some(word)))).expect("it is told at once");
-    assert_eq!(guard(&host.won(&told)), None);
+    let sent = write(&host.handle(Event::Pause(Some(word)))).expect("it is told at once");
+    assert_eq!(guard(&host.won(&sent)), None);
     let relied = host.now + settings().timings.gap_of_others();
     host.goes_on(settings().timings.gap_of_others().saturating_sub(ms(50)));
     let renewal = host.next_write();
@@ -687,13 +687,13 @@ fn a_deadline_that_is_won_is_published_before_the_guard_is_asked_for_it() {
         (host.election.state(), guard(&host.won(&renewal))),
         (State::Releasing, None)
     );
-    let told = host.next_write();
+    let sent = host.next_write();
     assert_eq!(
-        details(&told).note.paused,
+        details(&sent).note.paused,
         None,
         "who lets go needs no pause"
     );
-    let covered = Time::both(host.now).plus(details(&told).hold);
+    let covered = Time::both(host.now).plus(details(&sent).hold);
     let asked = host.handle(Event::GuardUp);
     let later = |action: &Action| {
         if let Action::Guard(GuardRequest::Extend(LeaseTerms { deadline, .. })) = action {
@@ -710,7 +710,7 @@ fn a_deadline_that_is_won_is_published_before_the_guard_is_asked_for_it() {
     assert!(
         covered.boot >= deadline.boot + settings().timings.stop_budget,
         "{:?}",
-        details(&told).hold
+        details(&sent).hold
     );
 }
 
@@ -743,9 +743,9 @@ fn what_is_said_of_a_pause_counts_when_the_store_has_it() {
         assert!(unsaid(&host).contains("Pause(None)"), "{}", unsaid(&host));
         host.handle(Event::Pause(None));
     }
-    let told = write(&host.handle(Event::StoreUp)).expect("it is told at once");
-    assert_eq!(details(&told).note.paused, None);
-    let asked = guard(&host.won(&told)).expect("the guard is asked");
+    let sent = write(&host.handle(Event::StoreUp)).expect("it is told at once");
+    assert_eq!(details(&sent).note.paused, None);
+    let asked = guard(&host.won(&sent)).expect("the guard is asked");
     assert!(matches!(asked, GuardRequest::Shorten(_)), "{asked:?}");
     assert_eq!(
         (shown(&host), unsaid(&host).as_str()),
@@ -785,12 +785,12 @@ fn a_stop_that_is_said_without_the_store_is_kept_until_it_is_back() {
     let unsaid = format!("{:?}", host.election.unwritten());
     assert!(unsaid.contains("Stop"), "{unsaid}");
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
-    let told = write(&host.shown(id, 50, held_by("h2", 9, 12))).expect("it is told");
+    let sent = write(&host.shown(id, 50, held_by("h2", 9, 12))).expect("it is told");
     assert_eq!(
-        (told.base, details(&told).note.stopped),
+        (sent.base, details(&sent).note.stopped),
         (Revision(50), Some(stop()))
     );
-    host.won(&told);
+    host.won(&sent);
     assert_eq!(host.election.unwritten(), None);
     // It takes back this word and no other.
     host.handle(Event::StoreDown);
@@ -1051,10 +1051,10 @@ fn a_renewal_in_doubt_is_published_after_the_pause_is_taken_back() {
         result: WriteResult::Unknown,
     });
     assert_eq!(write(&host.handle(Event::Pause(None))), None);
-    let told =
+    let sent =
         details(&write(&host.answered(asked)).expect("it is told once the store has been read"));
-    assert_eq!(told.note.paused, None);
-    assert!(told.hold > ms(50_000), "{:?}", told.hold);
+    assert_eq!(sent.note.paused, None);
+    assert!(sent.hold > ms(50_000), "{:?}", sent.hold);
 }
 
 /// A word that is written while the store is being asked about a release would make that release one that nobody can verify.

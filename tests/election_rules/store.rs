@@ -411,7 +411,7 @@ fn a_standby_whose_clock_jumps_has_not_watched() {
 }
 
 #[test]
-fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
+fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_reported_once() {
     // The holder has written at least revisions 1 and 2.
     let (mut host, _) = Host::activated();
     let from = host.election.revision();
@@ -467,10 +467,10 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
         result: WriteResult::Conflict,
     };
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
-    let told = host.shown(id, 40, held_by("h3", 8, 8));
-    let told = host.answered(told);
+    let actions = host.shown(id, 40, held_by("h3", 8, 8));
+    let actions = host.answered(actions);
     assert_eq!(
-        alarms(&told),
+        alarms(&actions),
         [&Problem::Regression {
             revisions: Some((Revision(41), Revision(40)))
         }]
@@ -573,9 +573,9 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         let actions = host.shown(id, 42, Content::Record(record.clone()));
         // A fencing token that is out of reach is detected by the election alone, and not by the decoding.
         let is_odd = record.oddity.is_some() || name == "a token of 2^64-1";
-        let told = matches!(alarms(&actions)[..], [Problem::OddRecord { .. }]);
+        let alarmed = matches!(alarms(&actions)[..], [Problem::OddRecord { .. }]);
         assert_eq!(
-            (told, alarms(&actions).len()),
+            (alarmed, alarms(&actions).len()),
             (is_odd, usize::from(is_odd)),
             "{name}: {actions:?}"
         );
@@ -610,13 +610,13 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
 fn the_operator_hears_of_odd_records_once_in_a_lease_however_often_they_are_written() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let mut id = host.ready();
-    let mut heard = 0;
+    let mut count = 0;
     for round in 0..60 {
-        heard += alarms(&host.shown(id, 41 + round, with_term(u64::MAX, round.into()))).len();
+        count += alarms(&host.shown(id, 41 + round, with_term(u64::MAX, round.into()))).len();
         host.now += ms(100);
         id = read(&host.handle(Event::Hint)).expect("the store is asked");
     }
-    assert_eq!(heard, 2, "in 6 s");
+    assert_eq!(count, 2, "in 6 s");
 }
 
 #[test]

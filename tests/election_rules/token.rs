@@ -52,7 +52,7 @@ fn said_of(content: &Content) -> Option<WriteRequest> {
 }
 
 #[test]
-fn a_record_whose_token_is_not_above_what_was_seen_is_told_so_and_says_the_same_otherwise() {
+fn a_record_whose_token_is_not_above_what_was_seen_gets_that_and_says_the_same_otherwise() {
     let standing = |standing| {
         let mut found = held_by("h2", 9, 9);
         if let Content::Record(Record {
@@ -106,7 +106,7 @@ fn a_record_whose_token_is_not_above_what_was_seen_is_told_so_and_says_the_same_
 }
 
 #[test]
-fn what_was_seen_is_kept_and_told_again_after_a_restart() {
+fn what_was_seen_is_kept_and_written_again_after_a_restart() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let kept = host
@@ -129,7 +129,7 @@ fn what_was_seen_is_kept_and_told_again_after_a_restart() {
 }
 
 /// The record that the store has, as another host has written it anew with `above`, at the next revision.
-fn told(host: &mut Host, latest: &Record, above: FencingToken) -> (u64, Content) {
+fn rewritten(host: &mut Host, latest: &Record, above: FencingToken) -> (u64, Content) {
     let revision = host.store.last().expect("it holds something").0.0 + 1;
     let mut record = latest.clone();
     record.details.as_mut().expect("of putexd").note.above = Some(above);
@@ -181,7 +181,7 @@ fn wins_until_armed(host: &mut Host, mut actions: Vec<Action>) -> (Vec<Details>,
 }
 
 #[test]
-fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_first() {
+fn a_claim_that_learns_of_one_before_its_start_takes_a_higher_token_and_writes_it_first() {
     // The last write conflicts.
     let (mut host, latest, last) = last_write();
     let above = FencingToken(details(&last).token.0 + 7);
@@ -190,7 +190,7 @@ fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_firs
         result: WriteResult::Conflict,
     });
     let id = read(&actions).expect("it looks");
-    let (revision, content) = told(&mut host, &latest, above);
+    let (revision, content) = rewritten(&mut host, &latest, above);
     let actions = host.shown(id, revision, content);
     let (written, terms) = wins_until_armed(&mut host, actions);
     assert_eq!((terms.token, written.len()), (FencingToken(above.0 + 1), 1));
@@ -211,7 +211,7 @@ fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_firs
             Revision(last.base.0 + 1),
             Content::Record(last.record.clone()),
         ));
-        let (revision, content) = told(&mut host, &last.record, above);
+        let (revision, content) = rewritten(&mut host, &last.record, above);
         let actions = host.shown(id, revision, content);
         assert_eq!(guard(&actions), None, "the store does not have its token");
         let (written, terms) = wins_until_armed(&mut host, actions);
@@ -230,7 +230,7 @@ fn a_claim_that_is_told_before_its_start_takes_a_higher_token_and_writes_it_firs
             result: WriteResult::Conflict,
         });
         let id = read(&actions).expect("it looks");
-        let (revision, content) = told(&mut host, &latest, above);
+        let (revision, content) = rewritten(&mut host, &latest, above);
         let actions = host.shown(id, revision, content);
         let (written, terms) = wins_until_armed(&mut host, actions);
         assert_eq!((terms.token, written.len()), (details(&last).token, 1));
@@ -259,7 +259,7 @@ fn a_unit_that_runs_keeps_its_token_and_its_records_say_what_the_next_has_to_be_
         result: WriteResult::Conflict,
     });
     let id = read(&actions).expect("it looks");
-    let (revision, content) = told(&mut host, &latest, above);
+    let (revision, content) = rewritten(&mut host, &latest, above);
     let renewal = write(&host.shown(id, revision, content)).expect("it goes on at once");
     assert_eq!(
         (details(&renewal).token, details(&renewal).note.above),
@@ -294,7 +294,7 @@ fn a_unit_that_runs_keeps_its_token_and_its_records_say_what_the_next_has_to_be_
 }
 
 #[test]
-fn what_could_not_be_told_of_leaves_others_the_time_for_it() {
+fn what_could_not_be_written_leaves_others_the_time_for_it() {
     let gap = settings().timings.watch_gap();
     for content in [
         Content::Absent,

@@ -561,7 +561,7 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
 /// The unit is started again in another slice, once while its lease is open, and once when the lease has already
 /// lapsed.
 #[tokio::test]
-async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
+async fn units_are_killed_in_every_control_group_that_the_guard_knows_of() {
     let (Some(mut first), Some(mut second), Some(mut third)) =
         (Victim::new("was"), Victim::new("is"), Victim::new("came"))
     else {
@@ -1509,7 +1509,7 @@ async fn a_guard_whose_program_was_replaced_ends_in_order_as_soon_as_it_has_no_l
 
 /// It has a watchdog, so that it is seen to go on until the end.
 #[tokio::test]
-async fn a_guard_that_is_told_to_end_does_so_when_the_units_of_its_leases_are_dead() {
+async fn a_guard_that_is_asked_to_end_does_so_when_the_units_of_its_leases_are_dead() {
     let Some(mut victim) = Victim::new("told") else {
         return;
     };
@@ -1518,7 +1518,7 @@ async fn a_guard_that_is_told_to_end_does_so_when_the_units_of_its_leases_are_de
     let mut lease = lease_with_budget(ms(30_000), ms(1500));
     lease.cgroups = vec![victim.path.clone()];
     client.arm(lease).await.expect("arms");
-    let told = clock::now();
+    let asked = clock::now();
     guard.signal(rustix::process::Signal::TERM);
     let lapsed = async {
         while !client.list().await.expect("it goes on")[0].lapsed {
@@ -1549,7 +1549,7 @@ async fn a_guard_that_is_told_to_end_does_so_when_the_units_of_its_leases_are_de
     assert_eq!(status, Some(0), "{log}");
     assert!(!victim.is_alive(), "{log}");
     assert!(
-        clock::now().since_at_most(told) < ms(10_000),
+        clock::now().since_at_most(asked) < ms(10_000),
         "it does not wait for the deadline"
     );
     assert!(guard.keep_alives().ends_with('V'));

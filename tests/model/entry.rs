@@ -152,7 +152,7 @@ struct Host {
     key: usize,
     /// The key that its disk remembers, and whether the entry named it after the copy of the store was taken.
     kept: Option<usize>,
-    beyond: bool,
+    after_copy: bool,
     /// The host was last shown the newest entry, which names this key, and still has its disk.
     saw: Option<usize>,
     registrar: Registrar,
@@ -348,8 +348,8 @@ fn mentions(entry: Option<&Registration>, key: usize) -> bool {
 
 fn tell(entry: &Registration) -> String {
     let Registration { key, former } = entry;
-    former.iter().fold(key.to_string(), |told, former| {
-        format!("{told} after {former}")
+    former.iter().fold(key.to_string(), |text, former| {
+        format!("{text} after {former}")
     })
 }
 
@@ -364,7 +364,7 @@ impl World {
         let host = |key: &usize| Host {
             key: *key,
             kept: None,
-            beyond: false,
+            after_copy: false,
             saw: None,
             registrar: Registrar::Resting,
             cleared: false,
@@ -586,7 +586,7 @@ impl World {
             Step::Crash(h) => self.restart(h),
             Step::LoseDisk(h) => {
                 let host = &mut self.hosts[h];
-                (host.kept, host.beyond, host.saw) = (None, false, None);
+                (host.kept, host.after_copy, host.saw) = (None, false, None);
             }
             Step::Delete => self.change_by_hand(None, plan),
             Step::Garble => self.change_by_hand(Some(Arc::default()), plan),
@@ -596,7 +596,9 @@ impl World {
                     proven: self.proven.clone(),
                 };
                 if std::mem::take(&mut self.gone_on) {
-                    self.hosts.iter_mut().for_each(|host| host.beyond = false);
+                    self.hosts
+                        .iter_mut()
+                        .for_each(|host| host.after_copy = false);
                 }
             }
             Step::GoBack => {
@@ -637,7 +639,7 @@ impl World {
 
     /// Whether the present entry is newer than the one that the host saw last, or the same.
     fn is_newer(&self, h: usize) -> bool {
-        self.gone_on || !self.hosts[h].beyond
+        self.gone_on || !self.hosts[h].after_copy
     }
 
     /// Notes that the host was shown the present entry.
@@ -721,7 +723,7 @@ impl World {
         }
         let host = &mut self.hosts[h];
         host.kept = Some(lock_of(&entry.key));
-        host.beyond = is_present && self.gone_on;
+        host.after_copy = is_present && self.gone_on;
     }
 
     /// A look at a former lock. If that is free, its key is to be struck out of the entry.

@@ -93,7 +93,7 @@ impl FarStore {
         ask: impl Future<Output = T> + Send + 'static,
     ) -> T {
         let (sim, h) = (self.sim.clone(), self.h);
-        let (tell, told) = oneshot::channel();
+        let (tell, answered) = oneshot::channel();
         tokio::spawn(async move {
             let there = {
                 let mut world = sim.lock();
@@ -119,7 +119,7 @@ impl FarStore {
             // The daemon that asked may be gone.
             let _ = tell.send(answer);
         });
-        match told.await {
+        match answered.await {
             Ok(answer) => answer,
             // The request or its answer was lost, so nothing returns: the caller has a time limit.
             Err(_) => pending().await,
@@ -233,13 +233,13 @@ impl Store for FarStore {
         let store = self.sim.lock().store.clone();
         let hints = store.watch().await?;
         let (sim, h) = (self.sim.clone(), self.h);
-        let heard = hints.filter(move |_| std::future::ready(!sim.lock().hosts[h].wire.deaf));
+        let received = hints.filter(move |_| std::future::ready(!sim.lock().hosts[h].wire.deaf));
         let mut link = self.link();
         let lost = async move {
             // An error would mean that the world is gone, which ends the hints as well.
             let _ = link.wait_for(|link| !link.is_up()).await;
         };
-        let hints: Hints = Box::pin(heard.take_until(Box::pin(lost)));
+        let hints: Hints = Box::pin(received.take_until(Box::pin(lost)));
         Ok(hints)
     }
 

@@ -213,7 +213,7 @@ pub struct World {
     pub went_back: u32,
     /// How often the unit was started, on all hosts.
     pub starts: usize,
-    told_write: String,
+    last_write: String,
     log: Log,
     /// Two units execute now. It counts as a failure unless the scene is to show it.
     overlaps: bool,
@@ -288,7 +288,7 @@ impl World {
             stale_until: Duration::ZERO,
             went_back: 0,
             starts: 0,
-            told_write: String::new(),
+            last_write: String::new(),
             log,
             overlaps: false,
             has_overlapped: false,
@@ -318,9 +318,9 @@ impl World {
 
     /// Logs a write, except a renewal, whose text is that of the write before.
     pub fn note_write(&mut self, revision: Revision, text: String) {
-        if self.told_write != text {
+        if self.last_write != text {
             self.note(None, &format!("revision {revision}: {text}"));
-            self.told_write = text;
+            self.last_write = text;
         }
     }
 

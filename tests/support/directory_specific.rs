@@ -305,7 +305,7 @@ async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_plac
 }
 
 #[tokio::test]
-async fn a_damaged_lock_that_is_put_aside_has_another_incarnation() {
+async fn a_damaged_lock_that_is_moved_away_has_another_incarnation() {
     let (folder, store) = made().await;
     for body in ["h1", "h2"] {
         let now = read(&store, &key()).await;
@@ -326,8 +326,8 @@ async fn a_damaged_lock_that_is_put_aside_has_another_incarnation() {
         matches!(&error, StoreError::Garbled(why) if why.contains("lock-database ")),
         "{error}"
     );
-    let aside = folder.path().join("x-database");
-    fs::rename(folder.path().join("lock-database"), aside).expect("it is put aside");
+    let moved = folder.path().join("x-database");
+    fs::rename(folder.path().join("lock-database"), moved).expect("it is put aside");
     let anew = read(&store, &key()).await;
     assert_eq!(anew.entry, None);
     assert_ne!(anew.incarnation, held.incarnation);
@@ -506,7 +506,7 @@ async fn delays_errors_and_repeated_calls_make_no_second_winner() {
     };
     for (mischief, attempts) in [(repeats, 20), (errors, 30)] {
         let rig = DirectoryRig::start_with(Duration::ZERO).await;
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Sightings::default());
         let stores: Vec<Arc<dyn Store>> = (0..WRITERS).map(|_| rig.open(CALL_LIMIT)).collect();
         for store in &stores {
             usable(&**store, &key()).await;
@@ -538,14 +538,14 @@ async fn delays_errors_and_repeated_calls_make_no_second_winner() {
 
 /// What all writers learnt of one lock.
 #[derive(Default)]
-struct Seen {
+struct Sightings {
     values: Mutex<BTreeMap<Revision, Vec<u8>>>,
     won: Mutex<Vec<(Revision, Vec<u8>)>>,
     lost: Mutex<Vec<Vec<u8>>>,
     unknown: Mutex<u32>,
 }
 
-impl Seen {
+impl Sightings {
     /// Checks that a revision never shows two different values.
     fn note(&self, revision: Revision, value: Option<&Value>) {
         let Some(value) = value else { return };
@@ -582,7 +582,7 @@ impl Seen {
     }
 }
 
-async fn write_and_look(store: &dyn Store, seen: &Seen, writer: usize, attempts: usize) {
+async fn write_and_look(store: &dyn Store, seen: &Sightings, writer: usize, attempts: usize) {
     let mut made = 0;
     while made < attempts {
         let Ok(now) = store.read(&key(), None).await else {

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stale_and_refused_reads_end_when_told() {
+    async fn stale_and_refused_reads_end_when_asked() {
         let (store, key) = store();
         let old = store.backup();
         store.put(

@@ -323,7 +323,7 @@ async fn settings_that_lose_acknowledged_writes_are_refused() {
 }
 
 #[tokio::test]
-async fn a_session_keeps_waiting_for_the_disk_when_the_server_is_told_not_to() {
+async fn a_session_keeps_waiting_for_the_disk_when_the_server_is_set_not_to() {
     let (server, store) = ready().await;
     won(
         &store,

@@ -125,11 +125,11 @@ fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
             .as_array()
             .filter(|runs| runs.len() > 1)?
             .clone();
-        let is_told = runs[0]["ended"]
+        let has_lapsed = runs[0]["ended"]
             .as_str()
             .is_some_and(|why| why.starts_with("the lease "));
         // The other host may not have been heard for a moment.
-        (is_told && runs[1]["goes_on"] == true).then_some(runs)
+        (has_lapsed && runs[1]["goes_on"] == true).then_some(runs)
     });
     let (end, next) = (&runs[0]["end"], &runs[1]["start"]["at"]);
     assert!(
@@ -219,8 +219,8 @@ fn an_operator_ends_the_wait_for_a_fence(name: &'static str, store: Lockstore) {
     });
     let (ok, why) = confirm_dead(other, "h9");
     assert!(!ok && why.contains("there is nothing to confirm"), "{why}");
-    let (ok, told) = confirm_dead(other, &host.name);
-    assert!(ok, "{told}");
+    let (ok, printed) = confirm_dead(other, &host.name);
+    assert!(ok, "{printed}");
     let second = fixture.oracle.wait_for_start_on(&[other], lost, SOON);
     assert!(
         second.after(lost) >= WAIT.saturating_sub(Duration::from_secs(1)),
@@ -237,8 +237,8 @@ fn an_operator_ends_the_wait_for_a_fence(name: &'static str, store: Lockstore) {
     holds_for(WAIT, "nothing is started", || {
         fixture.oracle.live().is_empty()
     });
-    let (ok, told) = confirm_dead(host, &other.name);
-    assert!(ok, "{told}");
+    let (ok, printed) = confirm_dead(host, &other.name);
+    assert!(ok, "{printed}");
     fixture.oracle.wait_for_start_on(&[host], lost, TAKE_OVER);
     wait_until_over(host, "fencing has failed", SOON);
     fixture.assert_no_violation();
@@ -274,12 +274,12 @@ fn an_observed_unit_is_never_touched(name: &'static str, store: Lockstore) {
             TAKE_OVER,
             &format!("it says what it sees: {}", putexctl_status(two)),
             || {
-                let told = status(two);
+                let printed = status(two);
                 (
-                    told["bar"]["why"] == "observed",
-                    told["bar"]["runs"] == runs,
+                    printed["bar"]["why"] == "observed",
+                    printed["bar"]["runs"] == runs,
                 ) == (true, true)
-                    && told["lock"]["holder"].as_str() == holder
+                    && printed["lock"]["holder"].as_str() == holder
             },
         );
     };

@@ -115,7 +115,8 @@ fn do_what_is_said(fixture: &Fixture) {
         ] {
             assert!(db.contains(part), "{db} lacks {part}");
         }
-        let bound = |told: &str| format!("bound-units = {}", between(told, "bound-units = ", "\n"));
+        let bound =
+            |printed: &str| format!("bound-units = {}", between(printed, "bound-units = ", "\n"));
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}{}\n", bound(db)));
         host.sh(between(web, "run \"", "\""));
         host.write_file(
@@ -181,8 +182,8 @@ fn assert_alone(fixture: &Fixture, what: &str) {
 
 /// How often each host has checked the file system.
 fn checks(fixture: &Fixture, host: &Host) -> usize {
-    let told = fs::read_to_string(fixture.shared().join("fsck")).unwrap_or_default();
-    told.lines().filter(|line| *line == host.name).count()
+    let printed = fs::read_to_string(fixture.shared().join("fsck")).unwrap_or_default();
+    printed.lines().filter(|line| *line == host.name).count()
 }
 
 #[test]

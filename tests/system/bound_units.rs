@@ -302,12 +302,12 @@ fn a_socket_and_its_service_move_together() {
     standby.exec(&["systemctl", "daemon-reload"]);
     // It may be stopped before the oracle has written down its start.
     standby.exec(&["systemctl", "start", "--no-block", "web.service"]);
-    let told = || {
+    let is_logged = || {
         standby
             .journal(&["putexd.service"])
             .contains("runs without the lock, and is stopped: web.service")
     };
-    wait_until(SOON, "the journal tells of the stray unit", told);
+    wait_until(SOON, "the journal tells of the stray unit", is_logged);
     let is_over = || {
         standby.property("web.service", "ActiveState") == "inactive"
             && cluster.oracle.live().is_empty()

@@ -40,17 +40,17 @@ fn restart(host: &Host) {
 
 /// What the status of the cluster says on `host`, which has to say what is wrong at `place` once, and not that the service is not run.
 #[track_caller]
-fn is_told_once(host: &Host, place: &str) -> String {
-    let mut told = String::new();
+fn is_printed_once(host: &Host, place: &str) -> String {
+    let mut printed = String::new();
     wait_until(SOON, "the status tells of the file", || {
-        told = said(&host.output(&["putexctl", "status"]));
-        told.contains(place)
+        printed = said(&host.output(&["putexctl", "status"]));
+        printed.contains(place)
     });
     assert!(
-        told.matches(place).count() == 1 && !told.contains("is not run on this host"),
-        "{told}"
+        printed.matches(place).count() == 1 && !printed.contains("is not run on this host"),
+        "{printed}"
     );
-    told
+    printed
 }
 
 fn plan(name: &'static str) -> Plan {
@@ -125,10 +125,10 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
             ],
         );
         wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
-        let told = is_told_once(holder, "db.toml:2:18");
+        let printed = is_printed_once(holder, "db.toml:2:18");
         assert!(
-            told.contains("until then db goes on with its former settings"),
-            "{told}"
+            printed.contains("until then db goes on with its former settings"),
+            "{printed}"
         );
     });
     // A second restart keeps the same former text, even when the file is not valid TOML any more.
@@ -241,7 +241,7 @@ fn a_broken_putexd_toml_costs_no_lease() {
             holder,
             &["db ", "active", "former settings", "putexd.toml:"],
         );
-        is_told_once(holder, "putexd.toml:");
+        is_printed_once(holder, "putexd.toml:");
         assert_eq!(
             holder.output(&["putexd", "--check"]).status.code(),
             Some(78)

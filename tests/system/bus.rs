@@ -97,7 +97,7 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
             .is_some_and(|text| text.contains("Monitoring"))
     };
     wait_until(SOON, "busctl monitors", began);
-    let heard = |words: &[&str]| {
+    let signalled = |words: &[&str]| {
         let lines = host.read_file("/run/t-monitor").unwrap_or_default();
         lines
             .lines()
@@ -109,12 +109,12 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     );
     host.exec(&["systemctl", "reload", "putexd.service"]);
     wait_until(SOON, "the object comes", || {
-        heard(&["InterfacesAdded", "service/web_2d1"])
+        signalled(&["InterfacesAdded", "service/web_2d1"])
     });
     host.remove_file("/etc/putex.d/web-1.toml");
     host.exec(&["systemctl", "reload", "putexd.service"]);
     wait_until(SOON, "the object goes", || {
-        heard(&["InterfacesRemoved", "service/web_2d1"])
+        signalled(&["InterfacesRemoved", "service/web_2d1"])
     });
 
     // Everybody looks; without polkit only root acts.
@@ -202,7 +202,7 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     );
     assert_eq!(fixture.host_of(&second).name, host.name);
     wait_until(SOON, "the property changes", || {
-        heard(&["PropertiesChanged", OBJECT, "\"active\""])
+        signalled(&["PropertiesChanged", OBJECT, "\"active\""])
     });
     host.exec(&["systemctl", "stop", "t-monitor.service"]);
 

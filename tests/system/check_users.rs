@@ -149,12 +149,12 @@ const CLINGS: &str = r#"#!/bin/sh
 me=$(id -u)
 login1="org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
 systemd1="org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager"
-told="asked by $(id -un):"
+answers="asked by $(id -un):"
 for call in "$login1 SetUserLinger ubb $me true false" "$login1 Inhibit ssss shutdown $me check delay" \
     "$systemd1 StartUnit ss user@$me.service replace" "$systemd1 StartUnit ss user-runtime-dir@$me.service replace"; do
-    if answer=$(busctl call $call 2>&1); then told="$told permitted"; else told="$told ${answer##*: };"; fi
+    if answer=$(busctl call $call 2>&1); then answers="$answers permitted"; else answers="$answers ${answer##*: };"; fi
 done
-echo "$told"
+echo "$answers"
 setsid sh -c 'trap "" HUP TERM; exec sleep 1000' >/dev/null 2>&1 &
 "#;
 

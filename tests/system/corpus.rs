@@ -194,9 +194,12 @@ fn the_units_of_packages_are_judged_as_the_table_says() {
             host.exec(&["systemctl", "daemon-reload"]);
             let text = said(&host.output(&["putexd", "--check"]));
             let lines = remedies::found(&text, "db");
-            let told = lines.join("\n").replace("/etc/putex.d/db.toml: ", "    ");
-            if told.is_empty() || rounds.len() == remedies::ROUNDS || rounds.last() == Some(&told) {
-                break if told.contains(" error: ") {
+            let printed = lines.join("\n").replace("/etc/putex.d/db.toml: ", "    ");
+            if printed.is_empty()
+                || rounds.len() == remedies::ROUNDS
+                || rounds.last() == Some(&printed)
+            {
+                break if printed.contains(" error: ") {
                     "refused"
                 } else {
                     "admitted"
@@ -205,7 +208,7 @@ fn the_units_of_packages_are_judged_as_the_table_says() {
             for line in lines {
                 remedies::obey(host, "db", line, "");
             }
-            rounds.push(told);
+            rounds.push(printed);
         };
         rounds.push(format!("    {end}"));
         verdicts.insert(*unit, rounds.join("\n  then\n"));

@@ -328,14 +328,14 @@ fn a_unit_that_ends_while_systemd_hangs_on_its_file_is_left_to_another_host() {
         "SIGKILL of the unit, and PID 1 hangs on its file",
     );
     let other = fixture.host_of(&second);
-    let told = |what: &str| said(&other.output(&["putexctl", "status"])).contains(what);
+    let shows = |what: &str| said(&other.output(&["putexctl", "status"])).contains(what);
     let (alarm, by) = ("run \"cat /proc/1/stack\"", format!("(on {}, ", host.name));
     wait_until(ELECTED, "the other host tells of it", || {
-        told(alarm) && told(&by) && told("systemd does not answer")
+        shows(alarm) && shows(&by) && shows("systemd does not answer")
     });
     host.exec(&["sh", "-c", "echo >/var/lib/hangs"]);
     wait_for_standby(host);
-    wait_until(ELECTED, "the alarm ends", || !told(alarm));
+    wait_until(ELECTED, "the alarm ends", || !shows(alarm));
     fixture.assert_alone(&second);
     fixture.assert_no_violation();
 }

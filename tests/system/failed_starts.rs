@@ -167,7 +167,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
 
 /// One command has succeeded and one has failed, so that nobody knows whether the first has left something.
 #[test]
-fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
+fn a_start_that_failed_half_way_is_reported_and_is_no_proof() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStop={REMOVE}\n");
     let Some(fixture) = alone("half", &lines).prepare() else {
         return;
@@ -261,7 +261,7 @@ fn a_bound_unit_that_failed_to_start_is_no_reason_for_the_guard_to_take_the_host
 }
 
 #[test]
-fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
+fn a_unit_that_fails_at_each_start_is_in_status() {
     const FAILS: (&str, &str) = (
         "/etc/systemd/system/database.service.d/fails.conf",
         // With Type=exec the unit would be active for a moment, which a busy putexd may see or miss.

@@ -255,7 +255,7 @@ fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
 }
 
 /// Whether the copy got a SIGTERM, which it obeyed or ignored.
-fn was_told_to_stop(events: &[Event], start: &Event) -> bool {
+fn was_asked_to_stop(events: &[Event], start: &Event) -> bool {
     events
         .iter()
         .any(|event| event.id == start.id && matches!(event.kind, Kind::Stop | Kind::Ignore))
@@ -270,7 +270,7 @@ fn a_unit_that_dies_by_itself_is_started_elsewhere(store: Lockstore) {
         .host_of(&first)
         .exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "the unit killed");
-    assert!(!was_told_to_stop(&fixture.oracle.events(), &first));
+    assert!(!was_asked_to_stop(&fixture.oracle.events(), &first));
     // A stop by the administrator is treated like a death: a unit that is to run is started somewhere.
     let since = now();
     fixture.host_of(&second).exec(&["systemctl", "stop", UNIT]);

@@ -149,10 +149,10 @@ fn a_flood_of_looks_costs_no_renewal() {
         });
     // What it did before may have been the rest of its start.
     let at_rest = at_rest.min(after.share(host));
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && told.contains(" 1 passed"),
-        "{told}"
+        output.status.success() && printed.contains(" 1 passed"),
+        "{printed}"
     );
 
     // What is read of the program's own file at its first use is no cost of looks. The kernel does not take it away again.
@@ -160,7 +160,8 @@ fn a_flood_of_looks_costs_no_renewal() {
     let more = memory(host, DAEMON, "VmHWM").saturating_sub(of_files + held);
     println!(
         "{} putexd used {used:.3} of a core in {took:?}, {at_rest:.3} at rest, and {more} KiB more than {held} KiB, with {of_files} KiB of files",
-        told.lines()
+        printed
+            .lines()
             .find(|line| line.contains("looks"))
             .unwrap_or_default()
     );
@@ -228,16 +229,16 @@ fn of_nobody() {
                 };
                 answered.fetch_add(usize::from(is_answered), Ordering::Relaxed);
             };
-            let unheard = Message::method_call("/org/putexd/Putexd1", "Ping")
+            let ping = Message::method_call("/org/putexd/Putexd1", "Ping")
                 .destination("org.putexd.Putexd1");
-            let unheard = unheard
+            let ping = ping
                 .interface("org.freedesktop.DBus.Peer")
                 .with_flags(Flags::NO_REPLY_EXPECTED);
-            let unheard = unheard.build(&()).expect("a message");
+            let ping = ping.build(&()).expect("a message");
             while Instant::now() < end {
                 // The bus limits calls that wait for an answer, and not these.
                 for _ in 0..CALLS {
-                    let _ = bus.send(&unheard).await;
+                    let _ = bus.send(&ping).await;
                 }
                 // What is not answered by the end is left behind, as by a client that is killed.
                 let left = end.saturating_duration_since(Instant::now());
@@ -337,7 +338,7 @@ fn a_lack_of_descriptors_is_no_fact_about_a_unit() {
     let process = main_pid(standby, DAEMON);
     let limit =
         |limit: &str| standby.exec(&["prlimit", "--pid", &process, &format!("--nofile={limit}:")]);
-    let told = |words: &str| {
+    let lines_with = |words: &str| {
         standby
             .journal(&[])
             .lines()
@@ -348,24 +349,24 @@ fn a_lack_of_descriptors_is_no_fact_about_a_unit() {
     limit("3");
     fixture.uninterrupted(&first, SPAN, "no descriptors on the standby", || {
         wait_until(SOON, "the lack is told", || {
-            told("file descriptors have run out") > 0
+            lines_with("file descriptors have run out") > 0
         });
     });
     assert_eq!(
-        told("the unit runs without the lock"),
+        lines_with("the unit runs without the lock"),
         0,
         "the unit does not run there"
     );
     let status = putexctl_status(fixture.host_of(&first));
     println!("{status}");
     assert_eq!(
-        told("file descriptors have run out: "),
+        lines_with("file descriptors have run out: "),
         1,
         "it is told once"
     );
     limit("1024");
     wait_until(SOON * 2, "the lack is over", || {
-        told("the alarm no-descriptors is over") > 0
+        lines_with("the alarm no-descriptors is over") > 0
     });
 }
 

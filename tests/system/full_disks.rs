@@ -224,7 +224,7 @@ fn a_host_with_a_full_run_from_the_start_begins_nothing() {
 /// The file in putexd's memory changes with each holder. Nothing rests on it, so the host takes over, and reports that
 /// it cannot be written.
 #[test]
-fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
+fn a_full_memory_is_reported_and_bars_only_the_host_that_has_none() {
     let plan = Plan::hosts("memory", 2, Lockstore::Nats).small_disk(MEMORY);
     let Some(fixture) = plan.prepare() else {
         return;

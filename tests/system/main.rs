@@ -36,7 +36,7 @@ mod full_disks;
 mod harness;
 mod hostile;
 mod inside;
-mod kept_bonds;
+mod kept_drop_ins;
 mod leases;
 mod lockstore;
 mod measure;

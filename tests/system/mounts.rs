@@ -225,10 +225,10 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     let since = now();
     signal(host, "putexd.service", "STOP");
     assert_eq!(host.wait_off(TAKE_OVER), Off::ToReboot);
-    let told = host.journal(&["putex-guard.service"]);
+    let logged = host.journal(&["putex-guard.service"]);
     assert!(
-        told.contains("is still mounted") && told.contains(WRITER),
-        "the guard says why: {told}"
+        logged.contains("is still mounted") && logged.contains(WRITER),
+        "the guard says why: {logged}"
     );
     wait_for_the_only_mount(&fixture, &third, since, "the guard alone");
     host.boot();

@@ -302,8 +302,8 @@ fn procedures(
     // A move that is finished is not told of as a loss of the store when putexd is started the next time.
     standby.exec(&["systemctl", "restart", "putexd.service"]);
     wait_for_standby(standby);
-    let told = standby.exec(&["putexctl", "status", "db"]);
-    assert!(!told.contains("made anew"), "{told}");
+    let printed = standby.exec(&["putexctl", "status", "db"]);
+    assert!(!printed.contains("made anew"), "{printed}");
 
     // Longer timings: first `longest-hold` on all hosts, then the timings.
     let write = |text: &str| {

@@ -64,7 +64,7 @@ fn an_operator_acts_from_any_host(name: &'static str, store: Lockstore) {
     // A host that does not hold the lock hands the request to the one that does.
     let standby = fixture.others(&first)[0];
     let asked = now();
-    let told = said(&standby.output(&[
+    let printed = said(&standby.output(&[
         "putexctl",
         "step-down",
         "--no-wait",
@@ -73,8 +73,8 @@ fn an_operator_acts_from_any_host(name: &'static str, store: Lockstore) {
         "db",
     ]));
     assert!(
-        told.contains(&format!("{} is asked for it", first.host)),
-        "{told}"
+        printed.contains(&format!("{} is asked for it", first.host)),
+        "{printed}"
     );
     let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "step-down from another host");
     wait_for_line(
@@ -93,10 +93,11 @@ fn an_operator_acts_from_any_host(name: &'static str, store: Lockstore) {
     target.exec(&["putexctl", "drain", "--no-wait"]);
     wait_for_presence(REPORTED, holder, &target.name, "drained");
     let refused = holder.output(&["putexctl", "move", "--no-wait", "db", &target.name]);
-    let told = said(&refused);
+    let printed = said(&refused);
     assert!(
-        !refused.status.success() && told.contains(&format!("{} is drained by root", target.name)),
-        "{told}"
+        !refused.status.success()
+            && printed.contains(&format!("{} is drained by root", target.name)),
+        "{printed}"
     );
     fixture.assert_alone(&second);
 
@@ -107,8 +108,8 @@ fn an_operator_acts_from_any_host(name: &'static str, store: Lockstore) {
         "{store:?}: silent {:?} after the power loss",
         now().saturating_sub(lost)
     );
-    let told = said(&holder.output(&["putexctl", "move", "--no-wait", "db", &target.name]));
-    assert!(told.contains("has not reported for"), "{told}");
+    let printed = said(&holder.output(&["putexctl", "move", "--no-wait", "db", &target.name]));
+    assert!(printed.contains("has not reported for"), "{printed}");
     fixture.assert_no_violation();
 }
 
@@ -137,27 +138,27 @@ fn a_drained_host_hands_over_and_takes_nothing_until_it_is_undrained() {
 
     // The other host has nobody now, and says so.
     let refused = other.output(&["putexctl", "drain", "--no-wait"]);
-    let told = said(&refused);
+    let printed = said(&refused);
     assert!(
-        !refused.status.success() && told.contains("--force"),
-        "{told}"
+        !refused.status.success() && printed.contains("--force"),
+        "{printed}"
     );
     assert!(
-        told.contains(&format!("{} is drained by root", host.name)),
-        "{told}"
+        printed.contains(&format!("{} is drained by root", host.name)),
+        "{printed}"
     );
     fixture.assert_alone(&second);
 
     // What the operator insists on is done, and is no success: nobody runs it. Who says it again changes nothing.
     let asked = now();
     let forced = other.output(&["putexctl", "drain", "--force", "--reason", "no power"]);
-    let told = said(&forced);
+    let printed = said(&forced);
     println!(
-        "{:?} after a forced drain: {told}",
+        "{:?} after a forced drain: {printed}",
         now().saturating_sub(asked)
     );
-    assert_eq!(forced.status.code(), Some(1), "{told}");
-    assert!(told.contains("nobody runs db"), "{told}");
+    assert_eq!(forced.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("nobody runs db"), "{printed}");
     fixture.oracle.wait_for_end(&second, SOON);
     let asked = now();
     other.exec(&["putexctl", "undrain", "--no-wait"]);
@@ -167,15 +168,15 @@ fn a_drained_host_hands_over_and_takes_nothing_until_it_is_undrained() {
     // Without the store nobody can be asked: what holds something is not drained.
     fixture.locks.lose(&fixture);
     let asked = now();
-    let told = said(&other.output(&["putexctl", "drain"]));
+    let printed = said(&other.output(&["putexctl", "drain"]));
     println!(
-        "{:?} without the store: {told}",
+        "{:?} without the store: {printed}",
         now().saturating_sub(asked)
     );
     assert!(
-        told.contains("nothing was changed")
-            && told.contains("db (it is not known whether another host"),
-        "{told}"
+        printed.contains("nothing was changed")
+            && printed.contains("db (it is not known whether another host"),
+        "{printed}"
     );
 
     // Nor is it waited for long what a stop does elsewhere. The host shows that its word is not in the store yet, and says when it

@@ -16,14 +16,14 @@ use crate::{
 #[track_caller]
 fn tells(host: &Host, arguments: &[&str]) -> String {
     let output = host.output(arguments);
-    let told = said(&output);
+    let printed = said(&output);
     assert!(
         output.status.success(),
-        "{arguments:?} on {}: {told}",
+        "{arguments:?} on {}: {printed}",
         host.name
     );
-    println!("{}: {arguments:?}: {told}", host.name);
-    told
+    println!("{}: {arguments:?}: {printed}", host.name);
+    printed
 }
 
 /// How long the lease of `host` lasts still.
@@ -109,10 +109,10 @@ fn a_pause_rides_through_the_maintenance_of_the_store() {
     assert_eq!(resumed.status.code(), Some(75), "{}", said(&resumed));
     let open = "the end of the pause";
     let status = holder.output(&["putexctl", "status", "db", "--json"]);
-    let told: Value = serde_json::from_slice(&status.stdout).expect("JSON");
-    assert_eq!(told["services"][0]["activity"], "paused", "{told}");
-    let unwritten = here(&told, &holder.name)["unwritten"].to_string();
-    assert!(unwritten.contains(open), "{told}");
+    let printed: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(printed["services"][0]["activity"], "paused", "{printed}");
+    let unwritten = here(&printed, &holder.name)["unwritten"].to_string();
+    assert!(unwritten.contains(open), "{printed}");
     assert!(
         lease_left(holder).is_some_and(long),
         "the lease is long still"

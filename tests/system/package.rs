@@ -99,9 +99,10 @@ pub fn build(script: &str, folder: &Path, programs: &Path, version: &str) -> Pat
         "build-deb" => &["--compress-system", "-Z", "gz", "--fast"],
         _ => &["--payload-compress", "none"],
     };
-    let told = run(packaging(script), &[&chosen, quick].concat());
+    let printed = run(packaging(script), &[&chosen, quick].concat());
     PathBuf::from(
-        told.lines()
+        printed
+            .lines()
             .last()
             .expect("it prints the path of the package"),
     )
@@ -132,9 +133,9 @@ fn bring(host: &Host, version: &str) -> String {
 
 #[track_caller]
 fn apt(host: &Host, arguments: &[&str]) -> String {
-    let (is_done, told) = try_apt(host, arguments);
-    assert!(is_done, "{arguments:?} on {}: {told}", host.name);
-    told
+    let (is_done, printed) = try_apt(host, arguments);
+    assert!(is_done, "{arguments:?} on {}: {printed}", host.name);
+    printed
 }
 
 /// Whether apt has done it, and what it says.
@@ -147,11 +148,11 @@ fn try_apt(host: &Host, arguments: &[&str]) -> (bool, String) {
         "--yes",
     ];
     let output = host.output(&[&apt[..], arguments].concat());
-    let told = said(&output);
-    for line in told.lines().filter(|line| line.starts_with("putexd: ")) {
+    let printed = said(&output);
+    for line in printed.lines().filter(|line| line.starts_with("putexd: ")) {
         println!("{}: {line}", host.name);
     }
-    (output.status.success(), told)
+    (output.status.success(), printed)
 }
 
 /// Installs a version on all hosts at once.
@@ -251,7 +252,7 @@ fn from_nothing_to_a_failover_with_the_package() {
         .find(|host| host.name == second.host)
         .expect("one of them");
     let asked = now();
-    let told = apt(leaving, &["purge", "putexd"]);
+    let printed = apt(leaving, &["purge", "putexd"]);
     let rest: Vec<&Host> = others
         .iter()
         .copied()
@@ -262,7 +263,10 @@ fn from_nothing_to_a_failover_with_the_package() {
         "{} has left, and {} runs the service",
         leaving.name, third.host
     ));
-    assert!(told.contains("other hosts run what ran here"), "{told}");
+    assert!(
+        printed.contains("other hosts run what ran here"),
+        "{printed}"
+    );
     assert_eq!(cluster.oracle.live(), [third]);
     cluster.assert_no_violation();
 }
@@ -292,8 +296,8 @@ fn starts_nothing_without_a_store(host: &Host) {
             ]
         )
     );
-    let told = said(&host.output(&["systemctl", "status", "putexd"]));
-    assert!(told.contains("write a table [store]"), "{told}");
+    let printed = said(&host.output(&["systemctl", "status", "putexd"]));
+    assert!(printed.contains("write a table [store]"), "{printed}");
 
     let path = "/etc/putex/putexd.toml";
     let shipped = host.read_file(path).expect("the package brings it");
@@ -444,13 +448,13 @@ fn an_upgrade_and_a_downgrade_interrupt_nothing() {
 
     // A configuration that the new version refuses keeps the former one running.
     holder.write_file("/etc/putex/putexd.toml", "[stroe]\n");
-    let told = fixture.uninterrupted(
+    let printed = fixture.uninterrupted(
         &first,
         WAIT,
         "an upgrade with a broken configuration",
         || install(holder, former),
     );
-    assert!(told.contains("the former putexd goes on"), "{told}");
+    assert!(printed.contains("the former putexd goes on"), "{printed}");
 }
 
 /// The names of all files of a host's disk, with what is in them; without what is written all the time, and without the logs and the
@@ -539,12 +543,15 @@ fn a_removal_hands_over_and_leaves_ordinary_units() {
     };
     let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
     let asked = now();
-    let told = apt(holder, &["remove", "putexd"]);
-    assert!(told.contains("other hosts run what ran here"), "{told}");
-    assert!(!told.contains("undrain"), "{told}");
+    let printed = apt(holder, &["remove", "putexd"]);
     assert!(
-        !told.contains('\u{1b}'),
-        "each line of progress is a whole one: {told}"
+        printed.contains("other hosts run what ran here"),
+        "{printed}"
+    );
+    assert!(!printed.contains("undrain"), "{printed}");
+    assert!(
+        !printed.contains('\u{1b}'),
+        "each line of progress is a whole one: {printed}"
     );
     let seen = said(&other.output(&["putexctl", "status"]));
     let drained = format!("host {} drained by root", holder.name);
@@ -556,10 +563,10 @@ fn a_removal_hands_over_and_leaves_ordinary_units() {
     is_ordinary(holder);
 
     // On the last host nobody takes over.
-    let told = apt(other, &["remove", "putexd"]);
+    let printed = apt(other, &["remove", "putexd"]);
     assert!(
-        told.contains("what still runs here is stopped now"),
-        "{told}"
+        printed.contains("what still runs here is stopped now"),
+        "{printed}"
     );
     fixture.oracle.wait_for_end(&second, SOON);
     assert!(fixture.oracle.live().is_empty());
@@ -589,31 +596,31 @@ fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
     // The unit would start at the next boot beside the copy of the other host.
     one.exec(&["systemctl", "enable", UNIT]);
     for how in ["remove", "purge"] {
-        let told = fixture.uninterrupted(&first, Duration::ZERO, how, || {
-            let (is_done, told) = try_apt(one, &[how, "putexd"]);
-            assert!(!is_done, "{told}");
-            told
+        let printed = fixture.uninterrupted(&first, Duration::ZERO, how, || {
+            let (is_done, printed) = try_apt(one, &[how, "putexd"]);
+            assert!(!is_done, "{printed}");
+            printed
         });
         assert!(
-            told.contains("NOTHING WAS REMOVED")
-                && told.contains("systemctl disable database.service"),
-            "{told}"
+            printed.contains("NOTHING WAS REMOVED")
+                && printed.contains("systemctl disable database.service"),
+            "{printed}"
         );
     }
-    let told = said(&one.output(&["putexd", "--check"]));
+    let printed = said(&one.output(&["putexd", "--check"]));
     assert!(
-        told.contains("systemctl disable database.service"),
-        "{told}"
+        printed.contains("systemctl disable database.service"),
+        "{printed}"
     );
     takes_part(one);
     // Nor where systemd alone still knows that the unit is bound, and nothing can be written to /tmp.
     one.sh("mv /etc/putex.d/db.toml /root/ && mount -t tmpfs -o ro tmpfs /tmp");
-    let told = one.output(&["dpkg", "--remove", "putexd"]);
+    let printed = one.output(&["dpkg", "--remove", "putexd"]);
     one.sh("umount /tmp && mv /root/db.toml /etc/putex.d/");
     assert!(
-        !told.status.success() && said(&told).contains("systemctl disable database.service"),
+        !printed.status.success() && said(&printed).contains("systemctl disable database.service"),
         "{}",
-        said(&told)
+        said(&printed)
     );
     one.exec(&["systemctl", "disable", UNIT]);
 
@@ -660,11 +667,11 @@ fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
 
     // What an operator has said outlives a removal.
     two.exec(&["putexctl", "drain", "--reason", "new disk"]);
-    let told = apt(two, &["remove", "putexd"]);
+    let printed = apt(two, &["remove", "putexd"]);
     assert!(
         two.read_file(DRAINED)
             .is_some_and(|word| word.contains("new disk")),
-        "{told}"
+        "{printed}"
     );
     install(two, FIRST);
     two.exec(&["systemctl", "enable", "--now", "putexd"]);
@@ -679,11 +686,11 @@ fn a_removal_that_does_not_end_leaves_the_host_as_it_was() {
         "[store]\ntype = \"nats\"\nservers = [\"nats://10.77.0.5:4222\"]\nbucket = \"copies\"\n";
     two.write_file("/root/wrong/etc/putex/putexd.toml", wrong);
     let output = two.output(&["putexctl", "init", "--root", "/root/wrong"]);
-    let told = said(&output);
+    let printed = said(&output);
     assert!(
         output.status.code() == Some(78)
-            && told.contains("set replicas = 1 in [store] of putexd.toml"),
-        "{told}"
+            && printed.contains("set replicas = 1 in [store] of putexd.toml"),
+        "{printed}"
     );
 }
 
@@ -776,7 +783,7 @@ fn a_removal_without_the_store_ends_with_the_lease() {
     let holder = fixture.host_of(&first);
     fixture.locks.lose(&fixture);
     let asked = now();
-    let told = apt(holder, &["remove", "putexd"]);
+    let printed = apt(holder, &["remove", "putexd"]);
     let took = since(asked);
     println!("removed {took:?} after it was asked for");
     let end = fixture.oracle.wait_for_end(&first, SOON);
@@ -784,7 +791,7 @@ fn a_removal_without_the_store_ends_with_the_lease() {
         "the unit ended {:?} after it was asked for",
         end.after(asked)
     );
-    assert!(end.after(asked) < TAKE_OVER, "{told}");
+    assert!(end.after(asked) < TAKE_OVER, "{printed}");
     is_ordinary(holder);
     fixture.locks.regain(&fixture);
     let other = fixture.other(&first);
@@ -945,28 +952,31 @@ fn a_removal_waits_for_whatever_starts_a_unit_at_a_boot() {
         format!("postgresql.service starts {cluster}"),
     ];
     let check = || said(&host.output(&["putexd", "--check"]));
-    let told = check();
+    let printed = check();
     for origin in &origins {
         assert!(
-            told.contains(&format!("{origin} at each boot")),
-            "{origin}: {told}"
+            printed.contains(&format!("{origin} at each boot")),
+            "{origin}: {printed}"
         );
     }
-    let (is_done, told) = try_apt(host, &["remove", "putexd"]);
-    assert!(!is_done && told.contains("NOTHING WAS REMOVED"), "{told}");
+    let (is_done, printed) = try_apt(host, &["remove", "putexd"]);
+    assert!(
+        !is_done && printed.contains("NOTHING WAS REMOVED"),
+        "{printed}"
+    );
     // Each line is pasted as it is.
-    let remedies: Vec<&str> = told
+    let remedies: Vec<&str> = printed
         .lines()
         .filter_map(|line| line.strip_prefix("putexd:     "))
         .collect();
-    assert_eq!(remedies.len(), origins.len(), "{told}");
+    assert_eq!(remedies.len(), origins.len(), "{printed}");
     for remedy in remedies {
         host.sh(remedy);
     }
-    let told = check();
-    assert!(!told.contains("at each boot"), "{told}");
-    let told = apt(host, &["remove", "putexd"]);
-    assert!(!told.contains("NOTHING WAS REMOVED"), "{told}");
+    let printed = check();
+    assert!(!printed.contains("at each boot"), "{printed}");
+    let printed = apt(host, &["remove", "putexd"]);
+    assert!(!printed.contains("NOTHING WAS REMOVED"), "{printed}");
     host.shutdown();
     host.boot();
     for unit in ["static.service", "own.service", "srv-data.mount", &cluster] {

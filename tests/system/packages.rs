@@ -347,9 +347,9 @@ impl All<'_> {
     fn obey(&self, host: &Host) {
         for _ in 0..remedies::ROUNDS {
             host.exec(&["systemctl", "daemon-reload"]);
-            let told = said(&host.output(&["putexd", "--check"]));
+            let printed = said(&host.output(&["putexd", "--check"]));
             for (service, _) in self.services() {
-                for line in remedies::found(&told, service) {
+                for line in remedies::found(&printed, service) {
                     println!("{}: {line}", host.name);
                     remedies::obey(host, service, line, "");
                 }
@@ -360,11 +360,11 @@ impl All<'_> {
 
     #[track_caller]
     fn assert_nothing_said(&self, host: &Host, what: &str) {
-        let told = said(&host.output(&["putexd", "--check"]));
+        let printed = said(&host.output(&["putexd", "--check"]));
         assert!(
             self.services()
-                .all(|(service, _)| remedies::found(&told, service).is_empty()),
-            "{what}: {}: {told}",
+                .all(|(service, _)| remedies::found(&printed, service).is_empty()),
+            "{what}: {}: {printed}",
             host.name
         );
     }
@@ -372,11 +372,11 @@ impl All<'_> {
     /// The units that are active on a host, which may be off.
     fn active(&self, host: &Host) -> Vec<&str> {
         let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
-        let told = host.output(&[&["systemctl", "is-active"], &units[..]].concat());
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let printed = host.output(&[&["systemctl", "is-active"], &units[..]].concat());
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
         units
             .into_iter()
-            .zip(told.lines())
+            .zip(printed.lines())
             .filter(|(_, state)| *state == "active")
             .map(|(unit, _)| unit)
             .collect()

@@ -16,7 +16,7 @@ const GRANTED: &[&str] = &[
 ];
 
 #[test]
-fn without_the_rights_to_notes_services_move_as_ever_and_everybody_is_told_once() {
+fn without_the_rights_to_notes_services_move_as_ever_and_everybody_is_reported_once() {
     let Some(fixture) = Plan::hosts("rights", 2, Lockstore::Nats).prepare() else {
         return;
     };

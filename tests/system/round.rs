@@ -11,31 +11,31 @@ use crate::{
 #[track_caller]
 fn done(host: &Host, arguments: &[&str]) -> String {
     let output = host.output(&[&["putexctl"], arguments].concat());
-    let told = said(&output);
+    let printed = said(&output);
     assert!(
         output.status.success(),
-        "putexctl {arguments:?} on {}: {told}",
+        "putexctl {arguments:?} on {}: {printed}",
         host.name
     );
-    println!("{}# putexctl {}\n{told}", host.name, arguments.join(" "));
-    told
+    println!("{}# putexctl {}\n{printed}", host.name, arguments.join(" "));
+    printed
 }
 
 /// The command has to end with this status, and to say these words.
 #[track_caller]
 fn refused(host: &Host, arguments: &[&str], status: i32, words: &[&str]) {
     let output = host.output(&[&["putexctl"], arguments].concat());
-    let told = said(&output);
-    println!("{}# putexctl {}\n{told}", host.name, arguments.join(" "));
+    let printed = said(&output);
+    println!("{}# putexctl {}\n{printed}", host.name, arguments.join(" "));
     assert_eq!(
         output.status.code(),
         Some(status),
-        "putexctl {arguments:?} on {}: {told}",
+        "putexctl {arguments:?} on {}: {printed}",
         host.name
     );
     assert!(
-        words.iter().all(|word| told.contains(word)),
-        "{words:?}: {told}"
+        words.iter().all(|word| printed.contains(word)),
+        "{words:?}: {printed}"
     );
 }
 
@@ -48,11 +48,11 @@ fn active_status(host: &Host) -> Option<i32> {
 fn holder(fixture: &Fixture) -> String {
     let mut holder = String::new();
     wait_until(TAKE_OVER, "is-active names the holder", || {
-        let told = fixture.hosts[0].output(&["putexctl", "is-active", "db"]);
-        String::from_utf8_lossy(&told.stdout)
+        let printed = fixture.hosts[0].output(&["putexctl", "is-active", "db"]);
+        String::from_utf8_lossy(&printed.stdout)
             .trim()
             .clone_into(&mut holder);
-        matches!(told.status.code(), Some(0 | 3))
+        matches!(printed.status.code(), Some(0 | 3))
     });
     holder
 }
@@ -73,8 +73,8 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     let other = fixture.others(&first)[0];
     wait_until(TAKE_OVER, "all hosts know each other", || {
         fixture.hosts.iter().all(|host| {
-            let told = said(&host.output(&["putexctl", "status"]));
-            told.contains("● 1 of 1 services running, hosts: 3,")
+            let printed = said(&host.output(&["putexctl", "status"]));
+            printed.contains("● 1 of 1 services running, hosts: 3,")
         })
     });
     done(other, &["status"]);
@@ -89,10 +89,10 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     );
     other.sh("putexctl watch >/tmp/watch 2>&1 & echo $! >/tmp/watch.pid");
 
-    let told = done(one, &["step-down", "db", "--reason", "a test"]);
+    let printed = done(one, &["step-down", "db", "--reason", "a test"]);
     assert!(
-        told.contains(" → ") && told.contains(", down for "),
-        "{told}"
+        printed.contains(" → ") && printed.contains(", down for "),
+        "{printed}"
     );
     let second = holder(&fixture);
     assert_ne!(second, first.host);
@@ -103,15 +103,15 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
         .expect("another host");
     // A terminal shows how far it is, in one line that the outcome replaces.
     let command = format!("stty cols 80; putexctl move db {}", target.name);
-    let told = named(&fixture, &second).exec(&["script", "-qec", &command, "/dev/null"]);
-    let (progress, outcome) = told.trim_end().rsplit_once('\r').expect("a stage");
+    let printed = named(&fixture, &second).exec(&["script", "-qec", &command, "/dev/null"]);
+    let (progress, outcome) = printed.trim_end().rsplit_once('\r').expect("a stage");
     assert!(
         progress.contains("\rdb: ") && outcome.contains(&format!(" → {} in ", target.name)),
-        "{told:?}"
+        "{printed:?}"
     );
 
-    let told = done(other, &["stop", "db", "--reason", "new schema"]);
-    assert!(told.contains("stopped everywhere in "), "{told}");
+    let printed = done(other, &["stop", "db", "--reason", "new schema"]);
+    assert!(printed.contains("stopped everywhere in "), "{printed}");
     assert_eq!(active_status(other), Some(4));
     // A word that says nothing anew keeps what was said.
     done(other, &["stop", "db"]);
@@ -133,8 +133,8 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     done(other, &["start", "db"]);
 
     let drained = named(&fixture, &holder(&fixture));
-    let told = done(drained, &["drain", "--for", "1h", "--reason", "new disks"]);
-    assert!(told.contains("drained: "), "{told}");
+    let printed = done(drained, &["drain", "--for", "1h", "--reason", "new disks"]);
+    assert!(printed.contains("drained: "), "{printed}");
     assert_ne!(holder(&fixture), drained.name);
     wait_until(TAKE_OVER, "all hosts show that it is drained", || {
         fixture
@@ -188,10 +188,10 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
         &["adopt", "db"],
         &["move", "db", &holding],
     ] {
-        let told = done(other, needless);
+        let printed = done(other, needless);
         assert!(
-            told.contains("nothing was to be done"),
-            "{needless:?}: {told}"
+            printed.contains("nothing was to be done"),
+            "{needless:?}: {printed}"
         );
     }
     refused(

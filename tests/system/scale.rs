@@ -98,7 +98,7 @@ impl Many {
 
     /// Waits until every service runs, and records how long that took and where the services run.
     fn wait_for_all(&self, what: &str, begun: Duration) {
-        let mut told = Duration::ZERO;
+        let mut last = Duration::ZERO;
         while !self.all_run() {
             let waited = since(begun);
             assert!(
@@ -106,8 +106,8 @@ impl Many {
                 "{what}: not all run after {waited:.1?}: {:?}",
                 self.running()
             );
-            if waited >= told + Duration::from_secs(10) {
-                told = waited;
+            if waited >= last + Duration::from_secs(10) {
+                last = waited;
                 println!("{what}: after {waited:.1?} {:?}", self.running());
             }
             std::thread::sleep(COUNT);
@@ -223,13 +223,13 @@ impl Many {
                     .and_then(|all| all.last())
                     .is_some_and(|last| last["goes_on"] == true)
             };
-            let told = all.iter().filter(goes_on).count();
-            if told == self.services {
+            let complete = all.iter().filter(goes_on).count();
+            if complete == self.services {
                 return;
             }
             assert!(
                 now() < end,
-                "{told} of {} histories tell of the present run: {}",
+                "{complete} of {} histories tell of the present run: {}",
                 self.services,
                 said(&output).chars().take(1000).collect::<String>()
             );

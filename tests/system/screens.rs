@@ -49,12 +49,12 @@ fn an_upgrade_of_a_service_hosts_that_boot_or_are_renamed_and_a_unit_that_hides_
         &SERVICE.replace("database.service", "extra.service"),
     );
     holder.sh("systemctl daemon-reload && systemctl reload putexd.service");
-    let told = wait_for(SOON, "the unit is refused", || {
+    let printed = wait_for(SOON, "the unit is refused", || {
         Some(said(&holder.output(&["putexctl", "status", "extra"])))
-            .filter(|told| told.contains("systemd-run"))
+            .filter(|printed| printed.contains("systemd-run"))
     });
-    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    let remedy = told
+    let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    let remedy = printed
         .split("run \"")
         .nth(1)
         .and_then(|rest| rest.split('"').next())

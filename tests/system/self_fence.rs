@@ -96,10 +96,10 @@ fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     host.boot();
     wait_for_standby(host);
     // A guard that hangs says nothing.
-    let told = host.read_file(GUARD_LINES).unwrap_or_default();
+    let logged = host.read_file(GUARD_LINES).unwrap_or_default();
     assert!(
-        others_hang || told.contains("its units are not proven dead"),
-        "it says why: {told}"
+        others_hang || logged.contains("its units are not proven dead"),
+        "it says why: {logged}"
     );
     fixture.assert_alone(&second);
     fixture.assert_no_violation();

@@ -211,7 +211,7 @@ fn a_database_moves_with_its_file_system_and_its_address() {
     let pid = use_file_system(second);
     let began = now();
     let stop = second.begin(&["systemctl", "stop", "putexd.service"]);
-    let told = wait_for(MOVED, "the other host says what the stop waits for", || {
+    let printed = wait_for(MOVED, "the other host says what the stop waits for", || {
         let status = String::from_utf8_lossy(&other.output(&["putexctl", "status"]).stdout)
             .replace(['\n', ' '], "");
         status
@@ -219,8 +219,8 @@ fn a_database_moves_with_its_file_system_and_its_address() {
             .then_some(status)
     });
     assert!(
-        told.contains(&format!("{}goesdownin", second.name)),
-        "{told}"
+        printed.contains(&format!("{}goesdownin", second.name)),
+        "{printed}"
     );
     wait_until(SOON, "the host itself says so", || {
         said(&second.output(&["putexctl", "status"]))
@@ -302,10 +302,10 @@ fn second_opinion(host: &Host, verb: &[&str]) -> String {
 
 /// For how long nobody ran the database before it was started on `host`, in milliseconds.
 fn gap_before_last(host: &Host) -> Option<u64> {
-    let told: Value =
+    let printed: Value =
         serde_json::from_slice(&host.output(&["putexctl", "history", "db", "--json"]).stdout)
             .ok()?;
-    let last = told.get(0)?["runs"].as_array()?.last()?.clone();
+    let last = printed.get(0)?["runs"].as_array()?.last()?.clone();
     (last["host"] == host.name.as_str())
         .then(|| last["gap"]["ms"].as_u64())
         .flatten()

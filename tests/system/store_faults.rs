@@ -22,8 +22,8 @@ on_each_store! {
     a_store_that_was_wiped_starts_nothing_at_once;
     nats: a_store_that_hangs_keeps_no_unit_alive, the_servers_are_killed_and_come_back_within_the_lease,
           the_server_of_the_active_host_is_killed, doctor_tells_of_servers_that_are_away,
-          a_lost_store_is_told_once_for_all_services;
-    directory: a_share_that_is_not_mounted_is_no_store, a_damaged_lock_is_said_and_put_aside;
+          a_lost_store_is_reported_once_for_all_services;
+    directory: a_share_that_is_not_mounted_is_no_store, a_damaged_lock_is_said_and_moved_away;
     etcd: a_store_that_hangs_keeps_no_unit_alive, the_server_of_the_active_host_is_killed;
     postgres: the_store_is_away_for_long, a_store_that_hangs_keeps_no_unit_alive,
               a_store_that_blinks_is_not_noticed_by_the_unit;
@@ -185,7 +185,7 @@ fn the_store_is_away_for_long(store: Lockstore) {
     fixture.wait_for_one_active(ELECTED);
 }
 
-fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
+fn a_lost_store_is_reported_once_for_all_services(store: Lockstore) {
     const NAMES: [&str; 12] = [
         "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah", "ai", "aj", "ak", "al",
     ];
@@ -286,10 +286,10 @@ fn assert_nobody_is_said_to_run(fixture: &Fixture) {
             if !fixture.oracle.live().is_empty() {
                 return true;
             }
-            let told = said(&active);
+            let printed = said(&active);
             assert!(
                 !matches!(active.status.code(), Some(0 | 3)),
-                "{} says that it runs: {told}\n{shown}",
+                "{} says that it runs: {printed}\n{shown}",
                 host.name
             );
             for up in &fixture.hosts {
@@ -382,7 +382,7 @@ fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
 /// A host that knows the lock from before writes over the damage. Where all such hosts were lost, nobody can tell who
 /// holds the lock. Then nobody runs the unit until an administrator says that the lock may be forgotten, and then only
 /// after the wait for an unknown holder (K5).
-fn a_damaged_lock_is_said_and_put_aside(store: Lockstore) {
+fn a_damaged_lock_is_said_and_moved_away(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("damaged", 2, store).run() else {
         return;
     };

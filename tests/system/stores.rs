@@ -244,13 +244,15 @@ impl Rig {
 /// Checks that each of `attempts` is refused, with one of `words` as the reason: a mistake in the attempt is no refusal.
 fn refused(words: &[&str], attempts: impl IntoIterator<Item = (&'static str, Output)>) {
     for (what, output) in attempts {
-        let told = said(&output);
-        let by_rights = words.iter().any(|word| told.to_lowercase().contains(word));
+        let printed = said(&output);
+        let by_rights = words
+            .iter()
+            .any(|word| printed.to_lowercase().contains(word));
         assert!(
             !output.status.success() && by_rights,
-            "{what} is not refused: {told}"
+            "{what} is not refused: {printed}"
         );
-        println!("{what}: {}", told.trim());
+        println!("{what}: {}", printed.trim());
     }
 }
 
@@ -350,10 +352,10 @@ fn debians_postgresql_serves_with_the_least_rights() {
     );
 
     server.sh("cd / && runuser -u postgres -- psql -qd putex -c 'DROP TABLE putex_locks'");
-    let told = said(&init(&rig));
+    let printed = said(&init(&rig));
     assert!(
-        told.contains("see putexd-stores(7)") && told.contains("permission denied"),
-        "{told}"
+        printed.contains("see putexd-stores(7)") && printed.contains("permission denied"),
+        "{printed}"
     );
 }
 
@@ -431,15 +433,15 @@ fn debians_etcd_serves_with_the_least_rights() {
 
     let root = |order: &str| etcdctl("root:$(cat /root/putex/root-password)", order);
     assert!(root("del /putex/incarnation").status.success());
-    let told = said(&init(&rig));
+    let printed = said(&init(&rig));
     let right = "role grant-permission putexd readwrite /putex/incarnation";
     assert!(
-        told.contains("putexd-stores(7)") && told.contains("permission denied"),
-        "{told}"
+        printed.contains("putexd-stores(7)") && printed.contains("permission denied"),
+        "{printed}"
     );
     assert!(root(right).status.success());
-    let told = init(&rig);
-    assert!(told.status.success(), "{}", said(&told));
+    let printed = init(&rig);
+    assert!(printed.status.success(), "{}", said(&printed));
     assert!(
         root("role grant-permission putexd read /putex/incarnation")
             .status
@@ -529,7 +531,7 @@ fn debians_nats_server_serves_with_the_least_rights() {
         assert_eq!(lock().await["subject"], "$KV.putex.db");
 
         // The other account: it may do everything with what it sees, and sees nothing.
-        let mut heard = tenant.subscribe(">").await.expect("it may listen");
+        let mut messages = tenant.subscribe(">").await.expect("it may listen");
         let answer = ask(&tenant, get.0, get.1.clone())
             .await
             .expect("it may ask");
@@ -547,7 +549,7 @@ fn debians_nats_server_serves_with_the_least_rights() {
         // Meanwhile the holder renews.
         let own_prefixes = ["_INBOX.", "$KV.putex.db", "$JS."];
         while let Ok(Some(message)) =
-            tokio::time::timeout(Duration::from_secs(2), heard.next()).await
+            tokio::time::timeout(Duration::from_secs(2), messages.next()).await
         {
             let subject = message.subject.as_str();
             assert!(
@@ -589,8 +591,8 @@ fn debians_nats_server_serves_with_the_least_rights() {
 
     server.sh("systemctl stop nats-server && rm -r /var/lib/nats/jetstream && systemctl start nats-server");
     wait_until(SOON, "the server denies it", || {
-        let told = said(&init(&rig));
-        told.contains("putexd-stores(7)") && told.contains("$JS.API.STREAM.CREATE.KV_putex")
+        let printed = said(&init(&rig));
+        printed.contains("putexd-stores(7)") && printed.contains("$JS.API.STREAM.CREATE.KV_putex")
     });
     server.sh("cp /usr/share/putexd/permissions/nats-account.conf /etc/nats/ && systemctl reload nats-server");
     wait_until(SOON, "the bucket is made", || init(&rig).status.success());

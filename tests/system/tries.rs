@@ -45,7 +45,7 @@ fn serves(host: &Host, service: &str) -> bool {
 }
 
 #[test]
-fn a_holder_that_serves_nobody_is_told_of_and_lets_another_host_try() {
+fn a_holder_that_serves_nobody_is_reported_and_lets_another_host_try() {
     let plan = Plan::hosts("tries", 2, Lockstore::Directory).host_file(LISTEN);
     let plan = plan
         .service("loops", service("loops.service", ""))

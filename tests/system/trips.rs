@@ -29,22 +29,22 @@ fn what_is_wrong_is_said_before_it_does_harm() {
     };
     let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
 
-    let (status, told) = asked(standby, &["putexd", "--check"]);
+    let (status, printed) = asked(standby, &["putexd", "--check"]);
     assert_eq!(
-        (status, told.contains("were not looked at")),
+        (status, printed.contains("were not looked at")),
         (Some(0), false),
-        "{told}"
+        "{printed}"
     );
-    let (status, told) = asked(standby, &["putexctl", "doctor"]);
-    println!("{told}");
-    assert!(status == Some(0) && !told.contains("× "), "{told}");
+    let (status, printed) = asked(standby, &["putexctl", "doctor"]);
+    println!("{printed}");
+    assert!(status == Some(0) && !printed.contains("× "), "{printed}");
 
     standby.write_file("/etc/putex.d/late.toml", LATE);
-    let (status, told) = asked(standby, &["putexd", "--check"]);
-    assert_eq!(status, Some(78), "{told}");
+    let (status, printed) = asked(standby, &["putexd", "--check"]);
+    assert_eq!(status, Some(78), "{printed}");
     assert!(
-        told.contains("late.toml: error: late.service is not-found: install the unit"),
-        "{told}"
+        printed.contains("late.toml: error: late.service is not-found: install the unit"),
+        "{printed}"
     );
     assert_eq!(
         asked(standby, &["putexd", "--check", "--files"]).0,
@@ -55,24 +55,24 @@ fn what_is_wrong_is_said_before_it_does_harm() {
     standby.write_file("/etc/systemd/system/late.service", UNIT);
     standby.exec(&["systemctl", "daemon-reload"]);
     standby.exec(&["systemctl", "enable", "late.service"]);
-    let (status, told) = asked(standby, &["putexd", "--check"]);
-    assert_eq!(status, Some(0), "{told}");
+    let (status, printed) = asked(standby, &["putexd", "--check"]);
+    assert_eq!(status, Some(0), "{printed}");
     assert!(
-        told.contains("run \"systemctl disable late.service\""),
-        "{told}"
+        printed.contains("run \"systemctl disable late.service\""),
+        "{printed}"
     );
     assert!(
-        told.contains("systemd waits for the stop of late.service for ever"),
-        "{told}"
+        printed.contains("systemd waits for the stop of late.service for ever"),
+        "{printed}"
     );
     standby.exec(&["systemctl", "disable", "late.service"]);
     standby.exec(&["rm", "/etc/putex.d/late.toml"]);
 
-    let (status, told) = asked(holder, &["timeout", "20", "putexd"]);
-    assert_eq!(status, Some(1), "{told}");
+    let (status, printed) = asked(holder, &["timeout", "20", "putexd"]);
+    assert_eq!(status, Some(1), "{printed}");
     assert!(
-        told.contains("putexd runs on this host already, as process"),
-        "{told}"
+        printed.contains("putexd runs on this host already, as process"),
+        "{printed}"
     );
 
     // While the unit stops slowly, systemd and putexctl say what is waited for.

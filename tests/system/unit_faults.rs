@@ -209,7 +209,7 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
 /// At the end of stop-limit an orderly stop is ended by SIGKILL where the host would go down otherwise, and the host stays
 /// up.
 #[test]
-fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
+fn an_orderly_stop_over_its_limit_is_killed_and_the_host_stays() {
     let service = format!("{SERVICE}stop-limit = \"4s\"\non-stop-failure = \"reboot-force\"\n");
     let deaf = "/etc/systemd/system/database.service.d/deaf.conf";
     let plan = Plan::hosts("late", 2, Lockstore::Directory).service("db", service);

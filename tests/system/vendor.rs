@@ -63,13 +63,13 @@ fn is_active(host: &Host) -> bool {
 }
 
 fn package_is(host: &Host, state: &str, version: &str) -> bool {
-    let told = host.exec(&[
+    let printed = host.exec(&[
         "dpkg-query",
         "--show",
         "--showformat=${db:Status-Status} ${Version}",
         "vendor",
     ]);
-    told == format!("{state} {version}")
+    printed == format!("{state} {version}")
 }
 
 /// Moves the service to `host`. Its unit is bound anew a moment after systemd has read the new file, and not taken before.

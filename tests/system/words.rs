@@ -41,8 +41,8 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
                 &["db: database.service was stopped", "putexctl stop db"],
             );
         } else {
-            let told = said(&host.output(&["putexctl", "step-down", "--no-wait", "db"]));
-            assert!(told.contains("db: begun"), "{told}");
+            let printed = said(&host.output(&["putexctl", "step-down", "--no-wait", "db"]));
+            assert!(printed.contains("db: begun"), "{printed}");
         }
         let text = wait_for_words(TAKE_OVER, host, &["db ", "standby", "tries again in"]);
         println!("{text}");
@@ -149,10 +149,11 @@ fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
         ])
     };
     assert!(often("stop").status.success());
-    let told = said(&often("start"));
+    let printed = said(&often("start"));
     assert!(
-        told.contains("dependency job for database.service failed") && !told.contains("canceled"),
-        "{told}"
+        printed.contains("dependency job for database.service failed")
+            && !printed.contains("canceled"),
+        "{printed}"
     );
     wait_for_standby(standby);
     let journal = standby.journal(&["putexd.service"]);

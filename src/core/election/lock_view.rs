@@ -16,7 +16,7 @@ use super::{
     timings::Timings,
 };
 use crate::{
-    facts::Heard,
+    facts::Seen,
     types::{Incarnation, Instance, Key, MachineId, NodeId, Revision, Time},
 };
 
@@ -133,19 +133,19 @@ impl LockView {
                 News::WentBack(Some((seen.revision, revision)))
             }
         };
-        let heard = self.seen.as_ref().map(|seen| seen.heard);
+        let before = self.seen.as_ref().map(|seen| seen.holder_seen);
         // In a gap others may have held the lock, and the store may then have gone back to just the record that was seen. Or the key may
         // have come and gone: its absence has no revision of its own.
         if news != News::Same || !follows {
             let follows = follows && news == News::Newer;
             self.replace(observation, sent, now, follows, timings);
         }
-        match (&mut self.seen, heard) {
+        match (&mut self.seen, before) {
             // The first answer alone makes no copy. The holder may let go before its next renewal, and a hand-over soon after a
             // restart of the daemon has to be as quick as any.
             (_, None) => self.copied = (news != News::Newer).then_some(revision),
-            (Some(seen), Some(heard)) if news == News::Same => {
-                seen.heard = heard;
+            (Some(seen), Some(before)) if news == News::Same => {
+                seen.holder_seen = before;
                 (self.lower, self.watched) = (None, Some(sent));
             }
             (Some(_) | None, Some(_)) => {}
@@ -245,7 +245,7 @@ impl LockView {
         let gave_up = details.is_some_and(|details| details.standing == Standing::GaveUp);
         let former = holder
             .filter(|_| !gave_up)
-            .map(|record| (record.holder.to_string(), seen.heard));
+            .map(|record| (record.holder.to_string(), seen.holder_seen));
         let taken_from = |lease| since.plus(timings.takeover_wait(lease));
         let take_at = match details {
             Some(details) if holder.is_some() => {
@@ -424,10 +424,10 @@ impl LockView {
             round_trip: now.since_at_most(sent),
             is_followed,
             changes,
-            heard: if is_followed {
-                Heard::Renewed(now)
+            holder_seen: if is_followed {
+                Seen::Renewed(now)
             } else {
-                Heard::Found(now)
+                Seen::Found(now)
             },
             question: Question::Due(now),
             reworded: None,
@@ -435,7 +435,7 @@ impl LockView {
         let mut is_copied = !is_followed;
         if let Some(former) = former {
             // Words say nothing of the holder, nor of what the store held before its record was found.
-            (seen.is_followed, seen.heard) = (former.is_followed, former.heard);
+            (seen.is_followed, seen.holder_seen) = (former.is_followed, former.holder_seen);
             seen.changes = former.changes;
             seen.reworded = Some(Former {
                 revision: former.revision,

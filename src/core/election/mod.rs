@@ -29,7 +29,7 @@ mod state;
 mod tenure;
 mod timings;
 
-pub use crate::facts::{Heard, Wait};
+pub use crate::facts::{Seen, Wait};
 pub use crate::types::span::rounded;
 pub use event::{
     Action, Content, ElectionSettings, Event, GuardRequest, Memory, Moment, Observation,

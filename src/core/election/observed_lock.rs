@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::event::{Content, ReadId};
 use crate::{
-    facts::Heard,
+    facts::Seen,
     types::{Incarnation, Revision, Time},
 };
 
@@ -29,7 +29,7 @@ pub struct ObservedLock {
     /// When something was last heard of the holder; a record that is shown again says nothing of that. Only the text for
     /// operators uses it.
     #[serde(skip)]
-    pub heard: Heard<Time>,
+    pub holder_seen: Seen<Time>,
     pub question: Question,
     /// The record that was seen before, if this one differs from it in nothing but its words.
     pub reworded: Option<Former>,
@@ -69,7 +69,7 @@ pub struct Entitlement {
     pub until: Option<Time>,
     /// The former holder whose unit may live until then, and when something was last heard of it. Only the text for operators uses it.
     #[serde(skip)]
-    pub former: Option<(String, Heard<Time>)>,
+    pub former: Option<(String, Seen<Time>)>,
 }
 
 impl Entitlement {

@@ -128,7 +128,7 @@ pub struct Grant {
     /// After a jump of the wall clock: when it was noticed, and by when a renewal that was sent since has to be won.
     pub prove_by: Option<(Time, Time)>,
     /// When the store answered that it has the pause that is said now. `None`: it has not yet.
-    pub pause_told: Option<Time>,
+    pub pause_won: Option<Time>,
     /// When the pause ends that is said now, by this host's clocks. `None`: there is none, or its end is to be computed anew.
     pub pause_ends: Option<Time>,
     /// What all records have in common whose passing hold ends at the same time. `None`: none has been sent yet.
@@ -270,8 +270,8 @@ impl Tenure {
     /// The lease that the deadline of a write counts on which is sent now. A pause counts only once its hold was published for `gap`
     /// or longer: whoever watches the lock has seen it then, and waits for it even if the store loses it.
     pub fn lease_to_rely_on(&self, lease: Duration, timings: &Timings, now: Time) -> Duration {
-        let is_seen = |told: Time| now.has_waited_until(told.plus(timings.gap_of_others()));
-        if self.grant.pause_told.is_some_and(is_seen) {
+        let is_seen = |won: Time| now.has_waited_until(won.plus(timings.gap_of_others()));
+        if self.grant.pause_won.is_some_and(is_seen) {
             lease
         } else {
             lease.min(timings.lease())
@@ -334,7 +334,7 @@ impl Tenure {
 
     /// The pause may be longer from now on than anybody was told.
     pub fn forget_end_of_pause(&mut self) {
-        (self.grant.pause_told, self.grant.pause_ends) = (None, None);
+        (self.grant.pause_won, self.grant.pause_ends) = (None, None);
     }
 
     /// Whether the guard may enforce a deadline that is later than that of the last won write by more than T: a pause is over, or T
@@ -373,7 +373,7 @@ impl Tenure {
         let details = attempt.record.details.as_ref();
         let said = details.and_then(|details| details.note.paused.as_ref());
         if said.is_some() && said == self.note.paused.as_ref() {
-            self.grant.pause_told.get_or_insert(now);
+            self.grant.pause_won.get_or_insert(now);
         }
         let is_proof = |(noticed, _): &mut (Time, Time)| attempt.sent.has_waited_until(*noticed);
         self.grant.prove_by.take_if(is_proof);

@@ -55,7 +55,7 @@ pub struct KnownHost {
     pub presence: Presence,
     /// When its last report was seen to change, where the time in which the store did not answer is not counted as its silence. Of a
     /// report that was found and has not changed since: when it was written, if both hosts' clocks seem to go alike. `None`: not known.
-    pub heard: Option<At>,
+    pub seen: Option<At>,
     /// When its last report was seen to change. `None`: it was not.
     pub reported: Option<At>,
     /// When this host has found its report for the first time.
@@ -211,7 +211,7 @@ pub enum NotTaking {
     /// It is drained.
     Drained(Word),
     /// It has not been heard of since this putexd was started, or nothing is, because the store does not answer this host.
-    Unheard,
+    Unseen,
     /// It has not reported since then.
     Silent(At),
     /// It has no such service.

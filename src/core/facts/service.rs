@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::{
-    At, Bar, Heard, Refused, State, Wait, Word,
+    At, Bar, Refused, Seen, State, Wait, Word,
     alarm::{Alarm, known},
 };
 
@@ -155,21 +155,21 @@ impl ServiceState {
     }
 
     /// When something was last heard of another holder.
-    pub fn heard(&self) -> Option<Heard> {
+    pub fn seen(&self) -> Option<Seen> {
         match &self.wait {
             Some(
-                Wait::Holder { heard, .. }
+                Wait::Holder { seen, .. }
                 | Wait::Store {
-                    holder: Some((_, heard)),
+                    holder: Some((_, seen)),
                 },
-            ) => Some(*heard),
+            ) => Some(*seen),
             Some(_) | None => None,
         }
     }
 
     /// Why this host in particular would not take the lock. A stop keeps no host from it more than others, and the lock's record has it;
     /// and a short wait after a release is over before anybody could act upon it.
-    pub fn told_bar(&self) -> Option<&Bar> {
+    pub fn own_bar(&self) -> Option<&Bar> {
         self.bar
             .as_ref()
             .filter(|_| !self.is_held())
@@ -179,7 +179,7 @@ impl ServiceState {
     /// What other hosts are told: what they cannot see for themselves, and nothing that changes with each renewal.
     pub fn for_others(&self) -> Self {
         let is_held = self.is_held();
-        let is_told = |wait: &Wait| is_held && matches!(wait, Wait::Entitlement { .. });
+        let is_sent = |wait: &Wait| is_held && matches!(wait, Wait::Entitlement { .. });
         Self {
             service: self.service.clone(),
             unit: self.unit.clone(),
@@ -188,8 +188,8 @@ impl ServiceState {
             state: self.state,
             since: self.since.filter(|_| self.state != Some(State::Standby)),
             token: self.token.filter(|_| is_held),
-            bar: self.told_bar().cloned(),
-            wait: self.wait.clone().filter(is_told),
+            bar: self.own_bar().cloned(),
+            wait: self.wait.clone().filter(is_sent),
             unproven: self.unproven.clone(),
             goes_down: self.goes_down,
             failure: self.failure.clone(),

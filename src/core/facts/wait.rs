@@ -9,7 +9,7 @@ use crate::types::OnStopFailure;
 /// When something was last heard of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Heard<P = At> {
+pub enum Seen<P = At> {
     /// The record was seen to change at this time.
     Renewed(P),
     /// The record was found at this time by a host that had not watched the lock, and was not seen to change since.
@@ -28,7 +28,7 @@ pub enum Wait {
         until: At,
         /// The former holder whose unit may live until then, and when something was last heard of it. `None`: nothing shows that the last
         /// holder's unit is dead, whoever that was.
-        former: Option<(String, Heard)>,
+        former: Option<(String, Seen)>,
     },
     /// For other hosts to be fenced.
     Fencing {
@@ -54,7 +54,7 @@ pub enum Wait {
     /// For the store to answer.
     Store {
         /// Who held the lock by the last record that was seen, and when something was last heard of that holder.
-        holder: Option<(String, Heard)>,
+        holder: Option<(String, Seen)>,
     },
     /// For the holder to let the lock go, or to fall silent.
     Holder {
@@ -63,7 +63,7 @@ pub enum Wait {
         /// Whether it may run the unit. Else it has only claimed the lock, and waits itself before it starts the unit.
         runs: bool,
         /// When something was last heard of the holder.
-        heard: Heard,
+        seen: Seen,
         /// When this host may take the lock. `None`: it does not contend.
         take_at: Option<At>,
     },
@@ -81,7 +81,7 @@ pub enum Wait {
     },
 }
 
-impl<P: Copy> Heard<P> {
+impl<P: Copy> Seen<P> {
     /// When that was.
     pub fn at(self) -> P {
         match self {
@@ -90,10 +90,10 @@ impl<P: Copy> Heard<P> {
     }
 
     /// The same with another point in time.
-    pub fn map<Q>(self, time: impl Fn(P) -> Q) -> Heard<Q> {
+    pub fn map<Q>(self, time: impl Fn(P) -> Q) -> Seen<Q> {
         match self {
-            Self::Renewed(at) => Heard::Renewed(time(at)),
-            Self::Found(at) => Heard::Found(time(at)),
+            Self::Renewed(at) => Seen::Renewed(time(at)),
+            Self::Found(at) => Seen::Found(time(at)),
         }
     }
 }

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_has_its_time_and_then_what_is_left_is_killed_and_told_of_once() {
+    fn systemd_has_its_time_and_then_what_is_left_is_killed_and_reported_once() {
         let mut case = case();
         assert!(!case.is_asked());
         let first = answer(&mut case, at(10_000));

@@ -15,7 +15,7 @@ fn a_wait_says_its_cause_and_what_is_left() {
         ),
         (
             10_200,
-            Some(("h3".to_owned(), Heard::Renewed(at(1000)))),
+            Some(("h3".to_owned(), Seen::Renewed(at(1000)))),
             "starts in 9.2s: h3 has not renewed for 0s, and its unit may live",
         ),
         (1000, None, "starts at once"),
@@ -26,17 +26,17 @@ fn a_wait_says_its_cause_and_what_is_left() {
             expected
         );
     }
-    let holder = |runs, heard, take_at| {
+    let holder = |runs, seen, take_at| {
         let holder = "h2".to_owned();
         let holder = Wait::Holder {
             holder,
             runs,
-            heard,
+            seen,
             take_at,
         };
         wait(&holder, at(1400))
     };
-    let (renewed, found) = (Heard::Renewed(at(1000)), Heard::Found(at(1000)));
+    let (renewed, found) = (Seen::Renewed(at(1000)), Seen::Found(at(1000)));
     assert_eq!(
         holder(true, renewed, Some(at(4000))),
         "h2 holds the lock and last renewed 0.4s ago; it may be taken in 2.6s"

@@ -94,7 +94,7 @@ fn a_host_that_was_drained_and_is_off_is_not_wrong() {
 }
 
 #[test]
-fn an_alarm_is_told_once_for_all_hosts_and_services() {
+fn an_alarm_is_reported_once_for_all_hosts_and_services() {
     let mut cluster = many(40);
     let names: Vec<String> = cluster
         .services
@@ -224,7 +224,7 @@ fn without_the_store_nobody_knows_of_others() {
 }
 
 #[test]
-fn a_holder_that_does_not_report_is_told_of() {
+fn a_holder_that_does_not_report_is_reported() {
     let mut cluster = small();
     service(&mut cluster, "web").activity = Activity::Held;
     lock(&mut cluster, "web").since = Some(ago(2));

@@ -203,10 +203,10 @@ impl SharedCluster {
     /// the store was away had no store either, and its report tells whether it is up.
     fn see_loss(&self, service: &ServiceState) {
         if let Some(Wait::Entitlement { former, .. }) = &service.wait
-            && let Some((node, heard)) = former
+            && let Some((node, seen)) = former
         {
             let machine = &self.host.machine;
-            let ago = heard.at().since(At::new(machine.wall()));
+            let ago = seen.at().since(At::new(machine.wall()));
             let returned = self.returns.borrow().map(|at| at.elapsed());
             if returned.is_none_or(|returned| ago + RECOVERY < returned) {
                 lock(&self.view).lose(node, machine.now().boot.saturating_sub(ago));
@@ -233,7 +233,7 @@ impl SharedCluster {
         KnownHost {
             state,
             presence: Presence::Up,
-            heard: Some(now),
+            seen: Some(now),
             reported: Some(now),
             found: Some(now),
             services: running

@@ -22,7 +22,7 @@ use crate::{
         store_access::hints::Hints,
     },
     election::{KeptPlace, Memory},
-    facts::{At, Heard, LockState, Presence, State, Word},
+    facts::{At, LockState, Presence, Seen, State, Word},
     store::{
         Attempt, Snapshot, Store, StoreError, WriteOutcome,
         layered::{Layer, Layered},
@@ -203,9 +203,9 @@ impl Member {
     }
 
     /// How long ago something was heard of `node`, and how long ago it was seen to report, in milliseconds.
-    fn heard(&self, node: &str) -> [Option<u64>; 2] {
+    fn seen(&self, node: &str) -> [Option<u64>; 2] {
         let (seen, now) = (self.sees(node), At::new(self.cluster.0.host.machine.wall()));
-        [seen.heard, seen.reported].map(|at| at.map(|at| milliseconds(at.since(now))))
+        [seen.seen, seen.reported].map(|at| at.map(|at| milliseconds(at.since(now))))
     }
 
     /// What this host does not know, in words.
@@ -271,7 +271,7 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     let loss = |ago| ServiceState {
         wait: Some(Wait::Entitlement {
             until: At::default(),
-            former: Some(("h2".to_owned(), Heard::Renewed(ago))),
+            former: Some(("h2".to_owned(), Seen::Renewed(ago))),
         }),
         ..ServiceState::default()
     };
@@ -296,7 +296,7 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     sleep(Duration::from_secs(20)).await;
     let seen = one.sees("h2");
     assert!(
-        seen.presence == Presence::Silent && one.heard("h2")[0] > Some(30_000),
+        seen.presence == Presence::Silent && one.seen("h2")[0] > Some(30_000),
         "{seen:?}"
     );
     assert_eq!(
@@ -394,7 +394,7 @@ async fn a_renewal_changes_no_report() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_refuses_is_told_once_and_tried_again() {
+async fn what_the_store_refuses_is_reported_once_and_tried_again() {
     let (journal, _guard) = written();
     let store = MemoryStore::new(LIMIT);
     let one = Member::new(&store, "h1", 1);
@@ -405,13 +405,14 @@ async fn what_the_store_refuses_is_told_once_and_tried_again() {
         trouble.contains("allow putexd to write") && trouble.contains("no right"),
         "{trouble}"
     );
-    let told = journal.take();
+    let logged = journal.take();
     assert_eq!(
-        told.iter()
+        logged
+            .iter()
             .filter(|line| line.contains("putex-host/"))
             .count(),
         1,
-        "{told:?}"
+        "{logged:?}"
     );
     assert!(one.reads() <= 200, "{}", one.reads());
     assert_eq!(
@@ -425,7 +426,7 @@ async fn what_the_store_refuses_is_told_once_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_exist_is_not_told_of_as_a_missing_right() {
+async fn a_store_that_does_not_exist_is_not_reported_as_a_missing_right() {
     let (journal, _guard) = written();
     let store = MemoryStore::new(LIMIT);
     store.refuse_reads(Some(StoreError::Missing("run init".to_owned())));
@@ -446,7 +447,7 @@ async fn a_store_that_does_not_exist_is_not_told_of_as_a_missing_right() {
 
 /// As a folder that others may change, which no right and no waiting helps against.
 #[tokio::test(start_paused = true)]
-async fn what_has_to_be_mended_is_told_once_with_its_remedy() {
+async fn what_has_to_be_mended_is_reported_once_with_its_remedy() {
     let (journal, _guard) = written();
     let store = MemoryStore::new(LIMIT);
     store.refuse_reads(Some(StoreError::Unfit(
@@ -463,11 +464,11 @@ async fn what_has_to_be_mended_is_told_once_with_its_remedy() {
         !trouble.contains("can be reached") && !trouble.contains("allow putexd"),
         "{trouble}"
     );
-    let told = journal.take();
+    let logged = journal.take();
     assert_eq!(
-        told.iter().filter(|line| line.contains("chmod")).count(),
+        logged.iter().filter(|line| line.contains("chmod")).count(),
         1,
-        "{told:?}"
+        "{logged:?}"
     );
     store.refuse_reads(None);
     sleep(Duration::from_secs(90)).await;
@@ -572,10 +573,10 @@ async fn the_hosts_report_and_look_as_soon_as_the_store_answers_again() {
     store.go_down("it is away");
     // The pauses after attempts that fail are at their longest.
     sleep(Duration::from_secs(61)).await;
-    let [heard, reported] = one.heard("h2");
+    let [seen, reported] = one.seen("h2");
     assert!(
-        reported > Some(50_000) && heard < Some(15_000),
-        "{reported:?}, {heard:?}"
+        reported > Some(50_000) && seen < Some(15_000),
+        "{reported:?}, {seen:?}"
     );
     store.go_up();
     for member in [&one, &two] {
@@ -584,7 +585,7 @@ async fn the_hosts_report_and_look_as_soon_as_the_store_answers_again() {
     sleep(Duration::from_millis(1500)).await;
     for (sees, of) in [(&one, "h2"), (&two, "h1")] {
         assert_eq!(sees.trouble(), "");
-        assert!(sees.heard(of)[1] <= Some(1500), "{:?}", sees.heard(of));
+        assert!(sees.seen(of)[1] <= Some(1500), "{:?}", sees.seen(of));
     }
 }
 
@@ -604,7 +605,7 @@ async fn a_report_that_is_found_counts_by_its_time() {
         (seen.presence, seen.reported, seen.services.len()),
         (Presence::Up, None, 1),
         "{:?}",
-        seen.heard
+        seen.seen
     );
     // A clock that goes quite differently says nothing.
     let head = Key::of_host(None, &NodeId::new("h2").expect("a name"), 0);
@@ -670,7 +671,7 @@ async fn what_was_forged_is_put_right_soon_after() {
 
 /// A host with another seal-key writes over the list of hosts, and its report cannot be opened.
 #[tokio::test(start_paused = true)]
-async fn a_host_with_another_seal_key_is_told_of() {
+async fn a_host_with_another_seal_key_is_reported() {
     let store = MemoryStore::new(LIMIT);
     let one = Member::new(&store, "h1", 1);
     let two = Member::new(&store, "h2", 1);
@@ -703,12 +704,12 @@ async fn a_host_with_another_seal_key_is_told_of() {
             other_key(name);
         }
         sleep(SEEN).await;
-        let told = trouble();
+        let logged = trouble();
         assert!(
-            told.contains(&format!(
+            logged.contains(&format!(
                 "compare the file of seal-key with that of {name},"
             )),
-            "{told}"
+            "{logged}"
         );
     }
     let _two = Member::new(&store, "h2", 1);

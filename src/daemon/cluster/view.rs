@@ -120,12 +120,12 @@ impl View {
         let is_long = move |since: At| since.since(At::new(wall)) > SILENT;
         self.hosts.iter().map(move |(name, seen)| {
             let changed = seen.changed.map(|at| ago(counted.saturating_sub(at)));
-            let heard = changed
+            let last = changed
                 .or_else(|| seen.written(wall))
                 .filter(|_| seen.report.is_some());
             let found = ago(counted.saturating_sub(seen.found));
-            let presence = match heard {
-                _ if seen.is_lost || is_long(heard.unwrap_or(found)) => Presence::Silent,
+            let presence = match last {
+                _ if seen.is_lost || is_long(last.unwrap_or(found)) => Presence::Silent,
                 Some(_) => Presence::Up,
                 None => Presence::Unknown,
             };
@@ -136,7 +136,7 @@ impl View {
             KnownHost {
                 state,
                 presence,
-                heard,
+                seen: last,
                 reported: seen.reported.map(|at| ago(now.saturating_sub(at))),
                 found: Some(found),
                 services: seen.services.clone(),
@@ -144,12 +144,12 @@ impl View {
         })
     }
 
-    /// Notes that a lock is being taken from `node`, of which nothing was heard since `heard`. A host that has reported after that is up,
+    /// Notes that a lock is being taken from `node`, of which nothing was heard since `since`. A host that has reported after that is up,
     /// and has lost that lock alone.
-    pub fn lose(&mut self, node: &str, heard: Duration) {
+    pub fn lose(&mut self, node: &str, since: Duration) {
         let mut hosts = self.hosts.iter_mut();
         if let Some((_, seen)) = hosts.find(|(name, _)| name.as_str() == node) {
-            let is_up = seen.reported.is_some_and(|at| at > heard + LAST_REPORT);
+            let is_up = seen.reported.is_some_and(|at| at > since + LAST_REPORT);
             seen.is_lost |= !is_up;
         }
     }

@@ -131,14 +131,14 @@ mod tests {
         UnitName::new(name).expect("a name")
     }
 
-    fn bound(bonds: &[(&str, &str)]) -> Bound {
+    fn bound(drop_ins: &[(&str, &str)]) -> Bound {
         let bond = |(name, service): &(&str, &str)| {
             (
                 unit(name),
                 BTreeSet::from([ServiceName::new(service).expect("a name")]),
             )
         };
-        bonds.iter().map(bond).collect()
+        drop_ins.iter().map(bond).collect()
     }
 
     fn path(root: &Path, name: &str) -> PathBuf {
@@ -149,9 +149,9 @@ mod tests {
     fn what_is_kept_follows_the_services() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("system");
-        let mut bonds = FallbackDropIns::new(&directory);
+        let mut drop_ins = FallbackDropIns::new(&directory);
         assert_eq!(
-            bonds.keep(&bound(&[]), true),
+            drop_ins.keep(&bound(&[]), true),
             Replaced::default(),
             "nothing was ever kept"
         );
@@ -160,26 +160,26 @@ mod tests {
             made: true,
             ..Replaced::default()
         };
-        assert_eq!(bonds.keep(&both, true), made);
+        assert_eq!(drop_ins.keep(&both, true), made);
         let data = |name| fs::metadata(path(&directory, name)).expect("it is kept");
         assert_eq!(data("a.service").mode() & 0o777, 0o644);
         let before = (data("a.service").ino(), data("b.slice").ino());
 
         // Nothing has changed.
-        assert_eq!(bonds.keep(&both, true), Replaced::default());
+        assert_eq!(drop_ins.keep(&both, true), Replaced::default());
         assert_eq!((data("a.service").ino(), data("b.slice").ino()), before);
 
         // "systemctl revert" removes the directory like this.
         fs::remove_dir_all(directory.join("a.service.d")).expect("removed");
-        assert_eq!(bonds.keep(&both, true), made);
+        assert_eq!(drop_ins.keep(&both, true), made);
         assert_eq!(
-            bonds.keep(&both, true),
+            drop_ins.keep(&both, true),
             Replaced::default(),
             "it is told once"
         );
 
         // As long as the settings of some services are not known, no drop-in is removed.
-        let replaced = bonds.keep(&bound(&[("a.service", "web")]), false);
+        let replaced = drop_ins.keep(&bound(&[("a.service", "web")]), false);
         assert_eq!(
             replaced,
             Replaced {
@@ -202,14 +202,14 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_tried_again_and_binds_to_nothing_else() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut bonds = FallbackDropIns::new(root.path());
-        bonds.keep(&bound(&[("a.service", "db")]), true);
+        let mut drop_ins = FallbackDropIns::new(root.path());
+        drop_ins.keep(&bound(&[("a.service", "db")]), true);
         // A directory where the new file is to be made.
         let obstacle = root.path().join("a.service.d/zzzz-putex-kept.new");
         fs::create_dir(&obstacle).expect("made");
-        let replaced = bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        let replaced = drop_ins.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
         assert!(replaced.changed);
-        assert!(bonds.have_failed());
+        assert!(drop_ins.have_failed());
         assert!(
             !path(root.path(), "a.service").exists(),
             "it said what no longer holds"
@@ -218,15 +218,15 @@ mod tests {
             path(root.path(), "b.service").exists(),
             "one failure is no reason to leave out the others"
         );
-        let again = bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        let again = drop_ins.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
         assert_eq!(
             again,
             Replaced::default(),
             "nothing has changed that PID 1 would have to read"
         );
         fs::remove_dir(&obstacle).expect("removed");
-        bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
-        assert!(!bonds.have_failed());
+        drop_ins.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        assert!(!drop_ins.have_failed());
         let text = fs::read_to_string(path(root.path(), "a.service")).expect("it is kept");
         assert!(text.contains("BindsTo=putex-lease@web.target"), "{text}");
     }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_cannot_be_written_is_told_and_written_later() {
+    async fn what_cannot_be_written_is_reported_and_written_later() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("not-yet");
         let file_writer = FileWriter::default();

@@ -88,7 +88,7 @@ mod tests {
             ..settings()
         };
         let place = |name: &str, group: &str| {
-            fake.tell(|told| told.groups.insert(unit(name), vec![group.to_owned()]));
+            fake.with(|state| state.groups.insert(unit(name), vec![group.to_owned()]));
         };
         place("db.slice", "/db.slice");
         place("putexd.service", "/system.slice/putexd.service");
@@ -122,7 +122,7 @@ mod tests {
             "{refused}"
         );
         cgroup_owners.remove(&other);
-        fake.tell(|told| told.silent = true);
+        fake.with(|state| state.silent = true);
         let unknown = conflict(&fake, &cgroup_owners, &settings).await;
         assert!(unknown.is_err(), "nobody knows: {unknown:?}");
     }

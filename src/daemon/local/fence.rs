@@ -254,19 +254,19 @@ mod tests {
         let fake = Fake::default();
         let fencer_required = fencer(&fake, true);
         let failed = || RunResult::Failed("it is not-found".to_owned());
-        fake.tell(|told| told.runs = [failed(), RunResult::TimedOut].into());
+        fake.with(|state| state.runs = [failed(), RunResult::TimedOut].into());
         fencer_required
             .fence(&hosts[..1])
             .await
             .expect("it is fenced at the third try");
         assert_eq!(fake.done(), ["run fence@h2.service"; 3]);
-        fake.tell(|told| told.runs = [failed(), failed(), failed(), failed(), failed()].into());
+        fake.with(|state| state.runs = [failed(), failed(), failed(), failed(), failed()].into());
         let error = fencer_required
             .fence(&hosts)
             .await
             .expect_err("one of them is not fenced");
         assert!(error.ends_with(".service: it is not-found"), "{error:?}");
-        fake.tell(|told| (told.runs, told.silent) = ([].into(), true));
+        fake.with(|state| (state.runs, state.silent) = ([].into(), true));
         let error = fencer_required
             .fence(&hosts)
             .await
@@ -274,8 +274,8 @@ mod tests {
         let silent = |host| format!("fence@{host}.service: systemd is not reachable: it is silent");
         let remedy =
             |host| format!("run \"putexctl confirm-dead {host}\" if you know that {host} is off");
-        let told = |host| format!("{}: {}", remedy(host), silent(host));
-        let expected = format!("{}; {}", told("h2"), told("h3"));
+        let line = |host| format!("{}: {}", remedy(host), silent(host));
+        let expected = format!("{}; {}", line("h2"), line("h3"));
         assert_eq!(error, expected);
         fencer(&fake, false)
             .fence(&hosts)
@@ -299,7 +299,7 @@ mod tests {
         );
 
         // Its fencing has failed: the word counts for the next one.
-        fake.tell(|told| told.silent = true);
+        fake.with(|state| state.silent = true);
         fencer
             .fence(std::slice::from_ref(&off))
             .await
@@ -330,7 +330,7 @@ mod tests {
             .expect_err("it is fenced again");
 
         // Its fencing hangs.
-        fake.tell(|told| (told.silent, told.hangs) = (false, true));
+        fake.with(|state| (state.silent, state.hangs) = (false, true));
         let (waits, hangs) = (Arc::clone(&fencer), [off.clone()]);
         let waits = tokio::spawn(async move { waits.fence(&hangs).await.is_ok() });
         for _ in 0..100 {

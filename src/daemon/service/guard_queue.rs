@@ -432,7 +432,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_open_lease_covers_what_the_units_have_and_a_closed_one_that_as_well() {
-        for (closing, groups, told) in [
+        for (closing, groups, sent) in [
             (false, &["/b", "/c"][..], Some(&["/b", "/c"][..])),
             (false, &["/a", "/b"], None),
             (true, &["/b", "/c"], Some(&["/a", "/b", "/c"])),
@@ -442,8 +442,8 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(guard_queue.rearm().await, None);
             }
-            let wanted = told.map(|told| Lease {
-                cgroups: told.iter().map(ToString::to_string).collect(),
+            let wanted = sent.map(|sent| Lease {
+                cgroups: sent.iter().map(ToString::to_string).collect(),
                 ..lease(closing)
             });
             assert_eq!(asked.try_recv().ok(), wanted, "{closing} {groups:?}");
@@ -470,8 +470,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_lease_alone_is_told_that_a_start_has_come_to_its_end() {
-        for (closing, refuses, is_told) in [
+    async fn an_open_lease_alone_learns_that_a_start_has_come_to_its_end() {
+        for (closing, refuses, is_sent) in [
             (false, false, true),
             (false, true, true),
             (true, false, false),
@@ -493,10 +493,10 @@ mod tests {
             assert_eq!(guard_queue.rearm().await, None, "a refusal ends no lease");
             assert_eq!(
                 asked.try_recv().ok(),
-                is_told.then(|| lease(closing)),
+                is_sent.then(|| lease(closing)),
                 "{closing} {refuses}"
             );
-            let wanted = if is_told && !refuses {
+            let wanted = if is_sent && !refuses {
                 lease(closing)
             } else {
                 begun
@@ -506,8 +506,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guard_that_has_not_kept_what_it_was_told_to_forget_is_told_again() {
-        for (forgotten, told) in [
+    async fn a_guard_that_has_not_kept_what_it_was_asked_to_forget_is_asked_again() {
+        for (forgotten, sent) in [
             (Some(Instance(1)), true),
             (Some(Instance(2)), false),
             (None, false),
@@ -518,7 +518,7 @@ mod tests {
             let listed = guard_queue.listed().await.expect("an answer");
             assert_eq!(
                 (listed.is_none(), asked.try_recv().is_ok()),
-                (told, told),
+                (sent, sent),
                 "{forgotten:?}"
             );
         }

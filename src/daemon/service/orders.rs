@@ -192,10 +192,10 @@ impl Service {
 
 /// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`.
 fn silence(wait: &Wait, lease: Duration, now: At) -> Option<String> {
-    let Wait::Holder { holder, heard, .. } = wait else {
+    let Wait::Holder { holder, seen, .. } = wait else {
         return None;
     };
-    (heard.at().since(now) > lease).then(|| {
+    (seen.at().since(now) > lease).then(|| {
         let wait = words::wait(wait, now);
         format!("see that {holder} and its putexd run, as only the holder can do it: {wait}")
     })
@@ -235,7 +235,7 @@ fn settled(answer: Option<Answer>, at: u64, said: Said, event: Event) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Heard;
+    use crate::facts::Seen;
 
     #[test]
     fn a_holder_that_is_silent_is_asked_for_nothing_and_it_is_said_how_long_nobody_takes_over() {
@@ -244,7 +244,7 @@ mod tests {
         let wait = |seconds| Wait::Holder {
             holder: "h2".to_owned(),
             runs: true,
-            heard: Heard::Renewed(now.minus(Duration::from_secs(seconds))),
+            seen: Seen::Renewed(now.minus(Duration::from_secs(seconds))),
             take_at: Some(now.plus(Duration::from_secs(300))),
         };
         assert_eq!(silence(&wait(18), lease, now), None);

@@ -5,7 +5,7 @@ use std::mem::{replace, take};
 use crate::{
     cluster::history::{ALARMS, End, Known, Run, Start},
     daemon::store_access::history::Histories,
-    election::{Heard, State, Transition, Wait},
+    election::{Seen, State, Transition, Wait},
     facts::{At, LastRun, alarm::Alarm},
     types::{FencingToken, Key, NodeId},
 };
@@ -57,15 +57,15 @@ impl RunTracker {
         let (host, at, known) = match wait {
             Some(Wait::Holder {
                 holder,
-                heard,
+                seen,
                 runs: true,
                 ..
-            }) => match *heard {
-                Heard::Renewed(at) => {
+            }) => match *seen {
+                Seen::Renewed(at) => {
                     self.ran(holder.clone(), at);
                     (holder, at, Known::AtLeast)
                 }
-                Heard::Found(at) => (holder, at, Known::AtMost),
+                Seen::Found(at) => (holder, at, Known::AtMost),
             },
             // This host's own record of an earlier life.
             Some(Wait::OwnRecord { runs: true, .. })
@@ -251,11 +251,11 @@ mod tests {
     /// What was written: host, token, start, for how long it ran in seconds and how well that is known, and why it ended.
     type Written = (String, u64, Start, Option<(u64, Known)>, String);
 
-    fn holder(runs: bool, heard: Heard) -> Wait {
+    fn holder(runs: bool, seen: Seen) -> Wait {
         Wait::Holder {
             holder: "h2".to_owned(),
             runs,
-            heard,
+            seen,
             take_at: None,
         }
     }
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn who_takes_over_writes_what_it_has_seen_of_the_former_holder() {
         let mut bench = bench();
-        bench.sees(&holder(true, Heard::Renewed(at(40))), 7, 50);
-        bench.sees(&holder(true, Heard::Renewed(at(48))), 7, 50);
+        bench.sees(&holder(true, Seen::Renewed(at(40))), 7, 50);
+        bench.sees(&holder(true, Seen::Renewed(at(48))), 7, 50);
         // It has claimed the lock again, and has died before it started anything.
-        bench.sees(&holder(false, Heard::Renewed(at(60))), 8, 60);
+        bench.sees(&holder(false, Seen::Renewed(at(60))), 8, 60);
         bench.starts(9, 70);
         let seen = (
             "h2".to_owned(),
@@ -284,7 +284,7 @@ mod tests {
         );
         // A record that was found says nothing of when its run began.
         let mut bench = self::bench();
-        bench.sees(&holder(true, Heard::Found(at(40))), 7, 40);
+        bench.sees(&holder(true, Seen::Found(at(40))), 7, 40);
         bench.starts(9, 70);
         let run = bench.entries.taken().remove(0);
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_claim_of_this_host_that_started_nothing_is_no_run() {
         let mut bench = bench();
-        bench.sees(&holder(true, Heard::Renewed(at(40))), 7, 40);
+        bench.sees(&holder(true, Seen::Renewed(at(40))), 7, 40);
         bench.sees(
             &Wait::OwnRecord {
                 runs: false,

@@ -91,7 +91,7 @@ impl Restarts {
 
 /// What the last look at the units has shown.
 #[derive(Default)]
-pub struct Seen {
+pub struct LastLook {
     /// The units that were alive.
     pub alive: Vec<UnitName>,
     /// Whether all of them were dead.

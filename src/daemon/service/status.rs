@@ -55,7 +55,7 @@ fn notable(said: &ServiceState) -> impl PartialEq {
         said.since,
         said.holder(),
         &said.stopped,
-        said.told_bar(),
+        said.own_bar(),
         &said.alarms,
     )
 }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_told_once_and_in_whole_sentences() {
+    fn each_cause_is_reported_once_and_in_whole_sentences() {
         let mut at_start = loaded(&["own"], true);
         let error = at_start.for_all.clone().expect("it is broken");
         for name in ["db", "web"] {
@@ -164,19 +164,19 @@ mod tests {
             at_start.broken.insert(name, error.clone());
         }
         let broken = Broken::new(&at_start);
-        let told = broken.in_brief(|_| true).expect("all are broken");
+        let text = broken.in_brief(|_| true).expect("all are broken");
         assert!(
-            told.starts_with("mend /etc/putex.d/putexd.toml and ")
-                && told.contains(
+            text.starts_with("mend /etc/putex.d/putexd.toml and ")
+                && text.contains(
                     "what runs here goes on with its former settings; it is wrong; also /etc/putex.d/own.toml"
                 ),
-            "{told}"
+            "{text}"
         );
         let own = ServiceName::new("own").expect("a name");
-        let told = broken.of(&own, false).expect("it is broken");
+        let text = broken.of(&own, false).expect("it is broken");
         assert!(
-            told.ends_with("until then own is not run on this host; it is wrong"),
-            "{told}"
+            text.ends_with("until then own is not run on this host; it is wrong"),
+            "{text}"
         );
 
         let names: Vec<String> = (0..40).map(|number| format!("db-{number:02}")).collect();

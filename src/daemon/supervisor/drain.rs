@@ -156,7 +156,7 @@ fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
         .holder()
         .is_none_or(|holder| holder == known.node || is_drained(known, holder));
     status.is_held()
-        || status.state == Some(State::Standby) && is_free && status.told_bar().is_none()
+        || status.state == Some(State::Standby) && is_free && status.own_bar().is_none()
 }
 
 /// Some of the services, each with its reason.
@@ -350,8 +350,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_rolling_drain_leaves_one_host() {
         let scene = Scene::new(3).await;
-        let told = scene.drain(0, false).await.expect("two others can take it");
-        assert!(told.contains("begun to hand over service-000"), "{told}");
+        let text = scene.drain(0, false).await.expect("two others can take it");
+        assert!(text.contains("begun to hand over service-000"), "{text}");
         // It is being handed over, and nobody holds it yet.
         scene.is_held_by(None);
         scene.drain(1, false).await.expect("h3 can take it");
@@ -430,7 +430,7 @@ mod tests {
      {
         let mut scene = Scene::new(2).await;
         scene.settings.bound_units = vec![unit("srv-data.mount")];
-        scene.systemd.tell(|told| told.users = vec![process(7)]);
+        scene.systemd.with(|text| text.users = vec![process(7)]);
         let refused = scene.drain(0, false).await.expect_err("somebody uses it");
         assert!(
             refused.starts_with("nothing was changed: service-000: have process 7 (worker) leave"),
@@ -442,17 +442,17 @@ mod tests {
     }
 
     #[test]
-    fn many_services_are_told_in_few_words() {
+    fn many_services_are_named_in_few_words() {
         let lonely: Lonely = (0..300)
             .map(|n| (format!("s{n:03}"), format!("h{} is drained", n % 9)))
             .collect();
-        let told = in_words(&lonely);
+        let text = in_words(&lonely);
         assert!(
-            told.starts_with("s000 (h0 is drained), s001 (h1 is drained), ")
-                && told.ends_with("and 294 more"),
-            "{told}"
+            text.starts_with("s000 (h0 is drained), s001 (h1 is drained), ")
+                && text.ends_with("and 294 more"),
+            "{text}"
         );
-        assert!(told.chars().count() <= WORDS_LIMIT, "{told}");
+        assert!(text.chars().count() <= WORDS_LIMIT, "{text}");
     }
 
     fn cluster(drained: &[&str]) -> ClusterState {
@@ -464,7 +464,7 @@ mod tests {
                 ..HostState::default()
             },
             presence: Presence::Up,
-            heard: Some(now),
+            seen: Some(now),
             reported: Some(now),
             services: [("db".to_owned(), ServiceState::default())].into(),
             ..KnownHost::default()
@@ -477,7 +477,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_handed_over_that_nobody_could_take_and_what_no_waiting_helps_is_told_at_once() {
+    fn nothing_is_handed_over_that_nobody_could_take_and_what_no_waiting_helps_is_reported_at_once()
+    {
         let judged = |drained: &[&str], to: Option<&str>| {
             let to = to.map(|to| NodeId::new(to).expect("a node's name"));
             nobody(&cluster(drained), true, "db", "h1", to.as_ref())

@@ -58,15 +58,15 @@ impl Supervisor {
         for handle in std::mem::take(&mut self.services).into_values() {
             self.retire_handle(handle, Retirement::Stopped);
         }
-        let (mut told_at, mut ended) = (Instant::now(), Vec::new());
+        let (mut due, mut ended) = (Instant::now(), Vec::new());
         loop {
             ended.extend(self.reap());
             let Some(limit) = self.retiring.iter().map(|other| other.give_up_at).max() else {
                 break;
             };
             let now = Instant::now();
-            if now >= told_at {
-                told_at = now + TICK;
+            if now >= due {
+                due = now + TICK;
                 notify::watchdog();
                 notify::extend_timeout(STOP_EXTENSION);
                 let left = self.retiring.iter().map(|other| &other.handle);

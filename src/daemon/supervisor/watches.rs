@@ -199,10 +199,10 @@ mod tests {
         assert_eq!(stands(None).await, none);
         assert_eq!(stands(Some(leases(None, None))).await, none);
         let room = "free space in /run";
-        let told = |error: &str| [format!("the guard arms no lease: {error}")];
-        assert_eq!(stands(Some(leases(Some(room), None))).await, told(room));
+        let found = |error: &str| [format!("the guard arms no lease: {error}")];
+        assert_eq!(stands(Some(leases(Some(room), None))).await, found(room));
         let open = Some(leases(None, Some("it is open already")));
-        let watchdog = told("the watchdog /dev/watchdog0 is not served: it is open already");
+        let watchdog = found("the watchdog /dev/watchdog0 is not served: it is open already");
         assert_eq!(stands(open).await, watchdog);
         assert_eq!(
             stands(Some(leases(None, Some("")))).await,

@@ -55,7 +55,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_uses_a_mount_is_named_with_the_command_that_ends_it() {
         let fake = Fake::default();
-        fake.tell(|told| told.users = vec![process(7)]);
+        fake.with(|state| state.users = vec![process(7)]);
         assert_eq!(in_use(&fake, &settings()).await, None, "it has no mount");
         let mut settings = settings();
         settings.bound_units = vec![unit("srv-data.mount")];
@@ -67,13 +67,13 @@ mod tests {
                  in use, and this host is rebooted"
             )
         );
-        fake.tell(|told| told.users = (1..=10).map(process).collect());
+        fake.with(|state| state.users = (1..=10).map(process).collect());
         let many = in_use(&fake, &settings).await.expect("they use it");
         assert!(
             many.contains("8 (worker) leave") && many.contains("\"kill -KILL 1 2 3 4 5 6 7 8\""),
             "{many}"
         );
-        fake.tell(|told| told.users.clear());
+        fake.with(|state| state.users.clear());
         assert_eq!(in_use(&fake, &settings).await, None);
     }
 }

@@ -310,11 +310,11 @@ mod tests {
 
     /// Has `outside` see a process outside, whose parent then ends, so that it is found by its number alone.
     async fn stray(fake: &Fake, outside: &UnitControl) {
-        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        fake.with(|state| (state.outside, state.alive) = (vec![process(7)], vec![process(7)]));
         for _ in 0..2 {
             assert_eq!(find(outside).await, Ok(vec![process(7)]));
         }
-        fake.tell(|told| told.outside.clear());
+        fake.with(|state| state.outside.clear());
         assert_eq!(find(outside).await, Ok(vec![process(7)]));
         fake.done();
     }
@@ -383,10 +383,11 @@ mod tests {
             },
         );
         let groups = BTreeSet::from(["/db.slice".to_owned()]);
-        fake.tell(|told| {
-            told.groups
+        fake.with(|state| {
+            state
+                .groups
                 .insert(slice.clone(), vec!["/db.slice".to_owned()]);
-            (told.full, told.stops_slowly) = (groups, true);
+            (state.full, state.stops_slowly) = (groups, true);
         });
         let mut left = TermThenKill::default();
         let there = || {
@@ -401,7 +402,7 @@ mod tests {
             (11, false, &["stop db.slice"]),
             (12, false, &["stop db.slice", "kill /db.slice"]),
         ] {
-            fake.tell(|told| told.stops_slowly = slowly);
+            fake.with(|state| state.stops_slowly = slowly);
             assert_eq!(
                 outside
                     .end_left_behind(&[], &mut left, at(now), SLICE)
@@ -414,7 +415,7 @@ mod tests {
             outside.end_left_behind(&[], &mut left, at(13), SLICE).await,
             Ok(())
         );
-        fake.tell(|told| told.silent = true);
+        fake.with(|state| state.silent = true);
         outside
             .end_left_behind(&[], &mut left, at(14), SLICE)
             .await
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_once_and_killed_after_its_grace() {
+    fn what_is_left_is_reported_once_and_killed_after_its_grace() {
         let mut left = TermThenKill::default();
         assert_eq!(left.due(at(1)), Some(Signal::TERM));
         assert_eq!(left.due(at(10)), None);

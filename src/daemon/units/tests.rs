@@ -15,8 +15,8 @@ use crate::{
 
 /// Control of `database.service`, whose earlier lease covers `former`.
 fn units(fake: &Fake, former: &[&str]) -> UnitControl {
-    fake.tell(|told| {
-        told.groups.insert(
+    fake.with(|state| {
+        state.groups.insert(
             unit("database.service"),
             vec!["/a".to_owned(), "/b".to_owned()],
         )
@@ -39,17 +39,17 @@ fn set(groups: &[&str]) -> BTreeSet<String> {
 async fn a_former_control_group_is_covered_until_it_is_empty_and_named_by_nobody() {
     let fake = Fake::default();
     let units = units(&fake, &["/former", "/b"]);
-    fake.tell(|told| told.full = set(&["/former"]));
+    fake.with(|state| state.full = set(&["/former"]));
     units.learn().await.expect("an answer");
     assert_eq!(units.groups(), set(&["/a", "/b", "/former"]));
-    fake.tell(|told| (told.silent, told.full) = (true, BTreeSet::new()));
+    fake.with(|state| (state.silent, state.full) = (true, BTreeSet::new()));
     units.learn().await.expect_err("nobody answers");
     assert_eq!(
         units.groups(),
         set(&["/a", "/b", "/former"]),
         "it may be named still"
     );
-    fake.tell(|told| told.silent = false);
+    fake.with(|state| state.silent = false);
     units.learn().await.expect("an answer");
     assert_eq!(units.groups(), set(&["/a", "/b"]));
 }
@@ -58,7 +58,7 @@ async fn a_former_control_group_is_covered_until_it_is_empty_and_named_by_nobody
 async fn an_orderly_stop_kills_what_is_left_in_a_former_control_group_and_waits_for_its_end() {
     let fake = Fake::default();
     let units = units(&fake, &["/former"]);
-    fake.tell(|told| told.full = set(&["/former"]));
+    fake.with(|state| state.full = set(&["/former"]));
     units.stop(None).await;
     let done = fake.done();
     let at = |what: &str| done.iter().position(|done| done == what);
@@ -70,8 +70,8 @@ async fn an_orderly_stop_kills_what_is_left_in_a_former_control_group_and_waits_
 async fn a_stop_whose_time_is_over_gets_one_more_look() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
-    fake.tell(|told| {
-        told.not_dead.insert(
+    fake.with(|state| {
+        state.not_dead.insert(
             unit("database.service"),
             NotDead::Running("it ends".to_owned()),
         )
@@ -82,7 +82,7 @@ async fn a_stop_whose_time_is_over_gets_one_more_look() {
     });
     sleep(Duration::from_millis(500)).await;
     assert!(units.is_late_for_good().await, "it was looked at again");
-    fake.tell(|told| told.not_dead.clear());
+    fake.with(|state| state.not_dead.clear());
     assert!(
         !units.is_late_for_good().await,
         "it was dead when it was looked at"
@@ -100,14 +100,14 @@ async fn a_stop_whose_time_is_over_gets_one_more_look() {
 async fn what_a_unit_has_begun_elsewhere_keeps_it_from_being_proven_dead() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
-    fake.tell(|told| told.ran = vec![["/usr/bin/systemd-run", "db"].map(str::to_owned).into()]);
+    fake.with(|state| state.ran = vec![["/usr/bin/systemd-run", "db"].map(str::to_owned).into()]);
     let stop = tokio::spawn({
         let units = units.clone();
         async move { units.stop(None).await }
     });
     sleep(Duration::from_secs(5)).await;
     assert!(!stop.is_finished());
-    fake.tell(|told| told.ran.clear());
+    fake.with(|state| state.ran.clear());
     stop.await.expect("it ends");
 }
 
@@ -115,9 +115,9 @@ async fn what_a_unit_has_begun_elsewhere_keeps_it_from_being_proven_dead() {
 async fn a_slow_stop_is_asked_for_seldom_and_nothing_else_looks_meanwhile() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
-    fake.tell(|told| {
-        told.stops_slowly = true;
-        told.not_dead.insert(
+    fake.with(|state| {
+        state.stops_slowly = true;
+        state.not_dead.insert(
             unit("database.service"),
             NotDead::Running("it ends".to_owned()),
         );
@@ -141,7 +141,7 @@ async fn a_slow_stop_is_asked_for_seldom_and_nothing_else_looks_meanwhile() {
         Duration::from_secs(3),
         "a stop that hangs is looked at"
     );
-    fake.tell(|told| (told.stops_slowly, told.not_dead) = (false, BTreeMap::new()));
+    fake.with(|state| (state.stops_slowly, state.not_dead) = (false, BTreeMap::new()));
     let quiet = tokio::spawn({
         let units = units.clone();
         async move { units.rest(Duration::MAX).await }
@@ -150,7 +150,7 @@ async fn a_slow_stop_is_asked_for_seldom_and_nothing_else_looks_meanwhile() {
     stop.await.expect("it ends");
     quiet.await.expect("it ends");
     // A stop that is given up is no longer under way.
-    fake.tell(|told| told.stops_slowly = true);
+    fake.with(|state| state.stops_slowly = true);
     let stop = tokio::spawn({
         let units = units.clone();
         async move { units.stop(None).await }
@@ -197,12 +197,12 @@ async fn the_guards_word_is_enough_where_its_lease_covers_all_and_nothing_is_out
     listed.lease.inactive.push(unit("database.service"));
     assert!(units.are_dead_by(&listed).await);
 
-    fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+    fake.with(|state| (state.outside, state.alive) = (vec![process(7)], vec![process(7)]));
     units.find_strays(Duration::ZERO).await.expect("an answer");
     fake.done();
     assert!(!units.are_dead_by(&listed).await, "a process outside lives");
     assert_eq!(fake.done(), [""; 0], "it was only looked for");
-    fake.tell(|told| told.alive.clear());
+    fake.with(|state| state.alive.clear());
     assert!(units.are_dead_by(&listed).await);
 }
 
@@ -211,7 +211,7 @@ async fn what_is_frozen_is_thawed_before_it_is_asked_to_stop() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
     units.learn().await.expect("an answer");
-    fake.tell(|told| told.frozen = set(&["/b"]));
+    fake.with(|state| state.frozen = set(&["/b"]));
     units.stop(None).await;
     let done = fake.done();
     let at = |what: &str| done.iter().position(|done| done == what);
@@ -225,7 +225,7 @@ async fn what_is_frozen_is_thawed_before_it_is_asked_to_stop() {
 async fn a_start_that_waits_for_another_unit_ends() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
-    fake.tell(|told| told.is_queued = true);
+    fake.with(|state| state.is_queued = true);
     let start = tokio::spawn({
         let units = units.clone();
         async move { units.start(None, None).await }
@@ -239,7 +239,7 @@ async fn a_start_of_the_services_own_units_takes_as_long_as_they_say_or_start_li
     let fake = Fake::default();
     let units = units(&fake, &[]);
     for own in [false, true] {
-        fake.tell(|told| (told.is_queued, told.tries) = (own, own));
+        fake.with(|state| (state.is_queued, state.tries) = (own, own));
         let start = timeout(Duration::from_secs(3_600), units.start(None, None)).await;
         assert!(start.is_err(), "a database may recover for hours");
     }
@@ -261,7 +261,7 @@ async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
     units.learn().await.expect("an answer");
-    fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+    fake.with(|state| (state.outside, state.alive) = (vec![process(7)], vec![process(7)]));
     units.find_strays(Duration::ZERO).await.expect("an answer");
     fake.done();
     units.stop(Some(Time::default())).await;
@@ -284,12 +284,12 @@ async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
 async fn a_stop_looks_once_more_unless_the_administrator_answers_for_what_is_outside() {
     let fake = Fake::default();
     let units = units(&fake, &[]);
-    fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+    fake.with(|state| (state.outside, state.alive) = (vec![process(7)], vec![process(7)]));
     let seen = async || {
         units.look_before_stop().await;
         fake.done();
         units.kill_strays().await;
-        fake.tell(|told| told.alive = vec![process(7)]);
+        fake.with(|state| state.alive = vec![process(7)]);
         fake.done()
     };
     assert_eq!(seen().await, ["kill 7"]);
@@ -307,13 +307,13 @@ async fn a_client_that_was_killed_has_not_ended_its_work() {
         process: process(7),
         client: Some(""),
     };
-    fake.tell(|told| told.clients = vec![client]);
+    fake.with(|state| state.clients = vec![client]);
     let find = async || {
         let found = units.find_clients(Duration::ZERO).await.expect("an answer");
         units.remember_client(&found);
     };
     let prove = async |killed| {
-        fake.tell(|told| told.killed = killed);
+        fake.with(|state| state.killed = killed);
         let proof = units
             .proof(&mut TermThenKill::default(), Duration::ZERO)
             .await;
@@ -389,22 +389,22 @@ async fn a_start_is_begun_until_its_unit_is_started_or_dead_beside_a_main_unit_t
         ["a.service", "database.service"],
         "they were not started yet"
     );
-    fake.tell(|told| told.started.insert(unit("database.service")));
+    fake.with(|state| state.started.insert(unit("database.service")));
     units.look().await;
     assert_eq!(
         begun(),
         ["a.service"],
         "it may have been looked at before the other was started"
     );
-    fake.tell(|told| {
-        told.not_dead.insert(
+    fake.with(|state| {
+        state.not_dead.insert(
             unit("a.service"),
             NotDead::Running("activating (start)".to_owned()),
         )
     });
     units.look().await;
     assert_eq!(begun(), ["a.service"]);
-    fake.tell(|told| told.not_dead.clear());
+    fake.with(|state| state.not_dead.clear());
     units.look().await;
     assert_eq!(begun(), [""; 0]);
 }
@@ -457,7 +457,7 @@ async fn a_main_unit_that_left_a_mount_or_a_start_half_way_serves_nobody_and_is_
         ),
     ] {
         let is_known = main.is_some();
-        fake.tell(|told| told.not_dead.insert(unit("database.service"), trouble));
+        fake.with(|state| state.not_dead.insert(unit("database.service"), trouble));
         let sighting = units.look().await;
         assert_eq!(
             (sighting.main, sighting.all),

@@ -24,7 +24,7 @@ fn a_broken_file_keeps_its_unit_gated_and_leaves_the_others_alone() {
     .expect("writes");
     let expected = "a:a.service b:b.service c:c.service d:d.service e:e.service f:f.service g:g.service \
                     good:good.service h:h.service";
-    assert_eq!(host.bonds(), expected);
+    assert_eq!(host.bound(), expected);
     assert_eq!(host.run().problems.len(), 7);
 }
 
@@ -44,10 +44,10 @@ fn a_name_in_three_quotation_marks_is_bound_in_a_broken_file_too() {
         ] {
             let host = Host::new();
             host.file("etc/putex.d/x.toml", &format!("{text}\nlease = = 3"));
-            let bonds = host.bonds();
+            let bound = host.bound();
             assert!(
-                bonds.contains("x:a.service") && bonds.contains("x:x.timer"),
-                "{text}: {bonds}"
+                bound.contains("x:a.service") && bound.contains("x:x.timer"),
+                "{text}: {bound}"
             );
         }
     }
@@ -58,19 +58,19 @@ fn a_broken_file_binds_what_it_hides_until_putexd_has_taken_it() {
     let host = Host::new();
     host.file("etc/putex.d/db.toml", "unit = \"e.service\"\nlease = = 3")
         .file("usr/lib/putex.d/db.toml", "unit = \"u.service\"");
-    assert_eq!(host.bonds(), "db:e.service db:u.service");
+    assert_eq!(host.bound(), "db:e.service db:u.service");
     host.file("run/putex.d/db.toml", "unit = \"r.service\"\nlease = = 3");
-    assert_eq!(host.bonds(), "db:e.service db:r.service db:u.service");
+    assert_eq!(host.bound(), "db:e.service db:r.service db:u.service");
     host.file("run/putex.d/db.toml", "unit = \"r.service\"");
-    assert_eq!(host.bonds(), "db:e.service db:r.service");
+    assert_eq!(host.bound(), "db:e.service db:r.service");
     // What is masked is not hidden by the file.
     host.file("run/putex.d/db.toml", "");
-    assert_eq!(host.bonds(), "db:e.service");
+    assert_eq!(host.bound(), "db:e.service");
     host.file("run/putex.d/db.toml", "unit = \"r.service\"");
     host.keep("db", "unit = \"former.service\"");
-    assert_eq!(host.bonds(), "db:e.service db:former.service");
+    assert_eq!(host.bound(), "db:e.service db:former.service");
     host.file("etc/putex.d/db.toml", "unit = \"e.service\"");
-    assert_eq!(host.bonds(), "db:e.service");
+    assert_eq!(host.bound(), "db:e.service");
 }
 
 #[test]
@@ -83,15 +83,15 @@ fn a_link_to_nothing_binds_what_it_hides_and_what_was_run_before() {
         )
         .expect("links");
     }
-    assert_eq!(host.bonds(), "");
+    assert_eq!(host.bound(), "");
     host.file("usr/lib/putex.d/web.toml", "unit = \"web.service\"");
-    assert_eq!(host.bonds(), "web:web.service");
+    assert_eq!(host.bound(), "web:web.service");
     host.file(
         "etc/putex.kept/bound.json",
         r#"{"format":1,"mounts":["srv-conf.mount"],"services":{"db":["db.mount","db.service"],"web":["web.socket"]}}"#,
     );
     // What putexd ran counts, and not the file that is hidden.
-    assert_eq!(host.bonds(), "db:db.mount db:db.service web:web.socket");
+    assert_eq!(host.bound(), "db:db.mount db:db.service web:web.socket");
     assert!(
         host.drop_in(DAEMON_UNIT)
             .ends_with("[Unit]\nAfter=srv-conf.mount\n")
@@ -109,17 +109,20 @@ fn what_putexd_had_taken_stays_bound_until_it_has_read_the_files() {
     );
     host.file("usr/lib/putex.d/web.toml", "unit = \"other.service\"");
     assert_eq!(
-        host.bonds(),
+        host.bound(),
         "db:db.mount db:db.service web:other.service",
         "a file that is there counts"
     );
     copy(
         r#"{"format":1,"mounts":[],"services":{"db":["db.mount","db.service"],"web":["web.service"]}}"#,
     );
-    let told = host.run().problems;
+    let problems = host.run().problems;
     assert!(
-        told.iter().any(|said| said.starts_with("db has no file")) && told.len() == 1,
-        "{told:?}"
+        problems
+            .iter()
+            .any(|said| said.starts_with("db has no file"))
+            && problems.len() == 1,
+        "{problems:?}"
     );
     // A folder that cannot be listed, and a link into a file system that is not mounted yet.
     let usr = host.root.path().join("usr/lib/putex.d");
@@ -127,7 +130,7 @@ fn what_putexd_had_taken_stays_bound_until_it_has_read_the_files() {
     for target in ["/nowhere/putex.d", "/dev/null"] {
         symlink(target, &usr).expect("links");
         assert_eq!(
-            host.bonds(),
+            host.bound(),
             "db:db.mount db:db.service web:web.service",
             "{target}"
         );
@@ -142,7 +145,7 @@ fn what_putexd_had_taken_stays_bound_until_it_has_read_the_files() {
     }
     // What is only observed has no units there.
     copy(r#"{"format":1,"mounts":[],"services":{"seen":[]}}"#);
-    assert_eq!(host.bonds(), "");
+    assert_eq!(host.bound(), "");
     copy("{");
     assert!(
         host.run()
@@ -169,7 +172,7 @@ fn a_name_with_escapes_is_bound_in_a_broken_file_too() {
         host.file(&format!("etc/putex.d/{name}.toml"), text);
     }
     assert_eq!(
-        host.bonds(),
+        host.bound(),
         "a:a\\x2da.service a:b\\x2db.mount c:c\\x2dc.service e:e.service f:f.service"
     );
 }
@@ -183,7 +186,7 @@ fn a_file_whose_name_is_refused_sets_no_unit_free() {
         "etc/putex.d/web.prod.toml",
         "unit = \"web.service\"\nbound-units = [\"web.timer\"]",
     );
-    assert_eq!(host.bonds(), "db:db.service");
+    assert_eq!(host.bound(), "db:db.service");
     let drop_in =
         |unit: &str| fs::read_to_string(host.root.path().join(format!("out/{unit}.d/{DROP_IN}")));
     for unit in ["web.service", "web.timer"] {

@@ -301,7 +301,7 @@ fn a_mount_is_of_a_device_by_its_number_or_its_name() {
 }
 
 #[test]
-fn an_operator_is_told_of_one() {
+fn an_operator_sees_one() {
     let user = |pid| User {
         pid,
         place: "/srv".to_owned(),

@@ -91,7 +91,7 @@ pub(super) fn is_discarded(name: &str) -> bool {
 }
 
 /// The path to which an administrator moves a damaged lock's folder.
-pub(super) fn aside(root: &Path, key: &Key) -> PathBuf {
+pub(super) fn moved(root: &Path, key: &Key) -> PathBuf {
     root.join(format!("x-{}", key.as_str().replace('/', "+")))
 }
 

@@ -370,10 +370,10 @@ impl Lock {
     }
 
     fn damaged(&self, why: &str) -> StoreError {
-        let (shown, aside) = (self.shown(), layout::aside(Path::new(""), &self.key));
+        let (shown, moved) = (self.shown(), layout::moved(Path::new(""), &self.key));
         StoreError::Garbled(format!(
             "run \"mv {shown} {}\" on one host unless a holder mends it: {shown} is damaged: {why}",
-            self.root.shown(&aside).display()
+            self.root.shown(&moved).display()
         ))
     }
 

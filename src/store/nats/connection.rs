@@ -253,7 +253,7 @@ impl NatsConnection {
     pub async fn may_answer(&self) -> Result<bool, StoreError> {
         let foreign = inbox()?;
         let (mut violation, quoted) = (self.violation.subscribe(), format!("\"{foreign}\""));
-        let mut heard = self
+        let mut inbox = self
             .client
             .subscribe(foreign.clone())
             .await
@@ -262,7 +262,7 @@ impl NatsConnection {
         sent.map_err(|error| unreachable(&error))?;
         // The server delivers it, or says that it does not.
         tokio::select! {
-            message = heard.next() => Ok(message.is_some()),
+            message = inbox.next() => Ok(message.is_some()),
             _ = violation_about(&mut violation, &quoted) => Ok(false),
         }
     }

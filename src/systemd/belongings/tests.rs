@@ -228,18 +228,18 @@ fn what_nothing_has_started_for_the_host_belongs_to_the_service() {
         "dev-gone.device Wants side.service\ndev-gone.device is absent",
         "side.service Wants other.service\nother.service Wants side.service\nother.service is absent",
     ] {
-        let told = of_db(&format!("db.service Wants side.service\n{idle}"));
-        assert_eq!(told, "side.service (Wants= of db.service)", "{idle}");
+        let found = of_db(&format!("db.service Wants side.service\n{idle}"));
+        assert_eq!(found, "side.service (Wants= of db.service)", "{idle}");
     }
     for (target, how) in [
         ("time-sync.target", "Wants"),
         ("graphical.target", "Requires"),
         ("machine.slice", "Requires"),
     ] {
-        let told = of_db(&format!(
+        let found = of_db(&format!(
             "db.service {how} {target}\n{target} Wants side.service"
         ));
-        assert_eq!(told, format!("side.service (Wants= of {target})"));
+        assert_eq!(found, format!("side.service (Wants= of {target})"));
     }
     assert_eq!(
         of_db("db.service Wants systemd-side.service\nsystemd-side.service is own"),
@@ -249,10 +249,10 @@ fn what_nothing_has_started_for_the_host_belongs_to_the_service() {
         of_db("side.service StopPropagatedFrom db.service\nmulti-user.target Wants side.service"),
         "side.service (PropagatesStopTo= of db.service)"
     );
-    let told = of_db(
+    let found = of_db(
         "db.service Requires srv.mount\nsrv.automount Triggers srv.mount\nlocal-fs.target Wants srv.automount",
     );
-    assert_eq!(told, "srv.mount (Requires= of db.service)");
+    assert_eq!(found, "srv.mount (Requires= of db.service)");
     assert_eq!(
         of_db("db.service Wants printer.target\nprinter.target Wants side.service"),
         "side.service (Wants= of printer.target)"
@@ -386,7 +386,7 @@ fn a_walk_has_an_end() {
 }
 
 #[test]
-fn what_is_told_ends_with_the_line_to_paste() {
+fn what_is_said_ends_with_the_line_to_paste() {
     let fsck = "systemd-fsck@dev-disk-by\\x2duuid.service";
     let of = |unit: &str, how, of: &str| Belonging {
         unit: unit.to_owned(),
@@ -428,7 +428,7 @@ fn what_is_told_ends_with_the_line_to_paste() {
 #[test]
 fn an_umbrella_is_not_the_service() {
     let named = [UnitName::new("worker.service").expect("a unit")];
-    let told_with = |program: &'static str, parts: &[&str], bound: &[UnitName]| {
+    let checked_with = |program: &'static str, parts: &[&str], bound: &[UnitName]| {
         let command = (
             program,
             vec![program],
@@ -459,27 +459,27 @@ fn an_umbrella_is_not_the_service() {
             .check_umbrella(&Properties::of(main), around)
             .map_err(|refusal| refusal.to_string())
     };
-    let told = |program: &'static str, parts: &[&str]| told_with(program, parts, &[]);
-    let remedy = told("/bin/true", &["postgresql@15-main.service"]).expect_err("an umbrella");
+    let found = |program: &'static str, parts: &[&str]| checked_with(program, parts, &[]);
+    let remedy = found("/bin/true", &["postgresql@15-main.service"]).expect_err("an umbrella");
     assert!(
         remedy.ends_with(": unit = \"postgresql@15-main.service\""),
         "{remedy}"
     );
     let remedy =
-        told("/bin/true", &["openvpn@a.service", "openvpn@b.service"]).expect_err("an umbrella");
+        found("/bin/true", &["openvpn@a.service", "openvpn@b.service"]).expect_err("an umbrella");
     assert!(remedy.ends_with("unit = \"openvpn@a.service\""), "{remedy}");
-    let remedy = told("/bin/true", &[]).expect_err("what it stands for is not there");
+    let remedy = found("/bin/true", &[]).expect_err("what it stands for is not there");
     assert!(
         remedy.ends_with("see \"systemctl list-units --all 'group*'\""),
         "{remedy}"
     );
     assert_eq!(
-        told_with("/bin/true", &[], &named),
+        checked_with("/bin/true", &[], &named),
         Ok(()),
         "its service has another unit"
     );
     assert_eq!(
-        told("/usr/sbin/ip", &["postgresql@15-main.service"]),
+        found("/usr/sbin/ip", &["postgresql@15-main.service"]),
         Ok(()),
         "it does something itself"
     );

@@ -27,17 +27,17 @@ pub(super) struct Daemon {
     pub(super) election: Election,
     pub(super) calls: Vec<Call>,
     /// Requests to the guard, which are served in this order.
-    pub(super) desk: VecDeque<GuardRequest>,
+    pub(super) queue: VecDeque<GuardRequest>,
     pub(super) replies: VecDeque<(GuardRequest, bool)>,
     pub(super) start: Start,
     /// Hosts that are being fenced, for this tenure.
     pub(super) fence: Option<(Instance, Vec<NodeId>)>,
     pub(super) stops: bool,
-    pub(super) told_alive: Option<bool>,
-    pub(super) told_guard: bool,
+    pub(super) sees_alive: Option<bool>,
+    pub(super) sees_guard: bool,
     /// A guard died while it had requests or replies of this daemon.
     pub(super) guard_lost: bool,
-    pub(super) told_store: bool,
+    pub(super) sees_store: bool,
     pub(super) hint: bool,
     /// Time has passed since the election got its last event.
     pub(super) heartbeat: bool,
@@ -87,15 +87,15 @@ impl World {
         node.daemon = Some(Daemon {
             election,
             calls: Vec::new(),
-            desk: VecDeque::new(),
+            queue: VecDeque::new(),
             replies: VecDeque::new(),
             start: Start::None,
             fence: None,
             stops: false,
-            told_alive: None,
-            told_guard: true,
+            sees_alive: None,
+            sees_guard: true,
             guard_lost: false,
-            told_store: true,
+            sees_store: true,
             hint: false,
             heartbeat: false,
         });
@@ -176,8 +176,8 @@ impl World {
                 );
             }
             Action::Guard(request) => {
-                if let Some(daemon) = self.daemon(n).filter(|daemon| daemon.told_guard) {
-                    daemon.desk.push_back(request);
+                if let Some(daemon) = self.daemon(n).filter(|daemon| daemon.sees_guard) {
+                    daemon.queue.push_back(request);
                 }
             }
             // All hosts name the same lock in this world.
@@ -301,7 +301,7 @@ impl World {
         };
         daemon.start = Start::None;
         if works {
-            daemon.told_alive = Some(true);
+            daemon.sees_alive = Some(true);
         }
         let result = if works {
             Ok(())

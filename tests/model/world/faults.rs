@@ -63,7 +63,7 @@ impl World {
         );
         offer(
             Fault::Disconnect,
-            serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store),
+            serves && node.daemon.as_ref().is_some_and(|daemon| daemon.sees_store),
         );
         offer(Fault::StepDown, serves);
         for word in [Fault::Stop, Fault::StartAgain, Fault::Pause, Fault::Resume] {
@@ -224,7 +224,7 @@ impl World {
             Fault::StartByHand | Fault::Stray => self.node(n).unit = Unit::Running,
             Fault::Disconnect => {
                 if let Some(daemon) = self.daemon(n) {
-                    daemon.told_store = false;
+                    daemon.sees_store = false;
                 }
                 self.give(n, Event::StoreDown);
             }
@@ -463,8 +463,8 @@ impl World {
         (node.guard.up, node.guard.grant) = (false, None);
         stop_unit(node);
         if let Some(daemon) = node.daemon.as_mut() {
-            daemon.guard_lost |= !daemon.desk.is_empty() || !daemon.replies.is_empty();
-            daemon.desk.clear();
+            daemon.guard_lost |= !daemon.queue.is_empty() || !daemon.replies.is_empty();
+            daemon.queue.clear();
             daemon.replies.clear();
         }
     }

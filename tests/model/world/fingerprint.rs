@@ -72,8 +72,8 @@ impl Node {
         let Some(daemon) = &self.daemon else { return };
         to.add(&daemon.calls[..]);
         to.add(&daemon.election);
-        to.number(daemon.desk.len() as u64);
-        for request in &daemon.desk {
+        to.number(daemon.queue.len() as u64);
+        for request in &daemon.queue {
             to.add(request);
         }
         to.number(daemon.replies.len() as u64);
@@ -90,18 +90,19 @@ impl Node {
         }
         to.add(&daemon.start);
         to.add(&daemon.fence);
-        let told = [
+        let known = [
             daemon.stops,
-            daemon.told_alive == Some(true),
-            daemon.told_alive == Some(false),
-            daemon.told_guard,
+            daemon.sees_alive == Some(true),
+            daemon.sees_alive == Some(false),
+            daemon.sees_guard,
             daemon.guard_lost,
-            daemon.told_store,
+            daemon.sees_store,
             daemon.hint,
             daemon.heartbeat,
         ];
         to.number(
-            told.iter()
+            known
+                .iter()
                 .fold(0, |bits, flag| bits << 1 | u64::from(*flag)),
         );
     }

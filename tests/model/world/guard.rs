@@ -49,7 +49,7 @@ impl World {
         let Some(request) = node
             .daemon
             .as_mut()
-            .and_then(|daemon| daemon.desk.pop_front())
+            .and_then(|daemon| daemon.queue.pop_front())
         else {
             return;
         };
@@ -106,11 +106,11 @@ impl World {
         let up = self.nodes[n].guard.up;
         let Some(daemon) = self.daemon(n) else { return };
         if daemon.guard_lost || !up {
-            (daemon.guard_lost, daemon.told_guard) = (false, false);
-            daemon.desk.clear();
+            (daemon.guard_lost, daemon.sees_guard) = (false, false);
+            daemon.queue.clear();
             self.give(n, Event::GuardDown);
         } else {
-            daemon.told_guard = true;
+            daemon.sees_guard = true;
             self.give(n, Event::GuardUp);
         }
     }

@@ -113,11 +113,11 @@ impl World {
         if asked.is_some_and(|asked| asked.answer.is_none()) {
             self.apply(n, call, false);
         }
-        self.told(n, call);
+        self.deliver(n, call);
     }
 
     /// The daemon is told the answer to a call, or that there is none.
-    fn told(&mut self, n: usize, call: usize) {
+    fn deliver(&mut self, n: usize, call: usize) {
         let Some(Call { ask, answer, .. }) = self.daemon(n).map(|daemon| daemon.calls.remove(call))
         else {
             return;
@@ -164,6 +164,6 @@ impl World {
         } else {
             given_up.answer = None;
         }
-        self.told(n, call);
+        self.deliver(n, call);
     }
 }

@@ -210,7 +210,7 @@ impl World {
             }
         }
         if node.guard.up
-            && !daemon.desk.is_empty()
+            && !daemon.queue.is_empty()
             && (self.plan.slow_guard || daemon.replies.is_empty())
         {
             steps.push(Step::GuardServes(n));
@@ -218,7 +218,7 @@ impl World {
         if !daemon.replies.is_empty() {
             steps.push(Step::GuardReplies(n));
         }
-        if daemon.guard_lost || daemon.told_guard != node.guard.up {
+        if daemon.guard_lost || daemon.sees_guard != node.guard.up {
             steps.push(Step::GuardLink(n));
         }
         match daemon.start {
@@ -232,7 +232,7 @@ impl World {
         if daemon.stops && node.unit == Unit::Dead {
             steps.push(Step::Proof(n));
         }
-        if daemon.told_alive != Some(node.unit != Unit::Dead) {
+        if daemon.sees_alive != Some(node.unit != Unit::Dead) {
             steps.push(Step::ObservedUnit(n));
         }
         let due = daemon
@@ -253,7 +253,7 @@ impl World {
         } else if !node.guard.up && !node.unenforced {
             steps.push(Step::StartGuard(n));
         } else if let Some(daemon) = &node.daemon {
-            if !daemon.told_store {
+            if !daemon.sees_store {
                 steps.push(Step::StoreLink(n));
             }
             if node.drained && self.plan.witness != Some(n) {
@@ -329,7 +329,7 @@ impl World {
             Step::GuardLink(n) => self.guard_link(n),
             Step::StoreLink(n) => {
                 if let Some(daemon) = self.daemon(n) {
-                    daemon.told_store = true;
+                    daemon.sees_store = true;
                 }
                 self.give(n, Event::StoreUp);
             }
@@ -346,14 +346,14 @@ impl World {
             Step::Proof(n) => {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.stops = false;
-                    daemon.told_alive = Some(false);
+                    daemon.sees_alive = Some(false);
                 }
                 self.give(n, Event::Stopped);
             }
             Step::ObservedUnit(n) => {
                 let alive = self.nodes[n].unit != Unit::Dead;
                 if let Some(daemon) = self.daemon(n) {
-                    daemon.told_alive = Some(alive);
+                    daemon.sees_alive = Some(alive);
                 }
                 let dead = ObservedUnit::Dead {
                     result: "exit-code".to_owned(),

@@ -129,8 +129,8 @@ impl Election {
         else {
             return;
         };
-        let is_told = |above| tenure.token <= above && above <= highest;
-        if tenure.note.above.is_some_and(is_told) {
+        let is_used = |above| tenure.token <= above && above <= highest;
+        if tenure.note.above.is_some_and(is_used) {
             tenure.token = FencingToken(highest.0.saturating_add(1));
             tenure.claim.renewals = 0;
         }
@@ -328,10 +328,10 @@ impl Election {
         {
             return;
         }
-        back_off.told = 0;
+        back_off.shown = 0;
         if occasion == Occasion::Failure {
             back_off.failures = back_off.failures.saturating_add(1);
-            (back_off.last, back_off.told) = (wait, back_off.failures);
+            (back_off.last, back_off.shown) = (wait, back_off.failures);
         }
         (back_off.until, back_off.reason) = (Some(until), reason.to_owned());
     }

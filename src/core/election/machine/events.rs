@@ -202,17 +202,17 @@ impl Election {
             return;
         };
         let lease = self.settings.timings.lease();
-        let was_told = |told: Time| now.since_at_least(told) < lease;
+        let is_recent = |at: Time| now.since_at_least(at) < lease;
         if let Some(format) = record.newer {
             let known = FORMAT;
             self.alarm(Problem::NewerRecord { format, known });
         } else if let Some(oddity) = &record.oddity
-            && !self.told_of_oddity.is_some_and(was_told)
+            && !self.oddity_at.is_some_and(is_recent)
         {
             let holder = record.holder.to_string();
             let what = oddity.what.clone();
             self.alarm(Problem::OddRecord { holder, what });
-            self.told_of_oddity = Some(now);
+            self.oddity_at = Some(now);
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    facts::{Bar, Heard, Retirement, alarm::Problem},
+    facts::{Bar, Retirement, Seen, alarm::Problem},
     types::{FencingToken, Instance, NodeId, Revision, Time},
 };
 
@@ -28,7 +28,7 @@ mod events;
 mod holder;
 mod orders;
 mod phase;
-mod tell;
+mod status;
 
 /// What is known of the unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
@@ -78,7 +78,7 @@ pub struct Election {
     last_now: Time,
     /// When the operator was last told of a record that is not believed.
     #[serde(skip)]
-    told_of_oddity: Option<Time>,
+    oddity_at: Option<Time>,
     /// The hosts that a successor would have had to fence by the last record that was believed. None where no host is ever fenced.
     overwritten: Vec<NodeId>,
     /// The tenure that was given up in the present call, if that is to be told. `None` between two calls.
@@ -103,7 +103,7 @@ struct BackOff {
     failures: u32,
     /// The number of failures that this wait follows; 0 where somebody asked for it.
     #[serde(skip)]
-    told: u32,
+    shown: u32,
     #[serde(skip)]
     reason: String,
 }
@@ -165,7 +165,7 @@ impl Election {
             reads: Reads::default(),
             wall_ahead: None,
             last_now: now,
-            told_of_oddity: None,
+            oddity_at: None,
             overwritten: Vec::new(),
             gave_up: None,
             keeps: false,
@@ -231,9 +231,9 @@ impl Election {
 
     /// When the lock was last seen to be renewed. `None`: it was only found.
     pub fn last_renewed(&self) -> Option<Time> {
-        match self.lock.seen()?.heard {
-            Heard::Renewed(at) => Some(at),
-            Heard::Found(_) => None,
+        match self.lock.seen()?.holder_seen {
+            Seen::Renewed(at) => Some(at),
+            Seen::Found(_) => None,
         }
     }
 

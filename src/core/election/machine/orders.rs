@@ -54,9 +54,9 @@ impl Election {
     pub fn lost_stop(&self, now: Time) -> Option<&Word> {
         let wall = self.wall(now);
         // An old record may have a stop that is over, or be over before this one.
-        let is_told = self.recorded_stop().is_some_and(|word| word.holds(wall));
+        let is_shown = self.recorded_stop().is_some_and(|word| word.holds(wall));
         let known = self.memory.stopped.as_ref();
-        known.filter(|word| self.tenure.is_none() && !is_told && word.holds(wall))
+        known.filter(|word| self.tenure.is_none() && !is_shown && word.holds(wall))
     }
 
     /// Orders (H7): remembers a stop that the record has, until a record says that it was taken back.

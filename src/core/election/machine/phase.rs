@@ -137,7 +137,7 @@ impl Election {
         let (instance, inherited) = (tenure.instance, &tenure.claim.inherited);
         let boot = |time: Time| At::new(time.boot);
         let former = inherited.former.clone();
-        let former = former.map(|(name, heard)| (name, heard.map(boot)));
+        let former = former.map(|(name, seen)| (name, seen.map(boot)));
         let (until, now) = (boot(inherited.entitled_at), boot(self.last_now));
         let reason = words::entitlement(until, former.as_ref(), now);
         self.keeps = true;

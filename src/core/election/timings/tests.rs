@@ -144,7 +144,7 @@ fn each_number_has_its_limit_and_may_reach_it() {
         failures: 1000,
         ..good
     };
-    for (at_limit, beyond) in [
+    for (at_limit, above) in [
         (
             slow,
             Timings {
@@ -214,7 +214,7 @@ fn each_number_has_its_limit_and_may_reach_it() {
         ),
     ] {
         assert_eq!(at_limit.validate(), Ok(()));
-        assert!(is_refused(&beyond, "is more than the limit"), "{beyond:?}");
+        assert!(is_refused(&above, "is more than the limit"), "{above:?}");
     }
     for zero in [
         Timings {

@@ -32,7 +32,7 @@ async fn pass(milliseconds: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_again_or_is_made_is_told_of() {
+async fn a_store_that_answers_again_or_is_made_is_reported() {
     let health = StoreHealth::default();
     let mut returns = health.returns();
     let call = || health.call(false);
@@ -213,9 +213,12 @@ async fn the_journal_hears_once_that_the_store_is_lost_and_once_that_it_is_found
     pass(200).await;
     call().ends(Ok(None));
     settled(&health).await;
-    let told = written.take();
-    assert_eq!((told.len(), &*told[0]), (2, "the store is lost: refused"));
-    assert!(told[1].starts_with(over), "{told:?}");
+    let logged = written.take();
+    assert_eq!(
+        (logged.len(), &*logged[0]),
+        (2, "the store is lost: refused")
+    );
+    assert!(logged[1].starts_with(over), "{logged:?}");
 }
 
 /// Long enough for the store to count as found.
@@ -255,7 +258,7 @@ fn trouble(health: &StoreHealth) -> (u64, u64, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_error_of_a_silence_is_told_until_it_ends() {
+async fn the_last_error_of_a_silence_is_reported_until_it_ends() {
     let health = StoreHealth::default();
     let call = || health.call(false);
     call().ends(Ok(None));
@@ -273,7 +276,7 @@ async fn the_last_error_of_a_silence_is_told_until_it_ends() {
 
 /// A server that is cut off from the others of its cluster.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_reads_and_takes_no_writes_is_told_of() {
+async fn a_store_that_answers_reads_and_takes_no_writes_is_reported() {
     let health = StoreHealth::default();
     let read = || health.call(false).ends(Ok(None));
     let write = async || {

@@ -256,7 +256,7 @@ fn a_lock_made_anew_is_another_incarnation_even_at_revision_0() {
 }
 
 #[test]
-fn a_damaged_lock_is_said_to_be_and_may_be_put_aside() {
+fn a_damaged_lock_is_said_to_be_and_may_be_moved_away() {
     let (folder, lock) = lock();
     let damaged = go_on(&lock, 20);
     let path = lock
@@ -271,8 +271,8 @@ fn a_damaged_lock_is_said_to_be_and_may_be_put_aside() {
 
     let late = Write::new(&lock, damaged.revision).expect("a name");
     late.build(&value("late")).expect("built");
-    let aside = folder.path().join("x-db");
-    std::fs::rename(folder.path().join("lock-db"), aside).expect("it is put aside");
+    let moved = folder.path().join("x-db");
+    std::fs::rename(folder.path().join("lock-db"), moved).expect("it is put aside");
     assert_eq!(lock.look(), Ok(None));
     assert_ne!(
         lock.look_or_make().expect("a lock").incarnation,

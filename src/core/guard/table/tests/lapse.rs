@@ -44,7 +44,7 @@ fn disarming_forgets() {
 }
 
 #[test]
-fn a_guard_that_is_told_to_end_has_each_lease_lapse_now_and_moves_no_deadline_that_is_past() {
+fn a_guard_that_is_asked_to_end_has_each_lease_lapse_now_and_moves_no_deadline_that_is_past() {
     for (now, deadline) in [(3, at(3)), (30, at(10))] {
         let mut table = armed();
         assert!(table.expire(at(3)).is_empty());

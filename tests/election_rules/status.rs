@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use putexd::{
-    election::{Action, Content, Event, Heard, Memory, Record, Standing, State, Wait},
+    election::{Action, Content, Event, Memory, Record, Seen, Standing, State, Wait},
     facts::At,
     types::{FencingToken, Instance, Revision, Time},
 };
@@ -163,7 +163,7 @@ fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
 
 /// An answer of the store does not count as a sign of life of the holder.
 #[test]
-fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
+fn the_holder_was_seen_when_its_record_changed() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
@@ -176,8 +176,8 @@ fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
         host.now += ms(400);
     };
     renewed(&mut host, 42, 10);
-    let heard = "h2 holds the lock and last renewed 0.4s ago";
-    assert!(said(&host).starts_with(heard), "{}", said(&host));
+    let text = "h2 holds the lock and last renewed 0.4s ago";
+    assert!(said(&host).starts_with(text), "{}", said(&host));
     let again = |host: &mut Host, revision, write| {
         host.handle(Event::StoreDown);
         host.now += ms(60_000);
@@ -192,7 +192,7 @@ fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
     again(&mut host, 43, 11);
     assert!(said(&host).starts_with(unknown), "{}", said(&host));
     renewed(&mut host, 44, 12);
-    assert!(said(&host).starts_with(heard), "{}", said(&host));
+    assert!(said(&host).starts_with(text), "{}", said(&host));
 }
 
 /// A host that has only claimed the lock does not run anything yet.
@@ -279,7 +279,7 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
 
 /// A clone of this host's disk has its name and its machine id, and runs the unit.
 #[test]
-fn what_a_clone_renews_is_told_as_another_hosts() {
+fn what_a_clone_renews_counts_as_another_hosts() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let mut id = host.ready();
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now), Duration::ZERO);
@@ -302,9 +302,9 @@ fn what_a_clone_renews_is_told_as_another_hosts() {
             id = host.until_asked();
         }
     }
-    let told = waiting(&host);
+    let wait = waiting(&host);
     assert!(
-        matches!(&told, Some(Wait::Holder { holder, heard: Heard::Renewed(_), .. }) if holder == "h1"),
-        "{told:?}"
+        matches!(&wait, Some(Wait::Holder { holder, seen: Seen::Renewed(_), .. }) if holder == "h1"),
+        "{wait:?}"
     );
 }

@@ -61,7 +61,7 @@ fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
 
 #[test]
 fn a_unit_is_bound_without_what_the_generator_makes() {
-    let Some((fixture, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else {
+    let Some((fixture, first)) = Plan::hosts("keptdropins", 2, Lockstore::Directory).run() else {
         return;
     };
     let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
@@ -234,8 +234,8 @@ fn a_unit_stays_bound_at_a_boot_at_which_its_file_is_not_there_yet() {
     standby.sh("umount /etc/putex.d && mv /srv/disk/putex.d /srv/disk/away");
     // What is empty because of it is no word of the administrator.
     reload(standby);
-    let told = said(&standby.output(&["putexd", "--check"]));
-    assert!(told.contains("; mount /etc/putex.d\""), "{told}");
+    let printed = said(&standby.output(&["putexd", "--check"]));
+    assert!(printed.contains("; mount /etc/putex.d\""), "{printed}");
     reboot(standby);
     standby.power_on();
     wait_for_words_of_journal(standby);

@@ -13,7 +13,7 @@ use crate::{
         state::State,
         tenure::Tenure,
     },
-    facts::{At, Bar, Heard, Wait},
+    facts::{At, Bar, Seen, Wait},
     types::{MachineId, NodeId, Time},
 };
 
@@ -45,7 +45,7 @@ impl Election {
             .or_else(|| {
                 self.next_try(now).map(|_| Bar::BackOff {
                     because: self.back_off.reason.clone(),
-                    failures: self.back_off.told,
+                    failures: self.back_off.shown,
                 })
             })
     }
@@ -111,7 +111,7 @@ impl Election {
             }
             Phase::Confirming => Wait::Entitlement {
                 until: at(tenure.claim.inherited.entitled_at),
-                former: told(tenure.claim.inherited.former.as_ref(), ahead),
+                former: former(tenure.claim.inherited.former.as_ref(), ahead),
             },
             Phase::Fencing => Wait::Fencing {
                 hosts: tenure
@@ -194,12 +194,12 @@ impl Election {
         };
         let is_own = self.duplicate(now).is_none() && held.is_some_and(|held| is_of_here(&held));
         let is_over = is_own && self.is_unit_dead();
-        let held = held.zip(self.lock.seen().map(|seen| seen.heard.map(at)));
+        let held = held.zip(self.lock.seen().map(|seen| seen.holder_seen.map(at)));
         // The store may no longer show what it has shown so far, and nothing is taken on the strength of that.
         let follows = self.connected && self.lock.follows(now, timings);
         if !is_over && !follows {
             let other = held.filter(|_| !is_own);
-            let holder = other.map(|(record, heard)| (record.holder.to_string(), heard));
+            let holder = other.map(|(record, seen)| (record.holder.to_string(), seen));
             return Some(Wait::Store { holder });
         }
         if self.is_stopped_by_age(now) {
@@ -207,7 +207,7 @@ impl Election {
         }
         let claim = self.entitlement()?;
         let contends = self.bar(now).is_none();
-        if let Some((record, heard)) = held {
+        if let Some((record, seen)) = held {
             let take_at = contends.then_some(at(claim.take_at));
             let known = record.details.as_ref().filter(|_| record.newer.is_none());
             let runs = known.is_none_or(|details| {
@@ -219,19 +219,19 @@ impl Election {
             return Some(Wait::Holder {
                 holder: record.holder.to_string(),
                 runs,
-                heard,
+                seen,
                 take_at,
             });
         }
         (contends && !now.has_waited_until(claim.entitled_at)).then_some(Wait::Entitlement {
             until: at(claim.entitled_at),
-            former: told(claim.former.as_ref(), ahead),
+            former: former(claim.former.as_ref(), ahead),
         })
     }
 }
 
 /// A former holder, with when something was last heard of it by a wall clock that is `ahead`.
-fn told(former: Option<&(String, Heard<Time>)>, ahead: Duration) -> Option<(String, Heard)> {
-    let (name, heard) = former?;
-    Some((name.clone(), heard.map(|time| At::of(time, ahead))))
+fn former(former: Option<&(String, Seen<Time>)>, ahead: Duration) -> Option<(String, Seen)> {
+    let (name, seen) = former?;
+    Some((name.clone(), seen.map(|time| At::of(time, ahead))))
 }
