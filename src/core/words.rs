@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use crate::{
     facts::{
         Asked, At, Bar, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause, Retirement,
-        Seen, StepDown, StoreState, Wait, Word,
+        Seen, StepDown, StopCause, StoreState, Wait, Word,
     },
     types::span::{date, rounded},
 };
@@ -161,8 +161,8 @@ pub fn wait(wait: &Wait, now: At) -> String {
                 text.extend([", or ", on_stop_failure.consequence(), " ", &in_time(until)]);
             }
             match cause {
-                Some(cause) => format!("{text}: {cause}"),
-                None => format!("{text}: the lease is over"),
+                StopCause::Release(cause) => format!("{text}: {cause}"),
+                StopCause::Lapse(cause) => format!("{text}: {cause}"),
             }
         }
         Wait::Store { holder } => {

@@ -165,7 +165,8 @@ mod tests {
     use super::*;
     use crate::cluster::history::Known;
     use crate::facts::{
-        Asked, Bar, Missing, NotTaking, Order, ReleaseCause, Retirement, Seen, StepDown, Wait,
+        Asked, Bar, LapseCause, Missing, NotTaking, Order, ReleaseCause, Retirement, Seen,
+        StepDown, StopCause, Wait,
     };
     use crate::types::{MachineId, NodeId, OnStopFailure};
 
@@ -319,7 +320,19 @@ mod tests {
             until,
             on_stop_failure: OnStopFailure::Alert,
         };
-        waits.extend(causes.into_iter().map(Some).chain([None]).map(proof));
+        let lapses = [
+            LapseCause::NotRenewed,
+            LapseCause::GuardRefusedExtension(text()),
+            LapseCause::HeldBy("h2".to_owned()),
+        ];
+        let lapses = lapses.into_iter().map(StopCause::Lapse);
+        waits.extend(
+            causes
+                .into_iter()
+                .map(StopCause::Release)
+                .chain(lapses)
+                .map(proof),
+        );
         let mut kept = vec![
             NotTaking::Drained(word),
             NotTaking::Unseen,

@@ -24,7 +24,7 @@ use crate::{
     config::ServiceSettings,
     election::{self, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, State, Step},
     facts::{
-        At, Bar, Retirement, ServiceState, StepDown,
+        At, Bar, LapseCause, Retirement, ServiceState, StepDown,
         alarm::{AlarmKind, Problem},
     },
     guard_client::frame::ListedLease,
@@ -115,7 +115,7 @@ pub fn spawn(
     service.bars.set(BarSource::File, broken);
     if kept.is_some_and(|kept| kept.lapsed) {
         service.raise(Problem::Lapsed {
-            cause: "putexd has not renewed it in time, and the guard ended it".into(),
+            cause: LapseCause::EndedWhileAway.to_string(),
         });
     }
     Ok(Handle {

@@ -599,11 +599,8 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
             .await
             .is_err()
         {
-            for (lease, group) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
-                let service = lease.service;
-                tracing::error!(
-                    "{service}: without a guard, the processes in {group} have got SIGKILL, which was due"
-                );
+            for (lease, reason) in unguarded.iter_mut().flat_map(Unguarded::kill_overdue) {
+                tracing::error!("{}: {reason}", lease.service);
             }
             continue;
         }

@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
 use super::{
@@ -26,7 +25,8 @@ use super::{
 };
 use crate::{
     guard_client::frame::Lease,
-    host::{cgroup::Hierarchy, clock, processes},
+    guard_client::kept::{kill_all, killed_in},
+    host::{cgroup::Hierarchy, clock},
     journal::GuardAlarm,
     systemd::BusError,
     task::lock,
@@ -141,9 +141,7 @@ impl Drop for Enforcer {
 pub fn tell(lease: &Lease, news: &LookNews) {
     let alert = |alarm, reason: &str| log::alarm(Priority::Alert, alarm, Some(lease), reason);
     if !news.killed.is_empty() {
-        let groups = news.killed.join(", ");
-        let reason = format!("the processes in {groups} have got SIGKILL, which was due");
-        alert(GuardAlarm::Killed, &reason);
+        alert(GuardAlarm::Killed, &killed_in(&news.killed.join(", ")));
     }
     if news.is_death {
         tell_death(lease);
@@ -199,34 +197,14 @@ impl Enforcements {
     /// Sends SIGKILL to what is in the control groups of a case, and to what was seen outside of them.
     fn kill(&self, case: &Case) -> Sighting {
         let mut found = Sighting::default();
-        for group in case.groups() {
-            let killed = match self.hierarchy.is_empty(group) {
-                Ok(true) => continue,
-                Ok(false) => {
-                    found.is_alive = true;
-                    self.hierarchy.kill(group)
-                }
-                Err(error) => Err(error),
-            };
+        for (place, killed) in kill_all(&self.hierarchy, case.groups(), case.lease()) {
+            found.is_alive |= !matches!(killed, Ok(false));
             match killed {
-                Ok(()) => found.killed.push(group.clone()),
-                Err(error) => found
-                    .troubles
-                    .push(format!("cannot kill {group}, trying again: {error}")),
-            }
-        }
-        for (pid, began) in &case.lease().outside {
-            match processes::signal(*pid, *began, Signal::KILL) {
                 Ok(false) => {}
-                Ok(true) => {
-                    found.is_alive = true;
-                    found
-                        .killed
-                        .push(format!("no group of its units (PID {pid})"));
-                }
-                Err(error) => found
-                    .troubles
-                    .push(format!("cannot kill PID {pid}, trying again: {error}")),
+                Ok(true) => found.killed.push(place),
+                Err(error) => found.troubles.push(format!(
+                    "cannot kill what is in {place}, trying again: {error}"
+                )),
             }
         }
         found

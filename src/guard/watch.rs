@@ -263,10 +263,7 @@ pub fn run(root: &Root) -> io::Result<Infallible> {
         if let Ok(guard) = WatchedGuard::connect(&root.at(WATCH_SOCKET)) {
             guard.watch(|| Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok())?;
         }
-        for (lease, group) in unguarded.kill_overdue() {
-            let reason = format!(
-                "there is no guard, and the processes in {group} have got SIGKILL, which was due"
-            );
+        for (lease, reason) in unguarded.kill_overdue() {
             log::alarm(Priority::Alert, GuardAlarm::Killed, Some(&lease), &reason);
         }
         sleep(CONNECT_INTERVAL);

@@ -12,11 +12,12 @@ use std::{
 };
 
 use putexd_core::guard::table::LeaseEntry;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Lease;
 use crate::{
-    host::{cgroup::Hierarchy, clock, identity},
+    host::{cgroup::Hierarchy, clock, identity, processes},
     types::{BootId, Extension, format::Format},
 };
 
@@ -64,6 +65,29 @@ pub fn read_of(boot: BootId, path: &Path) -> io::Result<Option<LeaseEntry>> {
     Ok(Some(entry))
 }
 
+/// Sends SIGKILL to what is left in the control groups, and to what putexd has seen outside of them. Yields each place, and whether
+/// something there has got the signal.
+pub fn kill_all<'a>(
+    hierarchy: &'a Hierarchy,
+    groups: impl Iterator<Item = &'a String> + 'a,
+    lease: &'a Lease,
+) -> impl Iterator<Item = (String, io::Result<bool>)> + 'a {
+    let kill = |path: &str| Ok(!hierarchy.is_empty(path)? && hierarchy.kill(path).map(|()| true)?);
+    let signal = |(pid, began): (&i32, &u64)| processes::signal(*pid, *began, Signal::KILL);
+    let groups = groups.map(move |path| (path.clone(), kill(path)));
+    groups.chain((lease.outside.iter()).map(move |stray| {
+        (
+            format!("no group of its units (PID {})", stray.0),
+            signal(stray),
+        )
+    }))
+}
+
+/// What the journal is told of a SIGKILL.
+pub fn killed_in(place: &str) -> String {
+    format!("the processes in {place} have got SIGKILL, which was due")
+}
+
 /// Enforces the kept leases for as long as there is no guard: sends SIGKILL to their control groups once that is due. systemd has
 /// stopped the units when the guard ended (`BindsTo=`), so it is only needed for units that do not stop in time.
 #[derive(Debug)]
@@ -71,7 +95,7 @@ pub struct Unguarded {
     folder: PathBuf,
     boot: BootId,
     hierarchy: Hierarchy,
-    /// The control groups that have got SIGKILL.
+    /// What has got SIGKILL.
     killed: BTreeSet<String>,
 }
 
@@ -90,9 +114,9 @@ impl Unguarded {
         }
     }
 
-    /// Sends SIGKILL to what is left in the control groups of each lease for which it is due. Returns the groups that have got it for
-    /// the first time, each with its lease. It is to be called again and again: no signal is waited for. A file that cannot be read
-    /// is left to the next guard, which tells of it.
+    /// Sends SIGKILL to what is left of each lease for which it is due. Returns what the journal is told of it, once for each group and
+    /// process. It is to be called again and again: no signal is waited for. A file that cannot be read is left to the next guard,
+    /// which tells of it.
     pub fn kill_overdue(&mut self) -> Vec<(Lease, String)> {
         let mut killed = Vec::new();
         for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
@@ -103,11 +127,12 @@ impl Unguarded {
             if !clock::now().has_passed(lease.terms.kill_at()) {
                 continue;
             }
-            for path in &lease.cgroups {
-                let is_left = !self.hierarchy.is_empty(path).unwrap_or(false);
-                if is_left && self.hierarchy.kill(path).is_ok() && self.killed.insert(path.clone())
-                {
-                    killed.push((lease.clone(), path.clone()));
+            for (place, result) in kill_all(&self.hierarchy, lease.cgroups.iter(), lease) {
+                if matches!(result, Ok(true)) && self.killed.insert(place.clone()) {
+                    killed.push((
+                        lease.clone(),
+                        format!("without a guard, {}", killed_in(&place)),
+                    ));
                 }
             }
         }
@@ -117,9 +142,12 @@ impl Unguarded {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{
+        collections::BTreeMap, os::unix::process::ExitStatusExt as _, process::Command,
+        time::Duration,
+    };
 
-    use putexd_core::guard::frame::Command;
+    use putexd_core::guard::frame::Command as GuardCommand;
     use putexd_core::guard::table::LeaseTable;
 
     use super::*;
@@ -128,7 +156,13 @@ mod tests {
         WriteId,
     };
 
-    fn keep(folder: &Path, boot: BootId, service: &str, deadline: Time) {
+    fn keep(
+        folder: &Path,
+        boot: BootId,
+        service: &str,
+        deadline: Time,
+        outside: BTreeMap<i32, u64>,
+    ) {
         let lease = Lease {
             service: ServiceName::new(service).expect("a good name"),
             node: NodeId::new("h1").expect("a good name"),
@@ -146,14 +180,14 @@ mod tests {
             inactive: Vec::new(),
             begun: Vec::new(),
             contains: Vec::new(),
-            outside: [].into(),
+            outside,
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         };
         let name = lease.service.clone();
         let mut table = LeaseTable::default();
         let shorter = false;
-        table.handle(Time::default(), Command::Arm { lease, shorter });
+        table.handle(Time::default(), GuardCommand::Arm { lease, shorter });
         let entry = table.entry_of(&name).expect("it is armed");
         let text = render(boot, entry).expect("can be written");
         fs::write(folder.join(service), text).expect("writes");
@@ -171,13 +205,18 @@ mod tests {
             boot: now.boot.saturating_sub(Duration::from_secs(seconds)),
             raw: now.raw.saturating_sub(Duration::from_secs(seconds)),
         };
-        for (service, boot, deadline, populated) in [
-            ("late", BootId(5), ago(4), "1"),
-            ("empty", BootId(5), ago(4), "0"),
-            ("stopping", BootId(5), ago(1), "1"),
-            ("former", BootId(6), ago(4), "1"),
+        let mut sleep = Command::new("sleep");
+        let mut stray = sleep.arg("1000").spawn().expect("it runs");
+        let pid = i32::try_from(stray.id()).expect("a number");
+        let found = processes::with_pid(pid).expect("/proc can be read");
+        let outside = [(pid, found.expect("it runs").began)];
+        for (service, boot, deadline, populated, outside) in [
+            ("late", BootId(5), ago(4), "1", [].into()),
+            ("empty", BootId(5), ago(4), "0", outside.into()),
+            ("stopping", BootId(5), ago(1), "1", [].into()),
+            ("former", BootId(6), ago(4), "1", [].into()),
         ] {
-            keep(leases.path(), boot, service, deadline);
+            keep(leases.path(), boot, service, deadline, outside);
             let group = groups.path().join(format!("{service}.service"));
             fs::create_dir(&group).expect("a folder");
             for (file, text) in [
@@ -191,12 +230,19 @@ mod tests {
         fs::write(leases.path().join("torn"), "half").expect("writes");
         let kill = |service: &str| groups.path().join(format!("{service}.service/cgroup.kill"));
         let mut unguarded = Unguarded::on(leases.path(), BootId(5), Hierarchy::at(groups.path()));
-        let killed: Vec<_> = unguarded
+        let killed: BTreeMap<_, _> = unguarded
             .kill_overdue()
             .into_iter()
-            .map(|(_, path)| path)
+            .map(|(lease, text)| (lease.service.to_string(), text))
             .collect();
-        assert_eq!(killed, ["/late.service"]);
+        let place = format!("no group of its units (PID {pid})");
+        let expected = [("late", "/late.service"), ("empty", &place)].map(|(service, place)| {
+            let text = format!("without a guard, {}", killed_in(place));
+            (service.to_owned(), text)
+        });
+        assert_eq!(killed, expected.into());
+        let ended = stray.wait().expect("it is ours");
+        assert_eq!(ended.signal(), Some(9));
         for service in ["empty", "stopping", "former"] {
             assert_eq!(
                 fs::read_to_string(kill(service)).expect("is there"),

@@ -37,7 +37,7 @@ pub use service::{FailedRun, Health, LastRun, LockState, ServiceState, TimingsSt
 pub use state::State;
 #[cfg(test)]
 pub(crate) use stop_cause::tests as stop_causes;
-pub use stop_cause::{LapseCause, Occasion, ReleaseCause, StepDown};
+pub use stop_cause::{LapseCause, Occasion, ReleaseCause, StepDown, StopCause};
 pub use wait::{Seen, Wait};
 
 /// A point in time, in milliseconds since 1970, by the clock of the host that says it.

@@ -8,7 +8,8 @@
 //! `machine/deadlines.rs`).
 //!
 //! Without a cause of these a unit is stopped by others. The guard does it at a deadline that nobody moved in time, whatever
-//! became of putexd; its end, for whatever reason, ends every lease of the host, because `BindsTo=` has PID 1 stop the lease
+//! became of putexd, and where there is no guard its watcher sends the SIGKILL, and a putexd that starts (`Unguarded` in
+//! `guard_client/kept.rs`). The guard's end, for whatever reason, ends every lease of the host, because `BindsTo=` has PID 1 stop the lease
 //! targets. PID 1 stops a unit when somebody asks it to, and when the host goes down; a self-fence or the hardware watchdog
 //! takes the host down, perhaps because of another service. What follows here is then `UnitEnded`, `GuardGone` or a lapse.
 
@@ -16,6 +17,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asked, Bar, Order, Retirement, Word};
 use crate::types::NodeId;
+
+/// Why the unit of a holder is stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StopCause {
+    /// The lock is let go.
+    Release(ReleaseCause),
+    /// The lease is over.
+    Lapse(LapseCause),
+}
 
 /// Why the lock is let go by a release (H5): the unit is stopped in good order, and the lease is renewed until it is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::{At, ReleaseCause};
+use super::{At, StopCause};
 use crate::types::OnStopFailure;
 
 /// When something was last heard of a holder.
@@ -44,8 +44,8 @@ pub enum Wait {
     },
     /// For the proof that the unit is dead.
     Proof {
-        /// Why the lock is let go. `None`: the lease is over.
-        cause: Option<ReleaseCause>,
+        /// Why it is stopped.
+        cause: StopCause,
         /// When the stop should be proven.
         until: At,
         /// What happens if it is not proven by then.

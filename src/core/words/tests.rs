@@ -91,13 +91,16 @@ fn a_stop_says_what_happens_if_it_is_not_proven() {
         word: Word::new("", "kernel update", 0, None),
     }));
     assert_eq!(
-        proof(Some(order), OnStopFailure::Alert, 1000),
+        proof(StopCause::Release(order), OnStopFailure::Alert, 1000),
         "waits until the unit is proven dead: step-down: kernel update"
     );
-    let lapse = |now| proof(None, OnStopFailure::RebootForce, now);
+    let lapse = |now| {
+        let cause = StopCause::Lapse(LapseCause::NotRenewed);
+        proof(cause, OnStopFailure::RebootForce, now)
+    };
     assert_eq!(
         lapse(1000),
-        "waits until the unit is proven dead, or this host is rebooted in 3.0s: the lease is over"
+        "waits until the unit is proven dead, or this host is rebooted in 3.0s: the lease was not renewed in time"
     );
     assert!(lapse(5000).contains("rebooted at once"));
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::*;
-use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, WriteId};
+use crate::{
+    host::processes,
+    types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, WriteId},
+};
 
 const RESERVE: Duration = Duration::from_secs(2);
 

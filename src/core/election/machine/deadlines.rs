@@ -66,9 +66,9 @@ impl Election {
         let unproven_jump = prove_by.is_some_and(|(_, by)| now.has_passed(by));
         if self.may_be_running() {
             if over {
-                self.lapse(now, &LapseCause::NotRenewed);
+                self.lapse(now, LapseCause::NotRenewed);
             } else if unproven_jump {
-                self.lapse(now, &LapseCause::ClockJumped);
+                self.lapse(now, LapseCause::ClockJumped);
             }
             return;
         }

@@ -42,7 +42,7 @@ impl Election {
                 self.reads.anew(at.now);
             }
             Event::StoreDown => self.store_down(),
-            Event::Forged => self.lose(at.now, &LapseCause::Forged),
+            Event::Forged => self.lose(at.now, LapseCause::Forged),
             Event::Hint => self.hint(at.now),
             Event::Read { id, answer } => {
                 let answer = answer.map(|shown| self.believed(at, shown));
@@ -352,7 +352,7 @@ impl Election {
             }
             GuardRequest::Extend(terms) => {
                 if self.guard_up && self.may_be_running() && self.own(terms.instance).is_some() {
-                    self.lapse(now, &LapseCause::GuardRefusedExtension(reason));
+                    self.lapse(now, LapseCause::GuardRefusedExtension(reason));
                 }
             }
             // The later deadline stays in force, and is published. After the next won write the guard is asked again.
@@ -376,7 +376,7 @@ impl Election {
             self.settings.on_stop_failure.is_self_fence() && self.release_under_way().is_some();
         let is_over = now.since_at_least(since) >= self.settings.timings.lease();
         if is_over && !goes_down && self.may_be_running() {
-            self.lapse(now, &LapseCause::SystemdSilent);
+            self.lapse(now, LapseCause::SystemdSilent);
         }
     }
 

@@ -267,11 +267,11 @@ impl Election {
             Content::Record(_) => LapseCause::Blanked,
             Content::Absent | Content::Tombstone => LapseCause::Deleted,
         };
-        self.lose(now, &cause);
+        self.lose(now, cause);
     }
 
     /// Loss (H3): nothing that this host has of the lock counts any more.
-    pub(super) fn lose(&mut self, now: Time, cause: &LapseCause) {
+    pub(super) fn lose(&mut self, now: Time, cause: LapseCause) {
         if self.may_be_running() {
             self.lapse(now, cause);
         } else if let Phase::Releasing(_) = self.phase {
@@ -393,9 +393,10 @@ impl Election {
 
     /// Loss (H3) and lapse (H4): the unit has to die now. This is final: nothing is written, and the record ages. Unlike the stop
     /// of a release, this one does not wait until the gate is closed, so it is begun again when the gate is closed.
-    pub(super) fn lapse(&mut self, now: Time, cause: &LapseCause) {
+    pub(super) fn lapse(&mut self, now: Time, cause: LapseCause) {
         let Some(tenure) = &self.tenure else { return };
         let lapse = Lapse::begin(
+            cause,
             tenure.instance,
             tenure.deadline(),
             now,
@@ -404,7 +405,7 @@ impl Election {
         if self.guard_up {
             self.ask_guard(GuardRequest::Close(lapse.instance));
         }
-        self.become_lapsing(lapse, cause);
+        self.become_lapsing(lapse);
     }
 
     /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
@@ -422,8 +423,8 @@ impl Election {
                 LapseCause::StoreUnknown
             };
             let budget = (terms.stop_budget, terms.kill_reserve);
-            let lapse = Lapse::begin(terms.instance, terms.deadline, now, budget);
-            self.become_lapsing(lapse, &cause);
+            let lapse = Lapse::begin(cause, terms.instance, terms.deadline, now, budget);
+            self.become_lapsing(lapse);
             return;
         };
         let tenure = Tenure::adopted(remembered, &self.settings.units, incarnation, now);
@@ -441,6 +442,7 @@ impl Election {
 impl Lapse {
     /// The stop budget counts from now, or from the deadline where that has passed.
     fn begin(
+        cause: LapseCause,
         instance: Instance,
         deadline: Time,
         now: Time,
@@ -454,6 +456,7 @@ impl Lapse {
         let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
         let mut lapse = Self {
             instance,
+            cause,
             kill_at,
             stop_budget,
             kill_reserve,

@@ -68,6 +68,9 @@ pub enum ReleaseStep {
 #[derive(Debug, Clone, Serialize)]
 pub struct Lapse {
     pub instance: Instance,
+    /// What is shown of it; nothing is decided by it.
+    #[serde(skip)]
+    pub cause: LapseCause,
     /// SIGKILL is sent from then on.
     pub kill_at: Time,
     pub stop_budget: Duration,
@@ -166,9 +169,10 @@ impl Election {
     }
 
     /// Begins a lapse (H4), and its stop.
-    pub(super) fn become_lapsing(&mut self, lapse: Lapse, cause: &LapseCause) {
+    pub(super) fn become_lapsing(&mut self, lapse: Lapse) {
         let kill_at = Some(lapse.kill_at);
         self.actions.push(Action::Stop { kill_at });
-        self.enter(Phase::Lapsing(lapse), &cause.to_string());
+        let reason = lapse.cause.to_string();
+        self.enter(Phase::Lapsing(lapse), &reason);
     }
 }

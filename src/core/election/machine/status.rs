@@ -13,7 +13,7 @@ use crate::{
         state::State,
         tenure::Tenure,
     },
-    facts::{At, Bar, Seen, Wait},
+    facts::{At, Bar, Seen, StopCause, Wait},
     types::{MachineId, NodeId, Time},
 };
 
@@ -99,7 +99,7 @@ impl Election {
         let on_stop_failure = self.settings.on_stop_failure;
         if let Phase::Lapsing(lapse) = &self.phase {
             return (!lapse.dead).then_some(Wait::Proof {
-                cause: None,
+                cause: StopCause::Lapse(lapse.cause.clone()),
                 until: at(lapse.unproven_at),
                 on_stop_failure,
             });
@@ -123,7 +123,7 @@ impl Election {
             },
             Phase::Releasing(release) if release.step == ReleaseStep::Stopping => {
                 Wait::Proof {
-                    cause: Some(release.cause.clone()),
+                    cause: StopCause::Release(release.cause.clone()),
                     // SIGKILL is sent at stop-limit, and has the stop budget to take effect.
                     until: at(release
                         .killed_by
