@@ -1,14 +1,7 @@
 //! A socket for root alone, over which the same is asked as over the bus: no user's calls are before root's, and it is there
 //! where no bus is.
 
-use std::{
-    fs::Permissions,
-    io,
-    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{os::fd::AsFd as _, path::Path, sync::Arc, time::Duration};
 
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -21,7 +14,10 @@ use super::{
     Daemon, PATH,
     interfaces::{Caller, Manager},
 };
-use crate::{bus::Plain, host::identity};
+use crate::{
+    bus::Plain,
+    host::{files::listen, identity},
+};
 
 /// Where it is.
 pub const SOCKET: &str = "/run/putex/control";
@@ -50,21 +46,9 @@ pub async fn server(path: &Path) -> Option<i32> {
         .pid()
 }
 
-/// Makes the socket in place of a former one.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    // The mask of putexd's unit keeps others out until the mode is set.
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
-
 /// Serves root for ever, from now on.
 pub fn serve(path: &Path, daemon: Daemon) {
-    match listen(path) {
+    match listen(path).and_then(UnixListener::from_std) {
         Ok(listener) => drop(tokio::spawn(accept(listener, daemon))),
         Err(error) => {
             tracing::error!(

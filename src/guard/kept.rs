@@ -5,9 +5,9 @@
 //! [first line](Extension). A successor finds the deadline that was in force when the guard last wrote it.
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
-    io::{self, ErrorKind, Write as _},
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    fs::{self, OpenOptions},
+    io::{self, ErrorKind},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     guard_client::{frame::Lease, grant, kept},
-    host::clock,
+    host::{
+        clock,
+        files::{gone, write_new},
+    },
     journal::GuardAlarm,
     types::{BootId, Extension, ServiceName, Time},
 };
@@ -51,17 +54,7 @@ impl LeaseFiles {
     /// Writes a new file beside its place, which takes the space for it.
     fn prepare(&self, service: &ServiceName, text: &str) -> io::Result<()> {
         let hidden = self.hidden(service);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        let written = options.mode(self.mode).open(&hidden).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            // The umask may have cleared bits of the mode at creation.
-            file.set_permissions(Permissions::from_mode(self.mode))
-        });
-        if written.is_err() {
-            self.drop_prepared(service);
-        }
-        written
+        write_new(&hidden, text.as_bytes(), self.mode, |_| Ok(()))
     }
 
     /// Half of a file would take space that is scarce already.
@@ -89,10 +82,7 @@ impl LeaseFiles {
 
     /// Removes a file. A file that is not there is no error.
     fn remove(&self, service: &ServiceName) -> io::Result<()> {
-        match fs::remove_file(self.path(service)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        gone(fs::remove_file(self.path(service)))
     }
 }
 
@@ -263,6 +253,7 @@ impl KeptLeases {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::path::PathBuf;
     use std::time::Duration;
 

@@ -19,7 +19,7 @@ use super::{
     looks::Inquiries,
     serve::{Guard, cannot},
     table::LeaseTable,
-    watch::{Beats, listen, stay_in_memory},
+    watch::{Beats, stay_in_memory},
     watchdog::HostWatchdog,
 };
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     host::{
         cgroup::Hierarchy,
         clock::{self, BootTimer},
+        files::listen,
         identity,
         self_fence::SYSRQ_TRIGGER,
     },

@@ -17,14 +17,10 @@
 
 use std::{
     convert::Infallible,
-    fs,
     io::{self, ErrorKind, Read as _, Write as _},
     os::{
         fd::OwnedFd,
-        unix::{
-            fs::PermissionsExt as _,
-            net::{UnixListener, UnixStream},
-        },
+        unix::net::{UnixListener, UnixStream},
     },
     path::Path,
     thread::sleep,
@@ -48,7 +44,7 @@ use super::{
 };
 use crate::{
     guard_client::kept::Unguarded,
-    host::clock,
+    host::{clock, files::listen},
     journal::GuardAlarm,
     systemd::{notify, private},
     types::{GUARDED_LEASES_DIR, Time},
@@ -196,19 +192,6 @@ pub fn stay_in_memory() {
             &format!("cannot stay in memory, ignoring: {error}"),
         );
     }
-}
-
-/// Listens on a socket that only its owner may connect to, and replaces one that a predecessor left.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // Between `bind` and `set_permissions` the umask keeps other users out.
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// The present silence of the guard, and how long it may last.
@@ -417,7 +400,8 @@ mod tests {
         beats.send(ms(1));
         let mut guard = WatchedGuard::connect(&path).expect("listens");
         let pin = std::os::fd::AsRawFd::as_raw_fd(&guard.pin);
-        let pinned = fs::read_to_string(format!("/proc/self/fdinfo/{pin}")).expect("it is open");
+        let pinned =
+            std::fs::read_to_string(format!("/proc/self/fdinfo/{pin}")).expect("it is open");
         assert!(
             pinned.contains(&format!("Pid:\t{}\n", std::process::id())),
             "{pinned}"

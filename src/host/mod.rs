@@ -1,10 +1,11 @@
-//! What the kernel tells and does: clocks, randomness, identities, control groups, mounts. No D-Bus, no store, no configuration.
+//! What the kernel tells and does: clocks, randomness, identities, control groups, mounts, files. No D-Bus, no store, no configuration.
 
 pub mod address;
 pub mod cgroup;
 pub mod clock;
 pub mod descriptors;
 pub mod exit;
+pub mod files;
 pub mod group_name;
 pub mod identity;
 pub mod mountinfo;

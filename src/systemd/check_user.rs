@@ -17,7 +17,10 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::types::{DYNAMIC_USERS, ServiceName, sum};
+use crate::{
+    host::files::write_new,
+    types::{DYNAMIC_USERS, ServiceName, sum},
+};
 
 /// Where the locks are.
 const LOCKS: &str = "/run/systemd/dynamic-uid";
@@ -99,9 +102,7 @@ impl CheckUser {
                 continue;
             }
             let new = names.join(format!(".{file}"));
-            fs::write(&new, text)?;
-            fs::set_permissions(&new, Permissions::from_mode(0o644))?;
-            fs::rename(new, &path)?;
+            write_new(&new, text.as_bytes(), 0o644, |_| fs::rename(&new, &path))?;
             if !link.exists() {
                 symlink(file, link)?;
             }

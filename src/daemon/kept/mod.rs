@@ -15,13 +15,14 @@ pub mod memory;
 pub mod writer;
 
 use std::{
-    fs::{self, File, Permissions},
-    io::{self, Write as _},
-    os::unix::fs::PermissionsExt as _,
+    fs::{self, File},
+    io,
     path::Path,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
+
+use crate::host::files::{gone, sync_names, write_new};
 
 /// The mode of files that only root may read.
 const PRIVATE: u32 = 0o600;
@@ -52,31 +53,19 @@ pub fn render(content: &impl Serialize) -> Vec<u8> {
 /// it.
 fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
-    let written = File::create(&new).and_then(|mut file| {
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.write_all(content)?;
-        file.sync_all()
-    });
-    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
-        // A half-written file would take space that is needed elsewhere.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
+    write_new(&new, content, mode, |file| {
+        file.sync_all()?;
+        fs::rename(&new, path)
+    })?;
     sync_folder(path)
 }
 
 /// Removes a file, if it is there, and returns when a power loss cannot bring it back.
 fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => sync_folder(path),
-    }
+    gone(fs::remove_file(path))?;
+    sync_folder(path)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
-    match File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all() {
-        // Not every file system supports fsync of directories.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-        other => other,
-    }
+    sync_names(&File::open(path.parent().unwrap_or(Path::new("/")))?)
 }

@@ -17,6 +17,7 @@ use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags};
 
 use super::layout::{self, FILE_LIMIT_BYTES};
 use crate::{
+    host::files::{gone, sync_names},
     store::{StoreError, random_name},
     types::{
         Value,
@@ -204,11 +205,7 @@ impl Folder {
 
     /// Waits until the names in a folder are on the disk.
     pub fn sync(&self, path: &Path) -> io::Result<()> {
-        match self.in_folder(path, |folder| File::from(folder).sync_all()) {
-            // Some file systems do not support the call for folders, and have nothing to write for them.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
-            synced => synced,
-        }
+        self.in_folder(path, |folder| sync_names(&File::from(folder)))
     }
 
     /// Opens a folder for `work`: to list it, or to sync it.
@@ -280,14 +277,6 @@ fn remove_all(parent: &OwnedFd, name: &OsStr, depth: u32) -> io::Result<()> {
         gone(remove_all(&folder, &name, depth))?;
     }
     Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
-}
-
-/// Takes `NotFound` as success: somebody else has removed it.
-pub fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// The error with the path that it is about.

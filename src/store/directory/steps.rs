@@ -22,11 +22,12 @@ use std::{
 };
 
 use super::{
-    folder::{Folder, gone},
+    folder::Folder,
     layout::{self, IDENTITY, VALUE},
     root,
 };
 use crate::{
+    host::files::gone,
     store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome, random_name},
     types::{Incarnation, Key, Revision, Value},
 };
