@@ -52,11 +52,7 @@ pub struct SharedUnits {
     pub systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,
     known: Mutex<Vec<CachedUnit>>,
-    /// The control groups in which something of the lease may run: those that its units have and would be started in, and
-    /// former ones until they were seen empty. They are told to the guard, killed, and have to be empty for the proof.
-    pub groups: watch::Sender<BTreeSet<String>>,
-    /// The starts that have begun and not come to their end. They are told to the guard as well.
-    pub begun: watch::Sender<StartedUnits>,
+    covered: watch::Sender<Covered>,
     /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
     learning: tokio::sync::Mutex<()>,
     /// The slices and scopes in which the units have other processes run.
@@ -68,12 +64,22 @@ pub struct SharedUnits {
     unit_only: AtomicBool,
     /// The processes in the control groups at the last look for work outside.
     members: Mutex<Members>,
-    pub seen_outside: watch::Sender<SeenOutside>,
     /// Units of an earlier configuration that may still run under the lease.
     former: Mutex<Vec<UnitName>>,
     /// What keeps a stop that is under way from being proven, for the status.
     unproven: Mutex<Option<String>>,
     work: watch::Sender<Progress>,
+}
+
+/// What the guard's lease of the units covers.
+#[derive(Default)]
+pub struct Covered {
+    /// The control groups in which something of the lease may run: those that its units have and would be started in, and
+    /// former ones until they were seen empty. They are killed, and have to be empty for the proof.
+    groups: BTreeSet<String>,
+    /// The starts that have begun and not come to their end.
+    begun: StartedUnits,
+    outside: SeenOutside,
 }
 
 /// The starts, stops and looks that are under way.
@@ -157,12 +163,14 @@ impl UnitControl {
             contained_groups: Mutex::default(),
             unit_only: AtomicBool::new(settings.stop_proof == StopProof::UnitOnly),
             members: Mutex::default(),
-            seen_outside: watch::Sender::new(machine.recall_outside(&settings.unit)),
+            covered: watch::Sender::new(Covered {
+                groups,
+                outside: machine.recall_outside(&settings.unit),
+                ..Covered::default()
+            }),
             systemd,
             machine,
             known: Mutex::default(),
-            groups: watch::Sender::new(groups),
-            begun: watch::Sender::default(),
             learning: tokio::sync::Mutex::default(),
             former: Mutex::new(former),
             unproven: Mutex::default(),
@@ -230,7 +238,7 @@ impl UnitControl {
                 .collect()
         };
         let (named, contained) = (groups(&said), &said[units.len()..]);
-        self.groups.send_if_modified(|groups| {
+        self.covered.send_if_modified(|Covered { groups, .. }| {
             let before = groups.len();
             groups.extend(named.iter().cloned());
             groups.len() != before
@@ -246,7 +254,8 @@ impl UnitControl {
         lock(&self.known).clone_from(&known);
         for former in self.groups().difference(&named) {
             if self.systemd.is_group_empty(former).await == Ok(true) {
-                self.groups.send_if_modified(|groups| groups.remove(former));
+                self.covered
+                    .send_if_modified(|covered| covered.groups.remove(former));
             }
         }
         Ok(known)
@@ -254,7 +263,17 @@ impl UnitControl {
 
     /// The control groups in which something of the lease may run.
     pub fn groups(&self) -> BTreeSet<String> {
-        self.groups.borrow().clone()
+        self.covered.borrow().groups.clone()
+    }
+
+    /// What the guard is told of, as it changes.
+    pub fn covered(&self) -> watch::Receiver<Covered> {
+        self.covered.subscribe()
+    }
+
+    /// Whether the start of `unit` has begun, and is not known to have come to its end.
+    pub fn has_begun(&self, unit: &UnitName) -> bool {
+        self.covered.borrow().begun.units.contains(unit)
     }
 
     /// Takes over the begun starts of a lease that another putexd has armed. That systemd has forgotten such a unit's run
@@ -263,8 +282,8 @@ impl UnitControl {
         for unit in begun {
             self.systemd.doubt_start(unit);
         }
-        self.begun
-            .send_modify(|all| all.units.extend(begun.iter().cloned()));
+        self.covered
+            .send_modify(|covered| covered.begun.units.extend(begun.iter().cloned()));
     }
 
     /// Notes which starts are about to begin, before a lease is armed and its units are started. Returns the units for the
@@ -276,11 +295,11 @@ impl UnitControl {
             .filter(|unit| unit.is_effect() && unit.name.kind() == "service");
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
         self.work.send_modify(|work| work.is_proven = false);
-        self.begun.send_modify(|all| {
-            *all = StartedUnits {
+        self.covered.send_modify(|Covered { begun, .. }| {
+            *begun = StartedUnits {
                 units: units.iter().cloned().collect(),
                 is_up: false,
-                round: all.round + 1,
+                round: begun.round + 1,
             };
         });
         units
@@ -289,7 +308,7 @@ impl UnitControl {
     /// Removes from the begun starts the units that are started, and those that are dead beside a main unit that is
     /// started. `before`: what was begun when the looks began.
     fn end_begun(&self, before: &StartedUnits, looks: &[(&UnitName, &Look)]) {
-        self.begun.send_if_modified(|all| {
+        self.covered.send_if_modified(|Covered { begun: all, .. }| {
             let count = all.units.len();
             for (name, look) in looks {
                 if all.round == before.round
@@ -376,10 +395,7 @@ impl UnitControl {
             }
             late = self.waits_too_long(limit) => return Err(late),
         }
-        self.begun.send_modify(|all| {
-            all.is_up = true;
-            all.units.remove(&self.main);
-        });
+        self.main_is_up();
         // The units may have been started in other control groups than those that the guard was armed with. The guard queue
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.
@@ -388,6 +404,14 @@ impl UnitControl {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("the units' control groups are not known: {error}")),
         }
+    }
+
+    /// The start of the main unit has come to its end.
+    pub fn main_is_up(&self) {
+        self.covered.send_modify(|Covered { begun, .. }| {
+            begun.is_up = true;
+            begun.units.remove(&self.main);
+        });
     }
 
     /// Returns when a start has taken too long, and why.

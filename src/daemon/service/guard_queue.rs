@@ -50,11 +50,9 @@ impl GuardQueue {
     /// Serves until the service is gone. The futures of rare work are boxed, because they would otherwise take memory while
     /// the queue is idle.
     pub async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
-        let mut groups = self.units.groups.subscribe();
-        let mut begun = self.units.begun.subscribe();
-        let mut outside = self.units.seen_outside.subscribe();
-        // The putexd before may not have told the guard of them.
-        outside.mark_changed();
+        let mut covered = self.units.covered();
+        // The putexd before may not have told the guard of what was seen outside.
+        covered.mark_changed();
         let mut link = self.guard.link();
         loop {
             let event = tokio::select! {
@@ -70,9 +68,7 @@ impl GuardQueue {
                     let Some(request) = request else { return };
                     Some(Box::pin(self.serve(*request)).await)
                 }
-                Ok(()) = groups.changed() => Box::pin(self.rearm()).await,
-                Ok(()) = begun.changed() => Box::pin(self.rearm()).await,
-                Ok(()) = outside.changed() => Box::pin(self.rearm()).await,
+                Ok(()) = covered.changed() => Box::pin(self.rearm()).await,
             };
             let Some(event) = event else { continue };
             let gone = event == Event::GuardDown;
@@ -202,8 +198,7 @@ impl GuardQueue {
             groups.extend(covered.iter().cloned());
             known.clone_from(&lease.outside);
         } else {
-            let begun = self.units.begun.borrow();
-            lease.begun.retain(|unit| begun.units.contains(unit));
+            lease.begun.retain(|unit| self.units.has_begun(unit));
         }
         let outside = self.units.name_outside(known);
         let has_moved = groups != covered;
@@ -485,11 +480,7 @@ mod tests {
             guard_queue.units.take_over(&begun.begun);
             assert_eq!(guard_queue.rearm().await, None);
             asked.try_recv().expect_err("it is not at its end");
-            let units = &guard_queue.units;
-            units.begun.send_modify(|all| {
-                all.is_up = true;
-                all.units.remove(&units.main);
-            });
+            guard_queue.units.main_is_up();
             assert_eq!(guard_queue.rearm().await, None, "a refusal ends no lease");
             assert_eq!(
                 asked.try_recv().ok(),

@@ -57,7 +57,7 @@ impl UnitControl {
     /// Looks at the units, and remembers where their processes are.
     pub async fn look(&self) -> ObservedUnits {
         let turn = self.learning.lock().await;
-        let begun = self.begun.borrow().clone();
+        let begun = self.covered.borrow().begun.clone();
         let units = self.all();
         let looks = join_all(
             self.with_contained(&units)

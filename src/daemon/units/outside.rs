@@ -7,7 +7,7 @@ use std::{future::pending, sync::atomic::Ordering, time::Duration};
 
 use rustix::process::Signal;
 
-use super::UnitControl;
+use super::{Covered, UnitControl};
 use crate::{
     config::StopProof,
     daemon::kept::memory::SeenOutside,
@@ -125,7 +125,7 @@ impl UnitControl {
 
     /// A process that had its work done elsewhere since the units were proven dead last, in words.
     pub fn client(&self) -> Option<String> {
-        self.seen_outside.borrow().client.clone()
+        self.covered.borrow().outside.client.clone()
     }
 
     /// The processes that were seen outside.
@@ -145,20 +145,21 @@ impl UnitControl {
     }
 
     fn strays(&self) -> Vec<Process> {
-        self.seen_outside.borrow().strays.clone()
+        self.covered.borrow().outside.strays.clone()
     }
 
     /// Changes what was seen outside, and keeps it for the next putexd of this boot.
     pub fn note_outside(&self, change: impl FnOnce(&mut SeenOutside)) {
-        self.seen_outside.send_if_modified(|seen| {
-            let before = seen.clone();
-            change(seen);
-            let is_news = *seen != before;
-            if is_news {
-                self.machine.keep_outside(&self.main, seen);
-            }
-            is_news
-        });
+        self.covered
+            .send_if_modified(|Covered { outside: seen, .. }| {
+                let before = seen.clone();
+                change(seen);
+                let is_news = *seen != before;
+                if is_news {
+                    self.machine.keep_outside(&self.main, seen);
+                }
+                is_news
+            });
     }
 
     /// The processes that live and were seen outside.

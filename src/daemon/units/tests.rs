@@ -363,8 +363,9 @@ async fn a_start_is_begun_until_its_unit_is_started_or_dead_beside_a_main_unit_t
     );
     let begun = || {
         units
-            .begun
+            .covered
             .borrow()
+            .begun
             .units
             .iter()
             .map(ToString::to_string)
