@@ -180,12 +180,12 @@ impl UnitControl {
 
     /// The units that have to be dead before another host may start them, the main one first.
     fn all(&self) -> Vec<UnitName> {
-        let former = lock(&self.former).clone();
-        std::iter::once(&self.main)
-            .chain(&self.bound)
-            .cloned()
-            .chain(former)
-            .collect()
+        self.own().chain(lock(&self.former).clone()).collect()
+    }
+
+    /// The units of the settings.
+    fn own(&self) -> impl Iterator<Item = UnitName> {
+        std::iter::once(&self.main).chain(&self.bound).cloned()
     }
 
     /// What PID 1 said last, if it has said something of each unit: a hand-over is not to wait for another answer. A

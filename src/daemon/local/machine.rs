@@ -18,15 +18,15 @@ use super::{
     timers::KernelTimer,
 };
 pub use crate::daemon::kept::memory::SeenOutside;
-use crate::task::lock;
-use crate::{config::ServiceSettings, daemon::kept::memory};
 use crate::{
-    daemon::kept::writer::FileWriter,
+    config::ServiceSettings,
+    daemon::kept::{memory, writer::FileWriter},
     election::{KeptPlace, Memory},
     host::{
         clock, identity,
         self_fence::{SYSRQ_TRIGGER, self_fence},
     },
+    task::lock,
     types::{BootId, Key, OnStopFailure, ServiceName, Time, UnitName},
 };
 

@@ -89,7 +89,7 @@ impl UnitControl {
             .outside(&known, &before, &self.groups(), age)
             .await?;
         *lock(&self.members) = members;
-        let mut left = self.living_strays().await?;
+        let mut left = self.living_strays(None).await?;
         left.retain(|old| !found.iter().any(|new| new.is(old)));
         left.extend(found);
         self.note_outside(|seen| seen.strays.clone_from(&left));
@@ -109,10 +109,7 @@ impl UnitControl {
         if self.is_unit_only() || !self.contains.is_empty() {
             return Ok(Vec::new());
         }
-        let units: Vec<UnitName> = std::iter::once(&self.main)
-            .chain(&self.bound)
-            .cloned()
-            .collect();
+        let units: Vec<UnitName> = self.own().collect();
         self.systemd.clients(&self.groups(), &units, age).await
     }
 
@@ -162,18 +159,18 @@ impl UnitControl {
             });
     }
 
-    /// The processes that live and were seen outside.
-    async fn living_strays(&self) -> Result<Vec<Process>, KernelError> {
+    /// The processes that live and were seen outside; they get `signal`, if there is one.
+    async fn living_strays(&self, signal: Option<Signal>) -> Result<Vec<Process>, KernelError> {
         let strays = self.strays();
         if strays.is_empty() {
             return Ok(strays);
         }
-        self.systemd.end_processes(&strays, None).await
+        self.systemd.end_processes(&strays, signal).await
     }
 
     /// Whether it is known that no process lives that was seen outside.
     pub async fn are_strays_gone(&self) -> bool {
-        self.living_strays()
+        self.living_strays(None)
             .await
             .is_ok_and(|strays| strays.is_empty())
     }
@@ -181,13 +178,7 @@ impl UnitControl {
     /// Sends SIGKILL to the processes that were seen outside. The contained groups are killed by the caller, with all other
     /// groups.
     pub async fn kill_strays(&self) {
-        let strays = self.strays();
-        if !strays.is_empty()
-            && let Err(error) = self
-                .systemd
-                .end_processes(&strays, Some(Signal::KILL))
-                .await
-        {
+        if let Err(error) = self.living_strays(Some(Signal::KILL)).await {
             tracing::error!(
                 "failed to kill processes outside of their control group: {error}, trying again"
             );
