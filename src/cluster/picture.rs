@@ -192,12 +192,7 @@ impl<'a> KnownService<'a> {
         let is_blind = here.is_some_and(|here| here.state == Some(State::NoStore));
         let seen = here.and_then(renewed);
         let is_silent = match seen.or(host_seen.filter(|_| is_blind)) {
-            Some(at) => here
-                .and_then(|here| here.timings.as_ref())
-                .is_some_and(|timings| {
-                    let interval = Duration::from_millis(timings.renew_interval_ms);
-                    at.since(self.cluster.at) > interval * 2 + ON_ITS_WAY
-                }),
+            Some(at) => here.is_some_and(|here| is_overdue(here, at, self.cluster.at)),
             // Nobody has seen it renew anything, and its last report is old, or this host would not hear of a later one.
             None => {
                 holder.host.is_some_and(KnownHost::is_silent)
@@ -283,6 +278,14 @@ impl<'a> KnownService<'a> {
         }
         all
     }
+}
+
+/// Whether a holder that was last heard of at `seen` is silent.
+pub fn is_overdue(here: &ServiceState, seen: At, now: At) -> bool {
+    here.timings.as_ref().is_some_and(|timings| {
+        let interval = Duration::from_millis(timings.renew_interval_ms);
+        seen.since(now) > interval * 2 + ON_ITS_WAY
+    })
 }
 
 /// When this host has last seen another one renew the lock.

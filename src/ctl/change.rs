@@ -18,7 +18,7 @@ use super::{
     ask::Bus,
     output::{Failure, print, progress, tell},
     runs::Past,
-    texts::{NAMED, asked, known, reasons, standing, unwritten},
+    texts::{NAMED, asked, known, lasting, reasons, standing, unwritten},
 };
 use crate::{
     cluster::{
@@ -27,11 +27,8 @@ use crate::{
     },
     command_line::exit,
     dbus::Begun,
-    facts::{Activity, Candidate, ClusterState, ServiceState, ServiceSummary, TimingsState},
-    types::{
-        ServiceName, first_named,
-        span::{date, rounded},
-    },
+    facts::{Activity, Candidate, ClusterState, ServiceState, ServiceSummary, TimingsState, Word},
+    types::{ServiceName, first_named, span::rounded},
     words,
 };
 
@@ -117,6 +114,13 @@ impl Goal<'_> {
         }
         if let Some(text) = now.here(service).and_then(unwritten) {
             stage.extend(["; ", &text]);
+            if matches!(self.verb, Verb::Stop { .. }) {
+                stage.extend([
+                    ", and stops it then on whatever host runs it; \"putexctl start ",
+                    self.subject(),
+                    "\" takes it back",
+                ]);
+            }
         } else if service.stopped.is_some() && matches!(self.verb, Verb::Stop { .. }) {
             stage.push_str("; the word is in the lock's record");
         }
@@ -157,10 +161,12 @@ impl Goal<'_> {
 
     /// What has come of it by now. `None`: it goes on.
     fn end(&self, now: &ClusterState) -> Option<End> {
-        let is_drained = now.host(&now.node)?.state.drained.is_some();
+        let drained = now.host(&now.node)?.state.drained.as_ref();
         match self.verb {
-            Verb::Drain { .. } => return self.drained(now).filter(|_| is_drained),
-            Verb::Undrain {} => return (!is_drained).then(|| Ok("takes part again".into())),
+            Verb::Drain { .. } => return self.drained(now, drained?),
+            Verb::Undrain {} => {
+                return drained.is_none().then(|| Ok("takes part again".into()));
+            }
             _ => {}
         }
         let (before, service) = (self.service(self.before)?, self.service(now)?);
@@ -194,9 +200,11 @@ impl Goal<'_> {
                     _ => Some(Ok(change)),
                 }
             }
-            Verb::Stop { .. } => {
-                let is_over = service.stopped.is_some() && holder.is_none();
-                is_over.then(|| Ok("stopped everywhere".into()))
+            Verb::Stop { until, .. } => {
+                let word = service.stopped.as_ref().filter(|_| holder.is_none())?;
+                // The record may have the word before this one still.
+                let is_over = word.until == *until || before.stopped != service.stopped;
+                is_over.then(|| Ok(lasting(word, "stopped everywhere")))
             }
             Verb::Start { .. } if holder.is_some() => Some(Ok(format!("active on {}", runs?))),
             Verb::Start { .. } => {
@@ -206,8 +214,7 @@ impl Goal<'_> {
             }
             Verb::Pause { .. } => match &service.paused {
                 Some(word) if before.paused.as_ref() != Some(word) => {
-                    let until = word.until.map(date).unwrap_or_default();
-                    Some(Ok(format!("paused until {until} on {}", holder?)))
+                    Some(Ok(format!("{} on {}", lasting(word, "paused"), holder?)))
                 }
                 None if is_anew || runs.is_none() => Some(Err(
                     "run \"putexctl pause\" again when it runs: its tenure has ended".into(),
@@ -223,7 +230,7 @@ impl Goal<'_> {
     }
 
     /// The same of a host that is drained.
-    fn drained(&self, now: &ClusterState) -> Option<End> {
+    fn drained(&self, now: &ClusterState, word: &Word) -> Option<End> {
         if now.services.iter().any(|one| is_held(now, one)) {
             return None;
         }
@@ -248,7 +255,7 @@ impl Goal<'_> {
         };
         let taken: Vec<String> = over.iter().filter_map(taken).collect();
         let colon = if taken.is_empty() { "" } else { ": " };
-        let taken = format!("drained{colon}{}", taken.join(", "));
+        let taken = format!("{}{colon}{}", lasting(word, "drained"), taken.join(", "));
         if left.is_empty() {
             return Some(Ok(taken));
         }

@@ -70,12 +70,15 @@ pub fn date(at: At) -> String {
     zoned(at.0 / 1000, "%a %F %T %Z")
 }
 
-/// What an operator has asked for: by whom, until when and why.
+/// What an operator has asked for, and until when.
+pub fn lasting(word: &Word, what: &str) -> String {
+    let until = word.until.map(|until| format!(" until {}", local(until)));
+    what.to_owned() + &until.unwrap_or_default()
+}
+
+/// The same: by whom, until when and why.
 pub fn asked(word: &Word, what: &str) -> String {
-    let until = word
-        .until
-        .map(|until| format!("{what} until {}", local(until)));
-    words::asked(word, until.as_deref().unwrap_or(what))
+    words::asked(word, &lasting(word, what))
 }
 
 /// What is said of hosts or services, each with the names of those of which the same is said, in the order in which they come.

@@ -41,10 +41,9 @@ impl Word {
         }
     }
 
-    /// This word, with what it does not say anew as the `former` one has it.
+    /// This word, with the reason of the `former` one if it gives none.
     #[must_use]
     pub fn over(mut self, former: &Self) -> Self {
-        self.until = self.until.or(former.until);
         if self.reason.is_empty() {
             self.reason.clone_from(&former.reason);
         }
@@ -99,4 +98,17 @@ pub struct Refused {
     /// What to do instead, and why it was not done.
     #[serde(deserialize_with = "short_text")]
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_said_anew_has_the_end_that_it_gives_or_none() {
+        let word = |reason, until| Word::new("root@h1", reason, 5, until);
+        let former = word("a new disk", Some(60));
+        assert_eq!(word("", None).over(&former), word("a new disk", None));
+        assert_eq!(word("b", Some(9)).over(&former), word("b", Some(9)));
+    }
 }

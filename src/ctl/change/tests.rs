@@ -149,6 +149,22 @@ fn a_stop_is_done_when_the_record_has_it_and_nobody_runs_the_unit() {
     let mut now = held(None, Activity::Stopped, 5);
     now.services[0].stopped = Some(word(""));
     assert_eq!(end(&stop, &now), Some(Ok("stopped everywhere".to_owned())));
+
+    // The word before, which had an end, may be in the record still.
+    let before = |until| {
+        let mut cluster = held(None, Activity::Stopped, 5);
+        cluster.services[0].stopped = Some(Word { until, ..word("") });
+        cluster
+    };
+    let (former, anew) = (before(Some(60)), before(None));
+    let ends = |verb: &Verb, now| goal(verb, &former).end(now);
+    assert_eq!(ends(&stop, &former), None);
+    assert_done(ends(&stop, &anew).as_ref(), "stopped everywhere");
+    let until = verb(r#"{"verb":"stop","service":"db","until":60}"#);
+    assert_done(
+        ends(&until, &former).as_ref(),
+        "stopped everywhere until 1970-01-01 00:01:00",
+    );
 }
 
 #[test]
@@ -261,7 +277,7 @@ fn the_end_of_a_pause_whose_holder_is_silent_is_not_waited_for() {
     here.unwritten = Some("stopped everywhere".to_owned());
     assert!(
         goal.stage(&now)
-            .ends_with("stopped everywhere: it is not in the lock's record yet, trying again")
+            .ends_with("trying again, and stops it then on whatever host runs it; \"putexctl start db\" takes it back")
     );
 }
 

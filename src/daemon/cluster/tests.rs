@@ -290,6 +290,42 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     two.enter(State::Active);
     sleep(SEEN).await;
     assert_eq!(presence(), Presence::Up);
+    // The report that it wrote just before its next renewal was due says nothing of the time after that.
+    let seen = one
+        .sees("h2")
+        .reported
+        .expect("it has reported")
+        .minus(Duration::from_millis(5_500));
+    one.statuses[0].send_modify(|status| {
+        let timings = status.timings.as_mut().expect("it has timings");
+        timings.renew_interval_ms = 6_000;
+        status.wait = Some(Wait::Holder {
+            holder: "h2".to_owned(),
+            runs: true,
+            seen: Seen::Renewed(seen),
+            take_at: None,
+        });
+    });
+    assert_eq!(presence(), Presence::Up);
+    drop(two);
+    sleep(Duration::from_secs(8)).await;
+    assert_eq!(presence(), Presence::Silent, "a lock of it is not renewed");
+    one.statuses[0].send_modify(|status| status.wait = None);
+    assert_eq!(presence(), Presence::Up);
+    let taken = ServiceState {
+        service: service_name(0).to_string(),
+        ..loss(seen)
+    };
+    one.cluster.see_loss(&taken);
+    assert_eq!(
+        presence(),
+        Presence::Silent,
+        "another host, which tells no timings, takes it"
+    );
+    let two = Member::new(&store, "h2", 1);
+    two.enter(State::Active);
+    sleep(SEEN).await;
+    assert_eq!(presence(), Presence::Up);
     drop(two);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(one.sees("h2").presence, Presence::Up);

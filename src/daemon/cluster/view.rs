@@ -26,9 +26,6 @@ const LOOK: Duration = Duration::from_secs(11);
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_OF_HOST: Duration = Duration::from_millis(10);
 
-/// How long after the last renewal of a host that dies a report of it may be found.
-const LAST_REPORT: Duration = Duration::from_secs(3);
-
 /// How many bytes of the reports of all other hosts are kept. What is kept takes several times the memory, and somebody else may have
 /// written it.
 const BYTES_LIMIT: usize = 8 * 1024 * 1024;
@@ -144,12 +141,11 @@ impl View {
         })
     }
 
-    /// Notes that a lock is being taken from `node`, of which nothing was heard since `since`. A host that has reported after that is up,
-    /// and has lost that lock alone.
-    pub fn lose(&mut self, node: &str, since: Duration) {
+    /// Notes that a lock is being taken from `node`. A host that has reported after `until` is up, and has lost that lock alone.
+    pub fn lose(&mut self, node: &str, until: Duration) {
         let mut hosts = self.hosts.iter_mut();
         if let Some((_, seen)) = hosts.find(|(name, _)| name.as_str() == node) {
-            let is_up = seen.reported.is_some_and(|at| at > since + LAST_REPORT);
+            let is_up = seen.reported.is_some_and(|at| at > until);
             seen.is_lost |= !is_up;
         }
     }

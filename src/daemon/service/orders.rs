@@ -9,6 +9,7 @@ use crate::{
     daemon::units::busy_mounts,
     election::{Event, State, Wanted, rounded},
     facts::{Asked, At, Order, Refused, StepDown, Wait},
+    types::NodeId,
     words,
 };
 
@@ -116,10 +117,9 @@ impl Service {
 
     /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
     fn silence_of_holder(&self) -> Option<String> {
-        let (now, wall) = (self.host.machine.now(), self.host.machine.wall());
-        let ahead = wall.saturating_sub(now.boot);
-        let wait = self.election.waiting(now, ahead)?;
-        silence(&wait, self.settings.timings.lease(), At::new(wall))
+        let wall = At::new(self.host.machine.wall());
+        let lease = self.settings.timings.lease();
+        silence(self.display.status.borrow().wait.as_ref()?, lease, wall)
     }
 
     /// Whether this host can do what only the holder can.
@@ -149,6 +149,13 @@ impl Service {
                 holder => format!("this host does not run it, and {holder} held its lock last"),
             };
             return refused(format!("see \"putexctl status {name}\": {who}"));
+        }
+        if let Asked::StepDown(Some(to)) = what
+            && let Some(wait) = &self.display.status.borrow().wait
+            && is_taken_from(wait, to)
+        {
+            let wait = words::wait(wait, At::new(self.host.machine.wall()));
+            return refused(format!("wait until {name} runs here: it {wait}"));
         }
         if *what == Asked::Pause {
             let timings = &self.settings.timings;
@@ -199,6 +206,11 @@ fn silence(wait: &Wait, lease: Duration, now: At) -> Option<String> {
         let wait = words::wait(wait, now);
         format!("see that {holder} and its putexd run, as only the holder can do it: {wait}")
     })
+}
+
+/// Whether a host that takes the lock from `to`, which fell silent, waits until it may start the unit.
+fn is_taken_from(wait: &Wait, to: &NodeId) -> bool {
+    matches!(wait, Wait::Entitlement { former: Some((former, _)), .. } if former == to.as_str())
 }
 
 fn begun() -> String {
@@ -252,5 +264,18 @@ mod tests {
         let why = "see that h2 and its putexd run, as only the holder can do it: h2 holds the lock and last renewed 19.0s ago; it \
                    may be taken in 5min";
         assert_eq!(silence(&wait(19), lease, now).as_deref(), Some(why));
+    }
+
+    #[test]
+    fn a_claim_is_not_given_up_for_the_host_that_fell_silent() {
+        let wait = |former: Option<&str>| Wait::Entitlement {
+            until: At::seconds(1_000_000),
+            former: former.map(|name| (name.to_owned(), Seen::Renewed(At::seconds(999_990)))),
+        };
+        let to = |name: &str| name.parse::<NodeId>().expect("a name");
+        assert!(is_taken_from(&wait(Some("h1")), &to("h1")));
+        assert!(
+            !is_taken_from(&wait(Some("h1")), &to("h2")) && !is_taken_from(&wait(None), &to("h1"))
+        );
     }
 }

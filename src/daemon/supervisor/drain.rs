@@ -22,7 +22,7 @@ use crate::{
     config::ServiceSettings,
     daemon::{cluster::Cluster, host::Host, service::Said, units::busy_mounts},
     election::State,
-    facts::{At, ClusterState, KnownHost, ServiceState, Word, alarm::AlarmKind},
+    facts::{At, ClusterState, KnownHost, NotTaking, ServiceState, Word, alarm::AlarmKind},
     host::clock,
     journal::{self, Notice},
     types::{NodeId, first_named, shortened},
@@ -225,10 +225,11 @@ fn nobody(
         if candidate.uncertain && is_lenient && to.is_none() {
             return None;
         }
+        // An operator who has drained a host does not end that within seconds. One who names a host wants that now.
+        may_change |= !matches!(why, NotTaking::Drained(_))
+            && (to.is_none() || !matches!(why, NotTaking::Silent(_)));
         let why = words::not_taking(why, At::new(clock::wall()));
         reasons.push(format!("{host} {why}"));
-        // An operator who has drained a host does not end that within seconds.
-        may_change |= !is_drained(known, host);
     }
     if reasons.is_empty() {
         let why = match to {
@@ -409,6 +410,28 @@ mod tests {
             status.stopped = Some(crate::election::Word::new("root", "", 1, None));
         });
         scene.drain(0, false).await.expect("it is to be stopped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_host_that_an_operator_names_is_not_waited_for() {
+        let mut scene = Scene::new(2).await;
+        scene.members.truncate(1);
+        tokio::time::sleep(SEEN * 3).await;
+        let (begin, to) = (Instant::now(), "h2".parse().expect("a name"));
+        let cluster = &scene.members[0].cluster;
+        let leaves = |_: &ClusterState| vec![(service_name(0).to_string(), "h1".to_owned())];
+        let lonely = lonely(cluster, Some(&to), true, PATIENCE, leaves);
+        let why = lonely
+            .await
+            .expect("the reports are read")
+            .into_values()
+            .next();
+        assert!(
+            why.as_ref()
+                .is_some_and(|why| why.contains("h2 has not reported for")),
+            "{why:?}"
+        );
+        assert!(begin.elapsed() < LOOK, "{:?}", begin.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

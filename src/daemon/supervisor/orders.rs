@@ -181,7 +181,7 @@ async fn may_step_down(
     // The unit would be stopped, and no host could write its name into the lock.
     if let Some(trouble) = words::store_trouble(&store.state_at(wall), At::new(wall)) {
         return Err(Unmet::Refused(format!(
-            "wait until the store takes writes, or run \"putexctl stop {service}\": {trouble}"
+            "wait until the store takes writes: {trouble}"
         )));
     }
     let leaves = |_: &ClusterState| vec![(service.to_string(), holder.to_owned())];
