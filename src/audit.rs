@@ -65,10 +65,7 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Diagnos
             }
             let bound = systemd.loaded_drop_ins(unit).await?;
             if state.active_state.is_started() && !bound.kept && !bound.generated {
-                let text = format!(
-                    "start or reload putexd before the next \"systemctl daemon-reload\", which would stop {unit}: no lease binds it yet"
-                );
-                add(Severity::Warning, text);
+                add(Severity::Warning, of_running(unit, service));
             }
             for puller in boot.pullers(unit).await? {
                 add(Severity::Warning, of_boot(&puller));
@@ -123,6 +120,14 @@ pub async fn pullers(units: &BTreeSet<UnitName>) -> Result<Vec<Puller>, String> 
         found.extend(boot.pullers(unit).await.map_err(said)?);
     }
     Ok(found)
+}
+
+/// What becomes of a unit that runs without a lease.
+fn of_running(unit: &UnitName, service: &ServiceSettings) -> String {
+    let wait = rounded(service.timings.wait(service.timings.usual_hold()));
+    format!(
+        "choose when {unit} may be down: it runs without a lease, so that putexd stops it when it is started or reloaded, and one host starts it again after {wait}"
+    )
 }
 
 /// What is wrong with the time that systemd gives the unit for its stop.
@@ -205,6 +210,11 @@ mod tests {
             key,
             Some(timings),
             OnStopFailure::Alert,
+        );
+        let text = of_running(&unit, &service);
+        assert!(
+            text.contains("is started or reloaded, and one host starts it again after 15."),
+            "{text}"
         );
         let limit = service.stop_limit;
         let found = |time| of_time(&unit, time, &service);

@@ -10,7 +10,7 @@ use crate::{
     command_line::exit,
     config::{self, ServiceSettings},
     election::Confirmation,
-    types::{ServiceName, span::rounded},
+    types::{OnStopFailure, ServiceName, span::rounded},
 };
 
 /// What `putexctl explain` is called with.
@@ -50,7 +50,7 @@ fn bounds(service: &ServiceSettings) -> [Bound; 5] {
         ("stop", timings.stop_budget),
     ];
     let planned = vec![
-        ("stop", service.stop_limit),
+        ("stop-limit", service.stop_limit),
         ("4 round trips", timings.call_limit() * 4),
         ("R", timings.renew_interval),
     ];
@@ -122,6 +122,10 @@ fn screen(
         "The start of the unit comes to each. Below {} the store is not missed.",
         rounded(timings.rides_through())
     ));
+    if service.on_stop_failure == OnStopFailure::Alert {
+        screen
+            .line("A stop that takes longer than stop-limit is bounded by TimeoutStopSec= alone.");
+    }
     for caution in timings.warnings() {
         screen.sentence("! ", &caution.text, Style::Notable);
     }
