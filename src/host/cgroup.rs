@@ -8,12 +8,17 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{Dir, FileType, Mode, OFlags, open, openat},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 use super::{descriptors, group_name::unescape};
 use crate::types::is_within;
@@ -117,12 +122,20 @@ impl Hierarchy {
     /// The signal is sent, but its effect is not awaited: ask [`is_empty`](Self::is_empty), and call this again until it
     /// says so. Refused for a group that holds PID 1 or the caller.
     pub fn kill(&self, path: &str) -> io::Result<()> {
-        let file = self.units_group(path)?.join("cgroup.kill");
+        let group = self.units_group(path)?;
         let kill = |mut file: fs::File| file.write_all(b"1");
-        match OpenOptions::new().write(true).open(file).and_then(kill) {
-            Err(error) if is_gone(&error) => Ok(()),
-            killed => killed,
+        let file = OpenOptions::new()
+            .write(true)
+            .open(group.join("cgroup.kill"));
+        match file.and_then(kill) {
+            Err(error) if is_gone(&error) => return Ok(()),
+            killed => killed?,
         }
+        // What cannot be reached so is alive still for whoever asks.
+        let _ = open(&group, OFlags::DIRECTORY, Mode::empty())
+            .map_err(io::Error::from)
+            .and_then(|group| kill_each(&group, path));
+        Ok(())
     }
 
     /// The directory of a group that holds neither PID 1 nor the caller: one that does is not killed. Fails where that cannot be read.
@@ -179,6 +192,42 @@ impl Hierarchy {
         })?;
         Ok(self.root.join(relative))
     }
+}
+
+/// Sends SIGKILL to each process of a group and of those in it, as long as it is within `path`. `cgroup.kill` signals threads, and the
+/// kernel drops what it sends to a first thread that has ended: where others run on, the process survives that.
+fn kill_each(group: &OwnedFd, path: &str) -> io::Result<()> {
+    let mut pids = String::new();
+    // A threaded group has none: its processes are those of a group around it.
+    let _ = File::from(openat(
+        group,
+        "cgroup.procs",
+        OFlags::empty(),
+        Mode::empty(),
+    )?)
+    .read_to_string(&mut pids);
+    for pid in pids
+        .lines()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+    {
+        // The pin is taken before the look, so that the signal goes to the process that is in the group.
+        if let Ok(pin) = pidfd_open(pid, PidfdFlags::empty())
+            && group_of(Path::new(&format!("/proc/{pid}")))
+                .is_ok_and(|group| is_within(&group, path))
+        {
+            let _ = pidfd_send_signal(pin, Signal::KILL);
+        }
+    }
+    for inner in Dir::read_from(group)?.flatten() {
+        let is_group = inner.file_type() == FileType::Directory;
+        if is_group && !matches!(inner.file_name().to_bytes(), b"." | b"..") {
+            let inner = openat(group, inner.file_name(), OFlags::DIRECTORY, Mode::empty());
+            inner
+                .map_err(io::Error::from)
+                .and_then(|inner| kill_each(&inner, path))?;
+        }
+    }
+    Ok(())
 }
 
 /// Called when a file of the group is missing: `Ok` when the whole group is gone, else `InvalidData`. The kernel

@@ -305,3 +305,50 @@ fn real_groups_are_killed() {
         real.hierarchy
     );
 }
+
+/// Its first thread ends, and another one runs on.
+const HEADLESS: &str = r"
+    #include <pthread.h>
+    #include <unistd.h>
+    static void *run_on(void *nothing) { for (;;) pause(); return nothing; }
+    int main(void) {
+        pthread_t other;
+        if (pthread_create(&other, 0, run_on, 0)) return 1;
+        pthread_exit(0);
+    }";
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_killed() {
+    let Some(real) = Real::new("headless") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
+    fs::write(&source, HEADLESS).expect("a file");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-pthread").arg("-o").args([&program, &source]);
+    assert!(compiler.status().expect("what links Rust").success());
+    let procs = real.directory.join("inner/cgroup.procs");
+    if OpenOptions::new().write(true).open(&procs).is_err() {
+        return;
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo $$ > \"$0\" && exec \"$1\""]);
+    let mut child = shell.args([&procs, &program]).spawn().expect("it runs");
+    let limit = Instant::now() + Duration::from_secs(10);
+    let stat = format!("/proc/{}/stat", child.id());
+    while !fs::read_to_string(&stat).expect("it runs").contains(") Z ") {
+        assert!(Instant::now() < limit, "its first thread ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    real.hierarchy.kill(&real.name).expect("killed");
+    let mut is_dead = false;
+    while !is_dead && Instant::now() < limit {
+        is_dead = child.try_wait().expect("it is ours").is_some();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Nothing of the test is to be left.
+    child.kill().expect("ended, or it can be");
+    child.wait().expect("it is ours");
+    assert!(is_dead, "it is killed");
+}
