@@ -54,6 +54,7 @@ use crate::{
     command_line::{self, exit},
     guard_client::grant,
     journal::GuardAlarm,
+    systemd::gate,
     types::{DYNAMIC_USERS, LEASES_DIR, ServiceName, span},
 };
 
@@ -92,7 +93,7 @@ impl Root {
 
 #[derive(Debug, Subcommand)]
 enum GuardMode {
-    /// Exits with 0 if SERVICE may be started on this host now, and with 1 if not; for ExecCondition=
+    /// Exits with 0 if SERVICE may be started on this host now, and with 254 if not; for ExecCondition=
     Gate {
         /// The service
         service: ServiceName,
@@ -117,7 +118,7 @@ enum GuardMode {
     },
 }
 
-/// Runs the program. `putex-guard gate SERVICE` exits 0 or 1. With 1, `ExecCondition=` makes systemd skip the start of the
+/// Runs the program. `putex-guard gate SERVICE` exits 0 or 254. With 254, `ExecCondition=` makes systemd skip the start of the
 /// unit.
 pub fn main() -> ExitCode {
     let arguments: GuardArguments = match command_line::parse() {
@@ -130,7 +131,7 @@ pub fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             };
             to_stderr(&format!("{service} is not started: {error}"));
-            ExitCode::FAILURE
+            ExitCode::from(gate::CLOSED)
         }
         Some(GuardMode::RunAs {
             uid,

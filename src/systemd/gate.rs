@@ -16,6 +16,9 @@ pub const DROP_IN: &str = "zzzz-putex.conf";
 
 /// The program that `ExecCondition=` runs.
 pub const PROGRAM: &str = "/usr/bin/putex-guard";
+/// What it exits with where the unit is not to be started. systemd skips a start for each status from 1 to this one, unless
+/// `SuccessExitStatus=` names it; units do name 1.
+pub const CLOSED: u8 = 254;
 /// What a unit with `NoExecPaths=` needs for it: the program, and the C library that it is linked with.
 pub const EXEC_PATHS: &str = "ExecPaths=/usr/bin/putex-guard /usr/lib -/usr/lib64";
 /// The target that keeps the units of services loaded; putexd wants it.
@@ -161,6 +164,10 @@ fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
         let mut conditions = properties.list("ExecConditionEx").into_iter();
         if !conditions.any(|command| calls_the_gate(&command, service)) {
             missing.push(format!("ExecCondition={PROGRAM} gate {service}"));
+        }
+        let successes: Option<(Vec<i32>, Vec<i32>)> = properties.get("SuccessExitStatus");
+        if successes.is_some_and(|(codes, _)| codes.contains(&CLOSED.into())) {
+            missing.push(format!("SuccessExitStatus= without {CLOSED}"));
         }
         // A later file could put another fencing token in the place of the grant's.
         let files: Vec<(String, bool)> = properties.list("EnvironmentFiles");
@@ -315,6 +322,15 @@ mod tests {
         ];
         check(&properties("a.service", others), &service())
             .expect("gated beside conditions of others");
+    }
+
+    #[test]
+    fn no_unit_takes_the_status_of_a_closed_gate_for_success() {
+        for (codes, is_good) in [(vec![1, 143], true), (vec![143, 254], false)] {
+            let successes = Variant::from((codes, vec![9]));
+            let properties = properties("a.service", vec![("SuccessExitStatus", successes)]);
+            assert_eq!(check(&properties, &service()).is_ok(), is_good);
+        }
     }
 
     #[test]
