@@ -2,7 +2,7 @@
 //!
 //! The daemon asks the same before it takes a unit under supervision, so a unit that is refused here is refused there.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use crate::{
     config::{Diagnostic, Probe, ServiceSettings, Settings, Severity, StopProof},
@@ -71,6 +71,9 @@ pub async fn units(systemd: &Systemd, settings: &Settings) -> Result<Vec<Diagnos
                 add(Severity::Warning, of_boot(&puller));
             }
         }
+        if let Some(text) = of_health(service) {
+            add(Severity::Warning, text);
+        }
         for (key, unit) in others_of(service, settings.node.as_str()) {
             let state = systemd.state(&unit).await?.load_state;
             if state != "loaded" {
@@ -130,6 +133,19 @@ fn of_running(unit: &UnitName, service: &ServiceSettings) -> String {
     )
 }
 
+/// Whether a health command can be run on this host at all.
+fn of_health(service: &ServiceSettings) -> Option<String> {
+    let Probe::Command { argv, .. } = &service.health.as_ref()?.probe else {
+        return None;
+    };
+    let program = argv
+        .first()
+        .filter(|program| !Path::new(program).is_file())?;
+    Some(format!(
+        "install {program}, or correct command of [health]: without it this host fails each check, and does not keep the service"
+    ))
+}
+
 /// What is wrong with the time that systemd gives the unit for its stop.
 fn of_time(
     unit: &UnitName,
@@ -182,6 +198,7 @@ fn others_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HealthSettings;
     use crate::election::Timings;
     use crate::types::{Key, OnStopFailure, ServiceName};
 
@@ -229,5 +246,16 @@ mod tests {
             never.contains("TimeoutStopSec=") && never.contains("for ever"),
             "{never}"
         );
+        let mut service = service;
+        let mut of_program = |program: &str| {
+            let argv = vec![program.to_owned()];
+            let probe = Probe::Command { argv, user: None };
+            let settings = HealthSettings::default();
+            service.health = Some(HealthSettings { probe, ..settings });
+            of_health(&service)
+        };
+        assert_eq!(of_program("/bin/sh"), None);
+        let missing = of_program("/nowhere/check").expect("it is missing");
+        assert!(missing.starts_with("install /nowhere/check, "), "{missing}");
     }
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
 use zbus::{fdo, proxy::CacheProperties};
 
 use super::output::{Cell, Failure, Screen, width};
@@ -20,6 +21,8 @@ use crate::{
 
 /// How long one call is waited for. A putexd that stands still must not make a command stand still as well.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a call that was one too many.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How long it is waited for that putexd begins with what it is told to do. It may have to wait for a host that can take over.
 const ORDER_LIMIT: Duration = Duration::from_secs(45);
 
@@ -41,8 +44,8 @@ impl From<fdo::Error> for Failure {
             | E::InteractiveAuthorizationRequired(reason)
             | E::Failed(reason)
             | E::InvalidArgs(reason) => return Self::refused(reason),
-            // What putexd was asked for stands in the store, which does not answer it; or too much was asked.
-            E::IOError(reason) | E::LimitsExceeded(reason) => reason,
+            // What putexd was asked for stands in the store, which does not answer it.
+            E::IOError(reason) => reason,
             E::UnknownMethod(_) => "restart putexd, which is older than this putexctl".to_owned(),
             E::ServiceUnknown(_) | E::NameHasNoOwner(_) | E::NoReply(_) | E::Disconnected(_) => {
                 "see \"systemctl status putexd\", and start it: it does not run".to_owned()
@@ -81,21 +84,33 @@ impl Bus {
 
     /// All that putexd knows.
     pub async fn describe(&self) -> Result<ClusterState, Failure> {
-        limited(async { read(&self.0.describe().await?) }).await
+        limited(async { read(&admitted(async || self.0.describe().await).await?) }).await
     }
 
     /// The history of a service's lock, the latest tenure last.
     pub async fn history(&self, service: &str) -> Result<Vec<Run>, Failure> {
-        limited(async { read(&self.0.describe_history(service).await?) }).await
+        limited(async { read(&admitted(async || self.0.describe_history(service).await).await?) })
+            .await
     }
 
     /// Asks putexd to do something, and returns what it has begun.
     pub async fn order(&self, verb: &Verb) -> Result<Begun, Failure> {
         let verb = serde_json::to_string(verb);
         let verb = verb.map_err(|error| Failure::refused(error.to_string()))?;
-        match tokio::time::timeout(ORDER_LIMIT, self.0.carry_out(&verb)).await {
+        let carried_out = admitted(async || self.0.carry_out(&verb).await);
+        match timeout(ORDER_LIMIT, carried_out).await {
             Ok(answer) => read(&answer.map_err(of_order)?),
             Err(_) => Err(open("putexd has not answered")),
+        }
+    }
+}
+
+/// Makes a call until it is not one too many of this user's, as the calls of a script are that come one after another.
+async fn admitted<T>(call: impl AsyncFn() -> fdo::Result<T>) -> fdo::Result<T> {
+    loop {
+        match call().await {
+            Err(fdo::Error::LimitsExceeded(_)) => sleep(REFUSED_PAUSE).await,
+            answer => return answer,
         }
     }
 }
@@ -119,7 +134,7 @@ fn open(known: &str) -> Failure {
 }
 
 async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
+    timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
             "see \"systemctl status putexd\", and restart it if this stays so: it has not answered within {}",
             rounded(CALL_LIMIT)
@@ -357,6 +372,20 @@ mod tests {
             fixture::state(&mut cluster, "h1", "db").wait = Some(wait);
             assert_described("status", &cluster);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_one_too_many_is_made_again() {
+        let calls = std::cell::Cell::new(0);
+        let call = async || {
+            calls.set(calls.get() + 1);
+            match calls.get() {
+                1 | 2 => Err(fdo::Error::LimitsExceeded("full".to_owned())),
+                _ => Ok("done"),
+            }
+        };
+        assert_eq!(admitted(call).await.expect("the third one"), "done");
+        assert_eq!(calls.get(), 3);
     }
 
     /// Scripts act upon the status: only where it is 1 nothing was changed.
