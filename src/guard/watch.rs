@@ -240,15 +240,24 @@ pub fn run(root: &Root) -> io::Result<Infallible> {
     sd_notify::notify(&[NotifyState::Ready])?;
     let mut unguarded = Unguarded::new(&root.at(GUARDED_LEASES_DIR))?;
     let (runtime, systemd) = (pid1::runtime()?, root.at(private::PATH));
+    let mut enforce = || {
+        for (lease, reason) in unguarded.kill_overdue() {
+            log::alarm(Priority::Alert, GuardAlarm::Killed, Some(&lease), &reason);
+        }
+    };
     loop {
         tell_systemd(IDLE_PATIENCE);
         // If there is no guard, or it ended at this moment, systemd knows of it and starts one.
         if let Ok(guard) = WatchedGuard::connect(&root.at(WATCH_SOCKET)) {
-            guard.watch(|| Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok())?;
+            guard.watch(|| {
+                let answers = Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok();
+                if !answers {
+                    enforce();
+                }
+                answers
+            })?;
         }
-        for (lease, reason) in unguarded.kill_overdue() {
-            log::alarm(Priority::Alert, GuardAlarm::Killed, Some(&lease), &reason);
-        }
+        enforce();
         sleep(CONNECT_INTERVAL);
     }
 }
@@ -277,7 +286,7 @@ impl WatchedGuard {
     }
 
     /// Watches this guard. Returns when it is gone. `does_systemd_answer`: PID 1 does.
-    fn watch(mut self, does_systemd_answer: impl Fn() -> bool) -> io::Result<()> {
+    fn watch(mut self, mut does_systemd_answer: impl FnMut() -> bool) -> io::Result<()> {
         let mut silence = GuardSilence::begin(LEAST_PATIENCE);
         loop {
             tell_systemd(silence.left());

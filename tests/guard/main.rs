@@ -1223,6 +1223,27 @@ async fn a_new_watcher_kills_a_guard_that_does_not_speak_once_systemd_can_start_
     assert!(guard.is_killed_within(LIMIT).await);
 }
 
+#[tokio::test]
+async fn what_is_due_is_killed_while_the_guard_hangs_and_systemd_could_start_no_other() {
+    let Some(mut victim) = Victim::new("hung") else {
+        return;
+    };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let _watcher = Watcher::of(&guard);
+    let mut lease = lease(1, SHORT);
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.terms.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    victim.assert_alive_until(kill_at).await;
+    victim.wait_for_end().await;
+    assert!(
+        !guard.is_killed_within(ms(10)).await,
+        "nobody would be in its place"
+    );
+}
+
 /// A lease whose stop cannot be proven: it has a mount, and there is no systemd to ask about it.
 fn unprovable(on_stop_failure: OnStopFailure) -> Lease {
     let mut lease = lease(1, SHORT);
