@@ -298,6 +298,7 @@ fn the_metrics_say_what_the_services_do() {
         "putexd_standing_alarms{kind=\"check-failed\",level=\"warn\"} 2.0",
         "putexd_standing_alarms{kind=\"clock-jump\",level=\"warn\"} 2.0",
         "putexd_standing_alarms{kind=\"stop-failed\",level=\"error\"} 0.0",
+        "putexd_standing_alarms{kind=\"lapsed\",level=\"warn\"} 0.0",
     ] {
         assert!(
             answer.lines().any(|found| found == line),

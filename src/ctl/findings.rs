@@ -13,7 +13,7 @@ use crate::{
     facts::{
         Activity, At, Candidate, ClusterState, KnownHost, Presence, Seen, ServiceState,
         ServiceSummary,
-        alarm::{Alarm, AlarmKind},
+        alarm::{Alarm, AlarmKind, Urgency},
     },
     types::{first_named, span::rounded},
     words,
@@ -22,7 +22,7 @@ use crate::{
 /// Something that somebody has to know. What several services have alike is one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether something does not run, or an alarm stands. Else an operator has asked for it, or the next fault would find less than it
+    /// Whether something does not run, or somebody has to act on an alarm. Else an operator has asked for it, or the next fault would find less than it
     /// needs, or it was wrong and is over.
     pub is_wrong: bool,
     /// The services that it concerns; empty = a host, or the store.
@@ -184,9 +184,6 @@ fn of_alarms(all: &[(&str, &Alarm)], now: At) -> Vec<Finding> {
     let finding = |(kind, hosts): (AlarmKind, Vec<String>)| {
         let alarms = all.iter().map(|(_, alarm)| *alarm);
         let alarms: Vec<&Alarm> = alarms.filter(|alarm| alarm.kind() == kind).collect();
-        // Nothing fails yet where answers may be forged.
-        let is_wrong =
-            kind != AlarmKind::Forgeable && alarms.iter().any(|alarm| alarm.until.is_none());
         let why = alarms.iter().map(|alarm| alarm.problem.to_string());
         let mut why: Vec<String> = why.collect();
         why.dedup();
@@ -196,7 +193,11 @@ fn of_alarms(all: &[(&str, &Alarm)], now: At) -> Vec<Finding> {
         Finding {
             raised_on: first_named(&hosts, NAMED),
             lasts: since.max(),
-            ..Finding::new(is_wrong, kind.remedy(), why.join("; "))
+            ..Finding::new(
+                kind.urgency() == Urgency::Error,
+                kind.remedy(),
+                why.join("; "),
+            )
         }
     };
     grouped(kinds).into_iter().map(finding).collect()

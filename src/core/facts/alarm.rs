@@ -180,7 +180,7 @@ problems! {
         "look for what is left of the unit",
         ("the stop cannot be proven: {}", unproven(units, why));
     /// This host takes itself down, because a stop cannot be proven.
-    SelfFence = Error, "93b50776cacc4856ade1697695d23a4c",
+    SelfFence = Warn, "93b50776cacc4856ade1697695d23a4c",
         "find out why the unit could not be stopped",
         ("the stop cannot be proven, so this host goes down");
     /// A configuration file is wrong. What ran by its former text goes on as it was.
@@ -309,7 +309,7 @@ problems! {
     Lapsed {
         /// Why.
         cause: String
-    } = Error, "bf53fe8cad78499295e38045a6cac98e",
+    } = Warn, "bf53fe8cad78499295e38045a6cac98e",
         "find out why the lease was not renewed",
         ("the lease has lapsed: {cause}");
 }

@@ -109,14 +109,38 @@ fn an_alarm_is_reported_once_for_all_hosts_and_services() {
             })];
         }
     }
-    let wrong = found(&cluster, true);
-    assert_eq!(wrong.len(), 1, "{wrong:#?}");
+    let notes = found(&cluster, false);
+    assert_eq!(notes.len(), 1, "{notes:#?}");
     assert!(
-        wrong[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails (on h1, h2, 11h 6min ago); ")
-            && wrong[0].ends_with("the health check has failed: exit code 1"),
-        "{wrong:#?}"
+        notes[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails (on h1, h2, 11h 6min ago); ")
+            && notes[0].ends_with("the health check has failed: exit code 1"),
+        "{notes:#?}"
     );
     assert!(well(&cluster, &of(&cluster)).is_empty());
+}
+
+/// Whoever is paged for an alarm finds it among what is wrong, and nobody is for a lease that lapsed: its unit is dead, or there is another
+/// alarm.
+#[test]
+fn an_alarm_is_as_wrong_as_its_level_in_the_metrics_says() {
+    let cause = || "the lease was not renewed in time".to_owned();
+    for (problem, urgency) in [
+        (Problem::Lapsed { cause: cause() }, Urgency::Warn),
+        (Problem::SelfFence, Urgency::Warn),
+        (Problem::Regression { revisions: None }, Urgency::Error),
+        (Problem::ServiceFails { error: cause() }, Urgency::Error),
+    ] {
+        let mut cluster = small();
+        let kind = problem.kind();
+        state(&mut cluster, "h1", "db").alarms = vec![alarm(problem)];
+        let is_wrong = urgency == Urgency::Error;
+        assert_eq!(
+            (kind.urgency(), found(&cluster, is_wrong).len()),
+            (urgency, 1),
+            "{kind}"
+        );
+        assert_eq!(found(&cluster, !is_wrong), [""; 0], "{kind}");
+    }
 }
 
 #[test]
