@@ -100,7 +100,7 @@ impl<'a> KnownService<'a> {
             service: self.name.to_owned(),
             unit: self.unit(),
             activity,
-            since: since.or_else(|| self.since(holder)),
+            since: since.or_else(|| self.since(activity, holder)),
             lease_until: holder.and_then(|holder| lease_until(self.here?, holder.is_here)),
             token: self
                 .lock()
@@ -225,12 +225,14 @@ impl<'a> KnownService<'a> {
     }
 
     /// Since when it is so.
-    fn since(&self, holder: Option<&KnownHolder<'_>>) -> Option<At> {
-        let seen = self.lock().and_then(|lock| lock.since);
+    fn since(&self, activity: Activity, holder: Option<&KnownHolder<'_>>) -> Option<At> {
+        let said = |word: &Option<Word>| Some(At::seconds(word.as_ref()?.at));
         let since = match (holder, self.here) {
-            (None, here) => {
-                let stopped = here.and_then(|here| here.stopped.as_ref());
-                stopped.map(|word| At::seconds(word.at))
+            (None, here) => here.and_then(|here| said(&here.stopped)),
+            (Some(_), Some(here)) if activity == Activity::Paused => said(&here.paused),
+            (Some(holder), here) if activity == Activity::Silent => {
+                let seen = here.and_then(ServiceState::seen).map(Seen::at);
+                seen.or_else(|| holder.host?.seen)
             }
             (Some(holder), Some(here)) if holder.is_here => here.since,
             (Some(holder), _) => holder
@@ -238,7 +240,7 @@ impl<'a> KnownService<'a> {
                 .filter(|report| report.state != Some(State::Standby))
                 .and_then(|report| report.since),
         };
-        since.or(seen)
+        since.or_else(|| self.lock()?.since)
     }
 
     /// The unit, by this host's file or else by that of another.
@@ -326,22 +328,26 @@ pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
         .or_else(|| cluster.host(&cluster.node))
         .and_then(|host| Some((host.node(), said(Some(host), service)?)));
     let judge = |host: &KnownHost| {
-        let is_self = host.node() == cluster.node;
         let state = said(Some(host), service);
-        let alive = if is_self { None } else { not_alive(host) };
         let differs = |(_, other): &(&str, &ServiceState)| {
             state.is_some_and(|own| differ(&own.settings, &other.settings))
         };
         Candidate {
             host: host.node().to_owned(),
-            not_taking: alive.or_else(|| not_taking(host, state, reference)),
+            not_taking: match host.presence {
+                Presence::Up => not_taking(host, state, reference),
+                Presence::Unknown => Some(NotTaking::Unseen),
+                Presence::Silent => {
+                    let since = host.seen.or(host.found);
+                    Some(NotTaking::Silent(since.unwrap_or_default()))
+                }
+            },
             // The clocks of two hosts may differ: a report that was found is not known to be fresh.
-            uncertain: !is_self
-                && match host.presence {
-                    Presence::Unknown => true,
-                    Presence::Up => host.reported.is_none(),
-                    Presence::Silent => false,
-                },
+            uncertain: match host.presence {
+                Presence::Unknown => true,
+                Presence::Up => host.reported.is_none(),
+                Presence::Silent => false,
+            },
             differs_from: reference.filter(differs).map(|(node, _)| node.to_owned()),
             state: state.cloned(),
         }
@@ -352,18 +358,6 @@ pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
 /// Whether two hosts say different things, where both say something.
 fn differ(one: &str, other: &str) -> bool {
     one != other && !one.is_empty() && !other.is_empty()
-}
-
-/// Why a host takes nothing, as far as its reports tell whether it is alive.
-fn not_alive(host: &KnownHost) -> Option<NotTaking> {
-    match host.presence {
-        Presence::Up => None,
-        Presence::Unknown => Some(NotTaking::Unseen),
-        Presence::Silent => {
-            let since = host.seen.or(host.found);
-            Some(NotTaking::Silent(since.unwrap_or_default()))
-        }
-    }
 }
 
 /// Why a host that is alive would not take a service.
@@ -383,4 +377,87 @@ fn not_taking(
     }
     let away = (state.state == Some(State::NoStore)).then_some(Bar::StoreAway);
     state.own_bar().cloned().or(away).map(NotTaking::Barred)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::TimingsState;
+
+    const NOW: u64 = 1_795_000_000;
+
+    fn ago(seconds: u64) -> At {
+        At::seconds(NOW - seconds)
+    }
+
+    /// What h1 shows of db, which `holder` has held for an hour.
+    fn summary(holder: &str, here: ServiceState) -> ServiceSummary {
+        let here = ServiceState {
+            service: "db".to_owned(),
+            since: Some(ago(3600)),
+            lock: Some(LockState {
+                holder: Some(holder.to_owned()),
+                since: Some(ago(3600)),
+                ..LockState::default()
+            }),
+            timings: Some(TimingsState {
+                renew_interval_ms: 1000,
+                lease_ms: 3000,
+                ..TimingsState::default()
+            }),
+            ..here
+        };
+        let mut host = KnownHost {
+            presence: Presence::Up,
+            ..KnownHost::default()
+        };
+        host.state.node = "h1".to_owned();
+        let cluster = ClusterState {
+            node: "h1".to_owned(),
+            at: ago(0),
+            hosts: vec![host],
+            ..ClusterState::default()
+        };
+        let own = BTreeMap::from([("db".to_owned(), here)]);
+        with_services(cluster, own, StoreState::default())
+            .services
+            .remove(0)
+    }
+
+    #[test]
+    fn a_service_is_silent_since_its_holder_was_last_heard_of() {
+        let shown = summary(
+            "h3",
+            ServiceState {
+                state: Some(State::Standby),
+                wait: Some(Wait::Holder {
+                    holder: "h3".to_owned(),
+                    runs: true,
+                    seen: Seen::Renewed(ago(12)),
+                    take_at: None,
+                }),
+                ..ServiceState::default()
+            },
+        );
+        assert_eq!(
+            (shown.activity, shown.since),
+            (Activity::Silent, Some(ago(12)))
+        );
+    }
+
+    #[test]
+    fn a_service_is_paused_since_an_operator_has_asked_for_it() {
+        let paused = Some(Word::new("root@h1", "", NOW - 60, Some(NOW + 60)));
+        let shown = |paused| {
+            let here = ServiceState {
+                state: Some(State::Active),
+                paused,
+                ..ServiceState::default()
+            };
+            let shown = summary("h1", here);
+            (shown.activity, shown.since)
+        };
+        assert_eq!(shown(None), (Activity::Running, Some(ago(3600))));
+        assert_eq!(shown(paused), (Activity::Paused, Some(ago(60))));
+    }
 }

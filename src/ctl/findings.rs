@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     facts::{
-        Activity, At, Candidate, ClusterState, KnownHost, Presence, Seen, ServiceState,
-        ServiceSummary,
+        Activity, At, Candidate, ClusterState, KnownHost, Presence, ServiceState, ServiceSummary,
         alarm::{Alarm, AlarmKind, Urgency},
     },
     types::{first_named, span::rounded},
@@ -152,7 +151,14 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
         all.push(Finding::new(false, "no standby", why));
     }
     for (word, what, end) in [
-        (&service.stopped, "stopped", "start"),
+        (
+            &service.stopped,
+            match service.holder {
+                None => "stopped",
+                Some(_) => "to be stopped",
+            },
+            "start",
+        ),
         (&service.paused, "paused, without failover", "resume"),
     ] {
         all.extend(word.as_ref().map(|word| {
@@ -242,9 +248,8 @@ fn idle(
         Activity::NoHolder | Activity::Starting | Activity::Lapsed if service.stopped.is_some() => {
             return None;
         }
-        Activity::Stopping => service.since,
+        Activity::Stopping | Activity::Silent => service.since,
         Activity::Unknown => None,
-        Activity::Silent => here.and_then(ServiceState::seen).map(Seen::at),
         // It counts from the last run, and not from the last try.
         Activity::Held | Activity::NoHolder | Activity::Starting | Activity::Lapsed => {
             let last = service.said.or(last.map(|last| last.until));
@@ -258,7 +263,7 @@ fn idle(
     );
     if activity == Activity::Held {
         why.push("what its unit does was not reported".to_owned());
-    } else if is_open && cluster.store.silent_since.is_none() {
+    } else if is_open && service.stopped.is_none() && cluster.store.silent_since.is_none() {
         why.push(match able(service.others()) {
             able if able.is_empty() => {
                 let why = reasons(service.others(), now);

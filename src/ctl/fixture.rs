@@ -166,6 +166,7 @@ pub fn lock<'a>(cluster: &'a mut ClusterState, name: &str) -> &'a mut LockState 
 pub fn silent(cluster: &mut ClusterState, name: &str, ms: u64) {
     let db = service(cluster, name);
     (db.activity, db.holder) = (Activity::Silent, Some("h3".to_owned()));
+    db.since = Some(At(NOW * 1000 - ms));
     db.lease_until = Some(At(NOW * 1000 + 18_000 - ms));
     lock(cluster, name).holder = Some("h3".to_owned());
     state(cluster, HOSTS[0], name).wait = Some(Wait::Holder {

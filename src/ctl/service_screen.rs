@@ -75,7 +75,10 @@ fn facts(
     lease.extend(here.and_then(|here| here.timings.as_ref()).map(|timings| {
         let [lease, failover] = [timings.lease_ms, timings.failover_ms.max(timings.wait_ms)]
             .map(|ms| rounded(Duration::from_millis(ms)));
-        format!("T {lease} · failover ≤ {failover}")
+        match service.paused {
+            None => format!("T {lease} · failover ≤ {failover}"),
+            Some(_) => format!("T {lease} · no failover"),
+        }
     }));
     if !lease.is_empty() {
         facts.push(("Lease", lease.join(" · ")));
@@ -134,7 +137,7 @@ fn facts(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, gone, run, silent, small, state, troubled};
+    use super::super::fixture::{NOW, gone, run, service, silent, small, state, troubled, word};
     use super::*;
     use crate::cluster::history::{Known, Run};
     use crate::facts::{At, State, Wait};
@@ -168,6 +171,23 @@ mod tests {
         let cluster = troubled();
         let runs = vec![run(-7500, "h3", 1_794_992_500, None, "")];
         insta::assert_snapshot!(shown(&cluster, runs));
+    }
+
+    #[test]
+    fn a_service_that_is_paused_has_no_failover() {
+        let mut cluster = small();
+        let lease = |cluster: &ClusterState| {
+            let text = shown(cluster, Vec::new());
+            let line = text.lines().find(|line| line.contains("Lease: "));
+            line.expect("it is there").to_owned()
+        };
+        assert!(lease(&cluster).contains("failover ≤ "));
+        service(&mut cluster, "db").paused = Some(word("upgrade", Some(NOW + 300)));
+        assert!(
+            lease(&cluster).ends_with("T 18.0s · no failover"),
+            "{}",
+            lease(&cluster)
+        );
     }
 
     #[test]

@@ -8,13 +8,18 @@ use std::{
     time::Duration,
 };
 
+use futures_util::stream;
 use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use crate::{
     config::{FenceSettings, Mode, ServiceSettings, SourceFile, StopProof},
     election::Timings,
-    guard_client::frame::{Lease, ListedLease},
+    guard_client::{
+        GuardClient,
+        frame::{Command, GuardState, Lease, ListedLease, Of, Outcome, Reply, Request},
+    },
     host::processes::{Members, Process},
     systemd::{
         ActiveState, BusError, ChangeHints, CheckCommand, CheckUser, CheckUserError, JobEnd,
@@ -59,6 +64,8 @@ pub struct FakeState {
     pub tries: bool,
     /// Units that are started.
     pub started: BTreeSet<UnitName>,
+    /// When they became active, since 1970.
+    pub active_at: Option<Duration>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
     pub stops_slowly: bool,
     /// Whether a unit that runs to its end never comes to it.
@@ -170,6 +177,42 @@ pub fn stopped_lease() -> ListedLease {
         lease,
         lapsed: true,
         stopped: true,
+    }
+}
+
+/// A guard that lists `listed` and has no objections, once it is there. `None`: it does not answer when it is asked for a lease.
+pub async fn guard(listed: Option<Vec<ListedLease>>) -> GuardClient {
+    let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
+        let (near, far) = duplex(65_536);
+        tokio::spawn(serve(far, listed.clone()));
+        async { Ok(near) }
+    });
+    tokio::spawn(connection);
+    guard
+        .link()
+        .wait_for(|is_up| *is_up)
+        .await
+        .expect("it is there");
+    guard
+}
+
+async fn serve(stream: DuplexStream, listed: Option<Vec<ListedLease>>) {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    while let Ok(1..) = stream.read_line(&mut line).await {
+        let Request { id, command } = serde_json::from_str(&line).expect("a request");
+        line.clear();
+        let result = match (command, &listed) {
+            (Command::List(of), None) if of != Of::None => continue,
+            (Command::List(_), listed) => Outcome::Leases(GuardState {
+                leases: listed.clone().unwrap_or_default(),
+                ..GuardState::default()
+            }),
+            _ => Outcome::Done,
+        };
+        let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
+        reply.push(b'\n');
+        stream.write_all(&reply).await.expect("putexd reads");
     }
 }
 
@@ -359,6 +402,7 @@ impl Manager for Fake {
                     } else {
                         ActiveState::Inactive
                     },
+                    active_at: state.active_at,
                     ..stopped()
                 },
                 frozen_by: None,
@@ -382,7 +426,7 @@ impl Manager for Fake {
         _: &'a UnitName,
         _: Surroundings<'a>,
     ) -> ManagerFuture<'a, Result<(), Refusal>> {
-        unreachable!("no test asks for it")
+        Box::pin(std::future::pending())
     }
 
     fn is_stopping(&self) -> ManagerFuture<'_, Result<bool, BusError>> {
@@ -413,15 +457,15 @@ impl Manager for Fake {
     }
 
     fn changes(&self, _: &UnitName) -> ChangeHints {
-        unreachable!("no test asks for it")
+        Box::pin(stream::pending())
     }
 
     fn reloads(&self) -> ChangeHints {
-        unreachable!("no test asks for it")
+        Box::pin(stream::pending())
     }
 
     fn watched(&self) -> usize {
-        unreachable!("no test asks for it")
+        1
     }
 
     fn run_unit_to_completion<'a>(

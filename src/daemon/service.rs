@@ -299,16 +299,17 @@ impl Service {
                 is_hint = self.links.bell.rings() => if is_hint { Message::Event(Event::Hint) } else { Message::Wake },
             };
             // A proof that is there is taken before any other event, and makes what was seen before it invalid.
-            if self.work.takes_proof() {
+            if self.work.proven.swap(false, Ordering::AcqRel) {
                 self.handle(Event::Stopped);
             }
+            // Where the guard is gone, that is why its units have ended.
+            self.follow_links();
             if let Some(event) = self.take(message) {
                 self.handle(event);
             }
             if let Some(event) = self.obey_record() {
                 self.handle(event);
             }
-            self.follow_links();
             let now = milliseconds(self.host.machine.now().boot);
             self.progress.store(now, Ordering::Release);
         }
@@ -556,7 +557,6 @@ impl Service {
         self.raise(Problem::LeftControlGroup { work });
         self.bars
             .set(BarSource::Outside, Some(Bar::Outside { error }));
-        self.show();
     }
 }
 
@@ -575,3 +575,6 @@ pub fn log_dropped(service: &ServiceName, unsaid: Option<&str>) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -400,10 +400,9 @@ impl UnitControl {
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.
         let learned = insist(Instant::now() + START_LIMIT, || self.learn()).await;
-        match learned {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("the units' control groups are not known: {error}")),
-        }
+        learned
+            .map(drop)
+            .map_err(|error| format!("the units' control groups are not known: {error}"))
     }
 
     /// The start of the main unit has come to its end.

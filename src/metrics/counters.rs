@@ -50,7 +50,7 @@ impl Metrics {
             WriteResult::Conflict => "conflict",
             WriteResult::Unknown => "unknown",
         };
-        if !matches!(result, WriteResult::Unknown) {
+        if *result != WriteResult::Unknown {
             self.renewal_duration.observe(sent.elapsed().as_secs_f64());
         }
         self.renewals.get_or_create(&[("result", name)]).inc();

@@ -76,14 +76,12 @@ pub fn render(sources: &Sources) -> String {
     let (services, node) = (metrics.services(), sources.node.as_str());
     let mut registry = Registry::with_prefix("putexd");
     let [version, name] = [env!("CARGO_PKG_VERSION").to_owned(), node.to_owned()];
-    let help = "Version of putexd, and its name in the locks";
     registry.register(
         "build",
-        help,
+        "Version of putexd, and its name in the locks",
         Info::new(vec![("version", version), ("node", name)]),
     );
     let count = u32::try_from(services.len()).map_or(f64::NAN, f64::from);
-    let is_connected = *sources.guard.link().borrow();
     for (name, help, value) in [
         (
             "services",
@@ -93,7 +91,7 @@ pub fn render(sources: &Sources) -> String {
         (
             "guard_connected",
             "Whether the guard answers; without it no lease is armed",
-            is_connected.into(),
+            f64::from(*sources.guard.link().borrow()),
         ),
         (
             "drained",

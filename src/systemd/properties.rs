@@ -88,6 +88,8 @@ pub struct UnitState {
     pub control_group: String,
     /// The current run, or the last one.
     pub invocation: Option<Invocation>,
+    /// When it became active last, since 1970. `None`: never since systemd has it loaded.
+    pub active_at: Option<Duration>,
     /// NRestarts: how often systemd has restarted it by itself since somebody has started it, also over a daemon-reload.
     pub restarts: u32,
     /// RestartSec=; `None` for types that are not restarted.
@@ -402,6 +404,10 @@ impl Properties {
             control_pid: self.get("ControlPID").filter(|pid| *pid != 0),
             control_group: text("ControlGroup"),
             invocation: self.invocation(),
+            active_at: self
+                .get("ActiveEnterTimestamp")
+                .filter(|at| *at > 0)
+                .map(Duration::from_micros),
             restarts: self.get("NRestarts").unwrap_or(0),
             restart_pause: self.get("RestartUSec").map(Duration::from_micros),
             stop_time: self.stop_time(),

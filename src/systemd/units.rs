@@ -405,7 +405,9 @@ impl Systemd {
     /// other things in between. Which run it is, is read first: so the reading at the end of a proof shows that another one has begun.
     pub async fn read(&self, unit: &str) -> Result<Properties, BusError> {
         let link = self.link().await?;
-        let run = link.common(unit, &[INVOCATION]).await?;
+        let run = link
+            .common(unit, &[INVOCATION, "ActiveEnterTimestamp"])
+            .await?;
         let (row, of_its_type) = try_join(link.row(unit), link.of_its_type(unit)).await?;
         let properties = run.with(Properties::of_row(row)?).with(of_its_type);
         let more: &'static [&'static str] = if properties.is_effect() || self.has_doubts(unit) {

@@ -26,6 +26,31 @@ const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 
+/// A point in time that a property on the bus has.
+fn time_of(host: &Host, [service, object, interface, name]: [&str; 4]) -> u64 {
+    let text = host.exec(&["busctl", "get-property", service, object, interface, name]);
+    let time = text.trim().strip_prefix("t ");
+    let time = time.and_then(|time| time.parse().ok());
+    time.unwrap_or_else(|| panic!("a time: {text}"))
+}
+
+/// Since when the service is in its state, and since when systemd has its unit as started, in milliseconds.
+fn since(host: &Host) -> [u64; 2] {
+    let own = [
+        "org.putexd.Putexd1",
+        "/org/putexd/Putexd1/service/db",
+        "org.putexd.Putexd1.Service",
+        "Since",
+    ];
+    let unit = [
+        "org.freedesktop.systemd1",
+        "/org/freedesktop/systemd1/unit/database_2eservice",
+        "org.freedesktop.systemd1.Unit",
+        "ActiveEnterTimestamp",
+    ];
+    [time_of(host, own), time_of(host, unit) / 1000]
+}
+
 fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("restart", 2, store).run() else {
         return;
@@ -37,6 +62,10 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
             work(host);
             wait_for_restart(host, DAEMON, &before, SOON);
             wait_for_status(host, |status| status.contains("db active"));
+        });
+        wait_until(SOON, "the unit is shown as what has run on", || {
+            let [own, of_systemd] = since(host);
+            own == of_systemd
         });
         assert_eq!(first.token, fixture.oracle.live()[0].token);
     };
@@ -130,6 +159,9 @@ fn a_stopped_daemon_loses_its_lease_to_the_guard(store: Lockstore) {
     );
     signal(host, DAEMON, "CONT");
     wait_for_standby(host);
+    // It was the guard, whose deadline has its own entry.
+    let journal = host.exec(&["journalctl", "--unit", DAEMON, "--output", "cat"]);
+    assert!(!journal.contains("was stopped, or has ended"), "{journal}");
     fixture.assert_alone(&second);
     fixture.assert_no_violation();
 }

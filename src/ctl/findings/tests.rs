@@ -189,6 +189,19 @@ fn what_is_down_is_wrong_until_an_operator_has_it_stopped() {
     );
 }
 
+/// Its holder has fallen silent before it could stop the unit, which is not stopped everywhere before the lease is over.
+#[test]
+fn what_is_silent_is_not_stopped_yet() {
+    let mut cluster = small();
+    silent(&mut cluster, "web", 60_000);
+    service(&mut cluster, "web").stopped = Some(word("schema", None));
+    assert_eq!(found(&cluster, true), ["web: silent on h3 for 60s"]);
+    assert_eq!(
+        found(&cluster, false),
+        ["web: to be stopped by root@h2: schema; \"putexctl start SERVICE\" ends it"]
+    );
+}
+
 #[test]
 fn a_start_tells_when_and_an_alarm_what_prevents_it() {
     let mut cluster = small();

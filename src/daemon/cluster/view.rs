@@ -79,10 +79,9 @@ impl SeenHost {
 
     /// Whether it reports, when `counted` has counted.
     fn reports(&self, counted: Duration) -> bool {
-        self.report.is_some()
-            && self
-                .changed
-                .is_some_and(|changed| counted.saturating_sub(changed) <= SILENT)
+        // Only a report changes.
+        self.changed
+            .is_some_and(|changed| counted.saturating_sub(changed) <= SILENT)
     }
 }
 
@@ -102,14 +101,6 @@ impl View {
         }
     }
 
-    /// Notes whether the store has answered a look.
-    fn note_answer(&mut self, is_answered: bool, now: Duration) {
-        if is_answered {
-            (self.counted, self.answered) = (self.counted(now), now);
-        }
-        self.is_away = !is_answered;
-    }
-
     /// The other hosts as they are known at `now`.
     pub fn hosts(&self, now: Duration, wall: Duration) -> impl Iterator<Item = KnownHost> {
         let counted = self.counted(now);
@@ -117,9 +108,7 @@ impl View {
         let is_long = move |since: At| since.since(At::new(wall)) > SILENT;
         self.hosts.iter().map(move |(name, seen)| {
             let changed = seen.changed.map(|at| ago(counted.saturating_sub(at)));
-            let last = changed
-                .or_else(|| seen.written(wall))
-                .filter(|_| seen.report.is_some());
+            let last = changed.or_else(|| seen.written(wall));
             let found = ago(counted.saturating_sub(seen.found));
             let presence = match last {
                 _ if seen.is_lost || is_long(last.unwrap_or(found)) => Presence::Silent,
@@ -280,7 +269,13 @@ impl SharedCluster {
                 }
             }
         }
-        lock(&self.view).note_answer(result.is_ok(), self.host.machine.now().boot);
+        {
+            let (mut view, now) = (lock(&self.view), self.host.machine.now().boot);
+            if result.is_ok() {
+                (view.counted, view.answered) = (view.counted(now), now);
+            }
+            view.is_away = result.is_err();
+        }
         self.note(Part::View, &result);
         (read, result)
     }

@@ -120,13 +120,14 @@ impl Fencer {
         };
         let runs = hosts.iter().map(|host| self.fence_one(template, host));
         let outcomes = hosts.iter().zip(join_all(runs).await);
-        let failures = outcomes.filter_map(|(host, outcome)| {
-            let why = outcome.err()?;
-            Some(format!(
-                "run \"putexctl confirm-dead {host}\" if you know that {host} is off: {why}"
-            ))
-        });
-        let failures: Vec<String> = failures.collect();
+        let failures: Vec<String> = outcomes
+            .filter_map(|(host, outcome)| {
+                let why = outcome.err()?;
+                Some(format!(
+                    "run \"putexctl confirm-dead {host}\" if you know that {host} is off: {why}"
+                ))
+            })
+            .collect();
         if self.settings.required && !failures.is_empty() {
             return Err(failures.join("; "));
         }
@@ -212,13 +213,12 @@ pub async fn unfence(systemd: &dyn Manager, settings: &FenceSettings) -> Result<
 
 /// Runs a unit to its end. `Err`: it failed, took longer than `limit`, or could not be run.
 async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<(), String> {
-    let why = match systemd.run_unit_to_completion(unit, limit).await {
+    Err(match systemd.run_unit_to_completion(unit, limit).await {
         Ok(RunResult::Passed) => return Ok(()),
         Ok(RunResult::Failed(reason)) => format!("{unit}: {reason}"),
         Ok(RunResult::TimedOut) => format!("{unit} took longer than {}", rounded(limit)),
         Err(error) => format!("{unit}: {error}"),
-    };
-    Err(why)
+    })
 }
 
 #[cfg(test)]

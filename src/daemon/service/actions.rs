@@ -34,17 +34,12 @@ pub struct Work {
     prepared: Option<oneshot::Receiver<PreparedStart>>,
     /// Whether the stop that was asked for last has a proof that was not taken yet. Each stop has its own: the proof of an earlier one does
     /// not show that the gate has been closed since.
-    proven: Arc<AtomicBool>,
+    pub proven: Arc<AtomicBool>,
 }
 
 impl Work {
     pub fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
-    pub fn takes_proof(&self) -> bool {
-        self.proven.swap(false, Ordering::AcqRel)
     }
 }
 

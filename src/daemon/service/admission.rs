@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::StreamExt as _;
 use tokio::{sync::watch, time::sleep};
 
-use super::{BarSource, Host, Inbox, Message, UnitControl, lookout::SHARE_OF_STRAYS};
+use super::{BarSource, Host, Inbox, UnitControl, lookout::SHARE_OF_STRAYS};
 use crate::{
     audit::surroundings,
     config::ServiceSettings,
@@ -46,8 +46,9 @@ pub async fn admit(
         let current = settings.borrow().clone();
         // Boxed, because the future would otherwise take memory between two questions as well.
         if let Some(now) = Box::pin(admission(&host, &units, &current)).await {
-            let message = |bar| Message::Bar(BarSource::Admission, bar);
-            inbox.send_change(&mut last, now.err(), message).await;
+            inbox
+                .send_bar(&mut last, BarSource::Admission, now.err())
+                .await;
         }
         let paced = |share| pace(&*units.systemd, &units.main, ADMISSION_INTERVAL, share);
         let interval = match &last {

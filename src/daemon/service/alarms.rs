@@ -214,27 +214,7 @@ impl Service {
             tracing::error!("failed to take this host down: {error}");
         }
     }
-}
 
-/// Whether the guard says within [`GUARD_LIMIT`] that nothing of the units runs. If so, their stop goes on to its own
-/// proof, and nothing is released before that. Meanwhile the guard kills what appears in their control groups.
-async fn are_dead_by_guard(
-    guard: &GuardClient,
-    service: &ServiceName,
-    units: &UnitControl,
-) -> bool {
-    let ask = async {
-        let Ok(Some(listed)) = guard.lease_of(service).await else {
-            return false;
-        };
-        units.are_dead_by(&listed).await
-    };
-    let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
-    // The proof may have come meanwhile, so that the guard was told to forget the lease.
-    is_dead || units.is_proven()
-}
-
-impl Service {
     /// Tells the journal why the units are refused.
     pub fn log_refusal(&mut self, bar: &Bar) {
         // A service that retires takes nothing under supervision any more, and a daemon-reload takes the gate away from units whose
@@ -256,10 +236,14 @@ impl Service {
     }
 
     /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
-    /// it should know that.
+    /// it should know that. Once its lease is over, the guard has stopped it.
     pub fn log_end(&self, unit: &ObservedUnit) {
         if let (State::Active, ObservedUnit::Dead { failed: false, .. }) =
             (self.election.state(), unit)
+            && self
+                .election
+                .deadline()
+                .is_some_and(|end| !self.host.machine.now().has_passed(end))
         {
             let (name, unit) = (&self.settings.name, &self.settings.unit);
             tracing::warn!(
@@ -291,6 +275,24 @@ impl Service {
             journal::transition(service, unit, change);
         }
     }
+}
+
+/// Whether the guard says within [`GUARD_LIMIT`] that nothing of the units runs. If so, their stop goes on to its own
+/// proof, and nothing is released before that. Meanwhile the guard kills what appears in their control groups.
+async fn are_dead_by_guard(
+    guard: &GuardClient,
+    service: &ServiceName,
+    units: &UnitControl,
+) -> bool {
+    let ask = async {
+        let Ok(Some(listed)) = guard.lease_of(service).await else {
+            return false;
+        };
+        units.are_dead_by(&listed).await
+    };
+    let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
+    // The proof may have come meanwhile, so that the guard was told to forget the lease.
+    is_dead || units.is_proven()
 }
 
 #[cfg(test)]

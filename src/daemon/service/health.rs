@@ -61,13 +61,6 @@ impl CheckRole {
     fn is_asked(self, health: &HealthSettings) -> bool {
         self == Self::Active || health.probe.asks_standby()
     }
-
-    fn event(self, verdict: Verdict) -> Event {
-        match self {
-            Self::Active => Event::ActiveCheck(verdict),
-            Self::Standby => Event::StandbyCheck(verdict),
-        }
-    }
 }
 
 /// The health checks of a service.
@@ -133,10 +126,8 @@ impl Service {
             let error = error.clone();
             self.raise(Problem::CheckFailed { error, unit });
         }
-        self.checks.verdict = Some(match verdict {
-            Ok(()) => Health::Passes,
-            Err(error) => Health::Fails(error.clone()),
-        });
+        let fails = verdict.clone().err();
+        self.checks.verdict = Some(fails.map_or(Health::Passes, Health::Fails));
     }
 }
 
@@ -174,7 +165,10 @@ impl Tally {
             (self.passes, self.failures) = (0, self.failures.saturating_add(1));
             self.failures >= settings.fall
         };
-        enough.then(|| role.event(verdict))
+        enough.then_some(match role {
+            CheckRole::Active => Event::ActiveCheck(verdict),
+            CheckRole::Standby => Event::StandbyCheck(verdict),
+        })
     }
 }
 
@@ -212,12 +206,11 @@ impl Checker {
 
     async fn command(&self, argv: &[String], user: Option<&str>) -> Option<Verdict> {
         let user = match user {
-            Some(name) => Ok(RunAs::Named(name.to_owned())),
-            None => self.own_user().await,
-        };
-        let user = match user {
-            Ok(user) => user,
-            Err(error) => return Some(Err(error)),
+            Some(name) => RunAs::Named(name.to_owned()),
+            None => match self.own_user().await {
+                Ok(user) => user,
+                Err(error) => return Some(Err(error)),
+            },
         };
         let role = self.role.as_str();
         let check = CheckCommand {
@@ -341,13 +334,14 @@ mod tests {
 
     #[test]
     fn either_role_is_unhealthy_after_fall_failures_in_a_row() {
-        for role in [CheckRole::Active, CheckRole::Standby] {
+        let (active, standby) = (
+            Event::ActiveCheck(failure()),
+            Event::StandbyCheck(failure()),
+        );
+        for (role, event) in [(CheckRole::Active, active), (CheckRole::Standby, standby)] {
             let (settings, mut tally) = (settings(1, 2), Tally::default());
             assert_eq!(tally.count(role, &settings, failure()), None);
-            assert_eq!(
-                tally.count(role, &settings, failure()),
-                Some(role.event(failure()))
-            );
+            assert_eq!(tally.count(role, &settings, failure()), Some(event));
         }
     }
 

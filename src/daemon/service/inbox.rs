@@ -99,16 +99,16 @@ impl Inbox {
         let _ = self.0.send(Box::new(message)).await;
     }
 
-    /// Sends what is so `now`, if it is not what was so at the `last` call.
-    pub async fn send_change<T: Clone + PartialEq>(
+    /// Sends the bar of a source, or that there is none, if that is another one than the `last`.
+    pub async fn send_bar(
         &self,
-        last: &mut Option<T>,
-        now: T,
-        message: impl FnOnce(T) -> Message,
+        last: &mut Option<Option<Bar>>,
+        source: BarSource,
+        bar: Option<Bar>,
     ) {
-        if last.as_ref() != Some(&now) {
-            *last = Some(now.clone());
-            self.send(message(now)).await;
+        if last.as_ref() != Some(&bar) {
+            *last = Some(bar.clone());
+            self.send(Message::Bar(source, bar)).await;
         }
     }
 

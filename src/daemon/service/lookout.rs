@@ -54,7 +54,7 @@ pub async fn watch_units(
         let alive = observed.main == Some(ObservedUnit::Alive);
         // After the unit's end it is looked for once more, so that processes which were told of before and are gone are
         // told of as gone.
-        let is_worth_a_look = alive || was_alive || !observed.alive.is_empty();
+        let is_worth_a_look = was_alive || !observed.alive.is_empty();
         let host_stops = was_alive && !alive && units.systemd.is_stopping().await == Ok(true);
         was_alive = alive;
         let all_dead = matches!(observed.all, Some(ObservedUnit::Dead { .. }));

@@ -10,10 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    bars::BarSource,
-    inbox::{Inbox, Message},
-};
+use super::{bars::BarSource, inbox::Inbox};
 use crate::{
     cluster::verb::Unmet,
     config::ServiceSettings,
@@ -69,8 +66,9 @@ pub async fn keep_looking(
             Err(Bar::OtherLock { .. }) => timings.renew_interval / 2,
             Err(_) => timings.call_limit(),
         };
-        let message = |bar| Message::Bar(BarSource::Entry, bar);
-        inbox.send_change(&mut last, entry.err(), message).await;
+        inbox
+            .send_bar(&mut last, BarSource::Entry, entry.err())
+            .await;
         tokio::select! {
             // The order is fixed and not random, so that a simulation can be repeated exactly.
             biased;

@@ -48,6 +48,11 @@ impl RunTracker {
         }
     }
 
+    /// Whether the tenure is one whose unit was started under an earlier putexd.
+    pub fn is_adopted(&self) -> bool {
+        self.own.start == Start::Unseen
+    }
+
     /// Notes what the service waits for, which says when the holder was last heard of, and the holder's token. A host that has only
     /// claimed the lock runs nothing, this one as well.
     pub fn see_holder(&mut self, wait: Option<&Wait>, token: FencingToken, now: At) {
@@ -123,7 +128,7 @@ impl RunTracker {
             self.own.stopped = stopped;
         }
         match (from, to) {
-            (_, State::Confirming) => self.own = self.own_run(),
+            (_, State::Confirming) => self.own = Run::new(0, &self.own.host, Start::Failed),
             (State::Starting, State::Active) => {
                 if let Some(former) = self.former.take() {
                     self.add(former);
@@ -145,16 +150,11 @@ impl RunTracker {
         }
     }
 
-    /// A tenure of this host that has started nothing.
-    fn own_run(&self) -> Run {
-        Run::new(0, &self.own.host, Start::Failed)
-    }
-
     /// Writes of the tenure that has ended.
     fn ends(&mut self, token: FencingToken, now: At) {
         let end = take(&mut self.end);
         let dead = end.dead.unwrap_or(now);
-        let next = self.own_run();
+        let next = Run::new(0, &self.own.host, Start::Failed);
         let mut own = replace(&mut self.own, next);
         if own.start == Start::Failed {
             own.token = token.0;

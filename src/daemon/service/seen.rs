@@ -7,7 +7,7 @@ use super::{Service, bars::BarSource};
 use crate::{
     daemon::units::ObservedUnits,
     election::{ObservedUnit, State, rounded},
-    facts::{Bar, alarm::Problem},
+    facts::{At, Bar, alarm::Problem},
     systemd::{Invocation, RESTARTS_LIMIT, UnitState},
     types::{Time, UnitName},
 };
@@ -98,6 +98,8 @@ pub struct LastLook {
     pub are_dead: bool,
     /// Whether the main unit serves. `None`: it was not looked at since its start.
     pub serves: Option<bool>,
+    /// When systemd has seen it become active last.
+    pub active_at: Option<At>,
     /// Whether it is frozen.
     pub frozen: bool,
     /// Its restarts by systemd.
@@ -133,6 +135,7 @@ impl Service {
             seen.serves = observed.main.as_ref().map(|_| false);
             return observed.main;
         };
+        seen.active_at = main.active_at.map(At::new);
         let frozen_by = observed.frozen_by;
         seen.serves = Some(main.active_state.is_started() && frozen_by.is_none());
         let was_frozen = std::mem::replace(&mut seen.frozen, frozen_by.is_some());

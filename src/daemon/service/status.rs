@@ -133,11 +133,13 @@ impl Service {
             // What the settings say is put back below, and not copied at each event.
             ..take(&mut self.display.settings)
         };
+        // A unit that was started under another putexd has run for longer than this one.
+        let adopted = self.runs.is_adopted() && state == State::Active;
+        let began = self.seen.active_at.filter(|_| adopted);
         let mut is_notable = false;
         self.display.status.send_if_modified(|shown| {
-            if shown.state == status.state {
-                status.since = shown.since;
-            }
+            let shown_since = shown.since.filter(|_| shown.state == status.state);
+            status.since = began.or(shown_since).or(status.since);
             if let (Some(before), Some(lock)) = (&shown.lock, &mut status.lock)
                 && (&before.holder, before.token) == (&lock.holder, lock.token)
             {

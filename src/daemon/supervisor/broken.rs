@@ -72,8 +72,9 @@ impl Broken {
         let own = own.map(|(name, error)| (error, mend(error, name.as_str(), goes_on(name))));
         let mut all = for_all.chain(own);
         let first = shortened(&all.next()?.1, MESSAGE_LIMIT);
-        let more = all.map(|(error, _)| error.path.display().to_string());
-        let more: Vec<String> = more.collect();
+        let more: Vec<String> = all
+            .map(|(error, _)| error.path.display().to_string())
+            .collect();
         Some(match more.len() {
             0 => first,
             _ => format!("{first}; also {}", first_named(&more, NAMED)),

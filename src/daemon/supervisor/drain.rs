@@ -63,6 +63,7 @@ impl Draining {
     async fn decide(&self, word: Word, force: bool) -> Result<String, String> {
         if let Some(former) = self.host.drain.word() {
             self.host.drain.set(Some(word.over(&former))).await?;
+            self.host.hints.wake();
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }
@@ -161,10 +162,10 @@ fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
 
 /// Some of the services, each with its reason.
 fn in_words(lonely: &Lonely) -> String {
-    let each = lonely
+    let each: Vec<String> = lonely
         .iter()
-        .map(|(service, why)| format!("{service} ({why})"));
-    let each: Vec<String> = each.collect();
+        .map(|(service, why)| format!("{service} ({why})"))
+        .collect();
     shortened(&first_named(&each, NAMED), WORDS_LIMIT)
 }
 
@@ -259,6 +260,7 @@ mod tests {
     use crate::daemon::host_fake::host;
     use crate::daemon::local::drain::Drain;
     use crate::daemon::local::machine::ThisMachine;
+    use crate::daemon::store_access::hints::Hints;
     use crate::facts::alarm::{Alarm, Problem};
     use crate::facts::{HostState, LockState, Presence};
     use crate::store::memory::MemoryStore;
@@ -268,6 +270,7 @@ mod tests {
         store: MemoryStore,
         members: Vec<Member>,
         systemd: Fake,
+        hints: Hints,
         settings: ServiceSettings,
         _folders: Vec<tempfile::TempDir>,
     }
@@ -290,6 +293,7 @@ mod tests {
                 store,
                 members,
                 systemd: Fake::default(),
+                hints: Hints::default(),
                 settings,
                 _folders: folders,
             };
@@ -322,6 +326,7 @@ mod tests {
                 host: Host {
                     drain: member.drain.clone(),
                     systemd: Arc::new(self.systemd.clone()),
+                    hints: self.hints.clone(),
                     ..host(
                         "h1",
                         Arc::new(self.store.clone()),
@@ -371,6 +376,18 @@ mod tests {
             "{forced}"
         );
         assert!(scene.is_drained(2));
+    }
+
+    /// Else the services would show the former reason for some seconds.
+    #[tokio::test(start_paused = true)]
+    async fn services_are_woken_by_each_word_of_a_drain() {
+        let scene = Scene::new(3).await;
+        let bell = scene.hints.of(&scene.settings.key);
+        for _ in 0..2 {
+            scene.drain(0, false).await.expect("others can take it");
+            let rung = tokio::time::timeout(LOOK, bell.rings()).await;
+            assert_eq!(rung, Ok(false), "it is no hint of the store");
+        }
     }
 
     #[tokio::test(start_paused = true)]

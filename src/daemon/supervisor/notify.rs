@@ -45,12 +45,11 @@ pub fn in_one_line(Shown { drained, services }: &Shown, node: &str) -> String {
     let said = |(name, service): (&String, &ShownService)| {
         let ShownService { state, holder, .. } = service;
         let is_other = !["", node].contains(&&**holder) && *state != State::Active.to_string();
-        let holder = if is_other {
-            format!(" ({holder} holds it)")
+        if is_other {
+            format!("{name} {state} ({holder} holds it)")
         } else {
-            String::new()
-        };
-        format!("{name} {state}{holder}")
+            format!("{name} {state}")
+        }
     };
     let mut line: Vec<String> = if services.len() <= NAMED {
         services.iter().map(said).collect()

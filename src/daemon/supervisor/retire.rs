@@ -69,8 +69,10 @@ impl Supervisor {
                 due = now + TICK;
                 notify::watchdog();
                 notify::extend_timeout(STOP_EXTENSION);
-                let left = self.retiring.iter().map(|other| &other.handle);
-                let left: Vec<&str> = left.map(|handle| handle.settings.name.as_str()).collect();
+                let left = self.retiring.iter();
+                let left: Vec<&str> = left
+                    .map(|other| other.handle.settings.name.as_str())
+                    .collect();
                 notify::status(&format!(
                     "stopping: waits for {} to stop, for {} more at most; see \"putexctl status\"",
                     first_named(&left, NAMED),
@@ -87,10 +89,11 @@ impl Supervisor {
             return ExitCode::from(exit::DEFECT);
         }
         let node = Some(self.host.node.as_str());
-        let aging = ended
+        let aging: Vec<&str> = ended
             .iter()
-            .filter(|handle| handle.status.borrow().holder() == node);
-        let aging: Vec<&str> = aging.map(|handle| handle.settings.name.as_str()).collect();
+            .filter(|handle| handle.status.borrow().holder() == node)
+            .map(|handle| handle.settings.name.as_str())
+            .collect();
         if aging.is_empty() {
             tracing::info!("putexd ends; it holds no lock any more");
         } else {

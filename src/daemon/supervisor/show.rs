@@ -83,11 +83,9 @@ impl Supervisor {
 
     /// The state of a service that has not begun here yet.
     fn of_coming(&self, service: &ServiceSettings) -> ServiceState {
-        let before = self
-            .retiring
-            .iter()
-            .map(|retiring| &*retiring.handle.settings);
+        let before = self.retiring.iter();
         let before: Vec<String> = before
+            .map(|retiring| &*retiring.handle.settings)
             .filter(|other| share(other, service))
             .map(|other| other.name.to_string())
             .collect();

@@ -45,8 +45,9 @@ pub fn begin(host: &Host, systemd: Systemd) {
     tokio::spawn(watch(alarms.clone(), SYSTEMD_PATIENCE, 1, pid1));
     // What cannot be read meanwhile is not known, and is taken for no fact about a unit.
     let descriptors = || {
-        let opened = File::open("/dev/null").err();
-        let error = opened.filter(descriptors::have_run_out);
+        let error = File::open("/dev/null")
+            .err()
+            .filter(descriptors::have_run_out);
         ready(error.map(|error| {
             let error = format!("{error}; nothing is started or proven dead here meanwhile");
             Problem::NoDescriptors { error }

@@ -50,9 +50,11 @@ impl UnitControl {
             if late {
                 self.kill().await;
             }
-            let slice = kill_at.map_or(patience, |at| {
-                at_most(self.machine.now().until_passed(at), STOP_SLICE)
-            });
+            let slice = match kill_at.map(|at| self.machine.now().until_passed(at)) {
+                None => patience,
+                Some(Duration::ZERO) => STOP_SLICE,
+                Some(left) => left.min(STOP_SLICE),
+            };
             patience = (patience * 2).min(STOP_SLICE_MAX);
             let attempt = async {
                 self.ask_to_stop(slice, late).await;
@@ -275,13 +277,5 @@ impl UnitControl {
             // Those that are found are remembered.
             let _ = timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO)).await;
         }
-    }
-}
-
-fn at_most(span: Duration, limit: Duration) -> Duration {
-    if span.is_zero() {
-        limit
-    } else {
-        span.min(limit)
     }
 }
