@@ -155,7 +155,7 @@ pub fn transition(service: &ServiceName, unit: &UnitName, entered: &Transition) 
 }
 
 /// The lock that an entry is about, as far as it is known.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct LockFields<'a> {
     /// The unit that runs under it.
     pub unit: Option<&'a UnitName>,

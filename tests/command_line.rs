@@ -46,6 +46,42 @@ fn a_reader_who_has_enough_ends_the_check_without_an_error() {
     assert_eq!((status(&output), text(&output.stderr).as_str()), (141, ""));
 }
 
+/// The verbs that a help lists.
+fn verbs(help: &str) -> Vec<String> {
+    let (_, list) = help.split_once("Commands:\n").unwrap_or_default();
+    let list = list.lines().take_while(|line| !line.is_empty());
+    let named = list.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    named
+        .filter(|verb| !verb.is_empty() && *verb != "help")
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_help_fits_a_terminal_of_80_columns() {
+    let mut seen = 0;
+    for program in PROGRAMS {
+        let mut all = vec![Vec::new()];
+        all.extend(
+            verbs(&text(&run(program, &["--help"]).stdout))
+                .into_iter()
+                .map(|verb| vec![verb]),
+        );
+        for verb in all {
+            for option in ["-h", "--help"] {
+                let mut arguments: Vec<&str> = verb.iter().map(String::as_str).collect();
+                arguments.push(option);
+                let help = text(&run(program, &arguments).stdout);
+                assert!(help.contains("Usage: "), "{arguments:?}: {help}");
+                let wide = help.lines().find(|line| line.chars().count() > 80);
+                assert_eq!(wide, None, "{arguments:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 40, "all verbs of putexctl are among them: {seen}");
+}
+
 #[test]
 fn help_and_version_are_printed_on_standard_output() {
     for program in PROGRAMS {

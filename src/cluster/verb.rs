@@ -93,7 +93,7 @@ pub enum Verb {
         /// The host, by its name in the locks
         #[arg(value_parser = NodeId::new)]
         node: NodeId,
-        /// The host is off for certain
+        /// The host is off for certain. Without this nothing is done
         #[serde(skip)]
         #[arg(long)]
         yes: bool,

@@ -34,7 +34,7 @@ struct Formatted<T> {
 }
 
 /// The list of the hosts that have reported.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostList {
     /// When each host has last put itself there, by its own clock, in seconds since 1970.
@@ -43,7 +43,7 @@ pub struct HostList {
 
 /// What a host says of itself and of its services. The store has it under [`Key::of_host`](crate::types::Key::of_host), page 0. What
 /// has no room there is on further pages of the same form.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
     /// The host; on a further page its name alone.

@@ -23,7 +23,7 @@ use crate::{
 pub const KEPT: &str = "/run/putex/kept";
 
 /// The content of [`KEPT`]: what a putexd of this boot goes on with where a file is broken.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Kept {
     /// The number of the file's format.
     pub format: Format,

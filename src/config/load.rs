@@ -35,15 +35,18 @@ pub const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/l
 /// memory.
 const MOST_BYTES: u64 = 256 * 1024;
 
+/// Services whose files are wrong, each with its first error.
+pub type BrokenFiles = BTreeMap<ServiceName, Diagnostic>;
+
 /// The result of reading the configuration.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct Loaded {
     /// The settings with the good services. `None` when `putexd.toml` is broken or a directory cannot be read: then
     /// nothing is known for certain, and a running daemon keeps the settings that it has.
     pub settings: Option<Settings>,
     /// Services whose file exists but is wrong, each with its first error. A reload lets such a service run on with its
     /// former settings rather than stop it for a typing error.
-    pub broken: BTreeMap<ServiceName, Diagnostic>,
+    pub broken: BrokenFiles,
     /// The error that concerns every service: in `putexd.toml`, or of a directory.
     pub for_all: Option<Diagnostic>,
     /// Whether that error is a directory that cannot be read, or whose file system is not mounted. It may be there in a moment, and
@@ -201,7 +204,7 @@ fn unlisted(
 fn kept(
     former: Option<&Settings>,
     leased: &BTreeSet<ServiceName>,
-    broken: &BTreeMap<ServiceName, Diagnostic>,
+    broken: &BrokenFiles,
 ) -> Vec<ServiceSettings> {
     let is_kept = |service: &&ServiceSettings| {
         leased.contains(&service.name) && broken.contains_key(&service.name)
@@ -286,10 +289,7 @@ pub fn load_keeping(
 }
 
 /// The good candidates. The first error of each other one is put into `broken`.
-fn without_broken(
-    candidates: Vec<ReadService>,
-    broken: &mut BTreeMap<ServiceName, Diagnostic>,
-) -> Vec<ReadService> {
+fn without_broken(candidates: Vec<ReadService>, broken: &mut BrokenFiles) -> Vec<ReadService> {
     let is_good = |candidate: &ReadService| match candidate.report.first_error() {
         Some(error) => {
             broken.insert(candidate.name.clone(), error);
@@ -469,7 +469,7 @@ fn missing(root: &Path) -> Option<(PathBuf, String)> {
 }
 
 /// What is in a file.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct FileText {
     /// Its text, cut where the file is too large.
     pub text: String,

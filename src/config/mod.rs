@@ -17,8 +17,8 @@ mod timings;
 pub use crate::keys::{Diagnostic, Place, Severity, below};
 pub use host_file::{KEPT, Kept, Settings};
 pub use load::{
-    FileText, HOST_FILE, Loaded, SERVICE_DIRECTORIES, load, load_assuming, load_keeping,
-    load_unanswered, read_text, why_not_obeyed,
+    BrokenFiles, FileText, HOST_FILE, Loaded, SERVICE_DIRECTORIES, load, load_assuming,
+    load_keeping, load_unanswered, read_text, why_not_obeyed,
 };
 pub use service::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 pub use settings::{

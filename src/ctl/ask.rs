@@ -56,7 +56,6 @@ impl From<fdo::Error> for Failure {
 }
 
 /// The connection to the putexd of this host: of root over putexd's own socket, and otherwise over the system bus.
-#[derive(Debug)]
 pub struct Bus(ManagerProxy<'static>);
 
 impl Bus {

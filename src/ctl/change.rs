@@ -28,7 +28,7 @@ use crate::{
     command_line::exit,
     dbus::Begun,
     facts::{Activity, Candidate, ClusterState, ServiceState, ServiceSummary, TimingsState, Word},
-    types::{ServiceName, first_named, span::rounded},
+    types::{NodeId, ServiceName, first_named, span::rounded},
     words,
 };
 
@@ -42,7 +42,7 @@ const REPORTED: Duration = Duration::from_secs(5);
 const ALLOWANCE: Duration = Duration::from_secs(30);
 
 /// What all of these verbs have in common.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct WaitOptions {
     /// Return as soon as what changes something has begun
     #[arg(long, global = true)]
@@ -56,7 +56,6 @@ pub struct WaitOptions {
 type End = Result<String, String>;
 
 /// What is asked for, and the cluster before.
-#[derive(Debug)]
 struct Goal<'a> {
     verb: &'a Verb,
     before: &'a ClusterState,
@@ -182,7 +181,10 @@ impl Goal<'_> {
         let holder = service.holder.as_deref();
         let runs = holder.filter(|_| service.activity.runs());
         let is_anew = service.token > before.token;
-        let why = || reasons(service.others(), now.at);
+        let why = |to: Option<&NodeId>| {
+            let is_asked = |host: &&Candidate| to.is_none_or(|to| to.as_str() == host.host);
+            reasons(service.others().filter(is_asked), now.at)
+        };
         match self.verb {
             Verb::StepDown { .. } if service.stopped.is_some() => Some(Err(
                 "run \"putexctl start\" first: it is stopped everywhere".into(),
@@ -191,11 +193,10 @@ impl Goal<'_> {
                 let (from, holder) = (before.holder.as_deref().unwrap_or("-"), runs?);
                 let change = format!("{from} → {holder}");
                 match to {
-                    _ if holder == from => {
-                        is_anew.then(|| Err(format!("{holder} runs it again; {}", why())))
-                    }
+                    _ if holder == from => is_anew
+                        .then(|| Err(format!("{holder} runs it again; {}", why(to.as_ref())))),
                     Some(to) if to.as_str() != holder => {
-                        Some(Err(format!("{change}, and not {to}")))
+                        Some(Err(format!("{change}, and not {to}: {}", why(Some(to)))))
                     }
                     _ => Some(Ok(change)),
                 }
@@ -210,7 +211,7 @@ impl Goal<'_> {
             Verb::Start { .. } => {
                 let is_open =
                     service.stopped.is_some() || service.hosts.iter().any(Candidate::is_eligible);
-                (!is_open).then(|| Err(format!("no host may take it: {}", why())))
+                (!is_open).then(|| Err(format!("no host may take it: {}", why(None))))
             }
             Verb::Pause { .. } => match &service.paused {
                 Some(word) if before.paused.as_ref() != Some(word) => {

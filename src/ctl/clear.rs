@@ -33,7 +33,7 @@ pub async fn run(
     service: Option<ServiceName>,
     key: Option<Key>,
 ) -> Result<(), Failure> {
-    let settings = load(root)?;
+    let (settings, _) = load(root)?;
     let mut services = settings.services.iter();
     let known = services.find(|known| service.as_ref() == Some(&known.name));
     let refused = |text: String| Err(Failure::refused(text));

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What `putexctl explain` is called with.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct ExplainArguments {
     /// The service
     service: ServiceName,

@@ -280,18 +280,24 @@ fn idle(
         // One before another host ran it is the cause of nothing that is so now.
         let is_old = |at: At| last.is_some_and(|last| last.host != *host && last.until > at);
         let failure = state.failure.as_ref().filter(|one| !is_old(one.at));
-        why.extend(failure.map(|failure| format!("failed on {host}: {}", failure.error)));
+        why.extend(failure.map(|failure| {
+            format!(
+                "failed on {host}, see \"journalctl -u UNIT\": {}",
+                failure.error
+            )
+        }));
         why.extend(state.unproven.clone());
         why.extend(state.goes_down.map(|at| {
             let left = rounded(at.until(now));
             format!("{host} goes down in {left} otherwise")
         }));
     }
+    // A host that takes a lock reports a moment later, and a first start that has not failed is no fault.
+    let is_first = activity == Activity::Starting && last.is_none() && why.is_empty();
     Some(Finding {
         lasts: since.map(|since| since.since(now)),
-        // A host that takes a lock reports a moment later.
         ..Finding::new(
-            activity != Activity::Held,
+            activity != Activity::Held && !is_first,
             standing(service),
             why.join("; "),
         )

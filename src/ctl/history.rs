@@ -26,7 +26,7 @@ use crate::{
 const AT_ONCE: usize = 16;
 
 /// What `putexctl history` is called with.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct HistoryArguments {
     /// Only these services: names, or patterns with * and ?
     #[arg(value_name = "SERVICE")]

@@ -37,8 +37,8 @@ use crate::{
 };
 
 /// Shows and steers the services that putexd runs on one host at a time.
-#[derive(Debug, Parser)]
-#[command(name = "putexctl", version = command_line::version())]
+#[derive(Parser)]
+#[command(name = "putexctl", version = command_line::version(), max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Commands,
@@ -47,7 +47,7 @@ struct Cli {
 }
 
 /// Where a command looks that needs no running putexd.
-#[derive(Debug, Args)]
+#[derive(Args)]
 struct Offline {
     /// Look for the configuration below this directory
     #[arg(long, value_name = "DIRECTORY", default_value = "/")]
@@ -66,7 +66,7 @@ impl Offline {
     }
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Commands {
     /// Show the cluster: what is wrong, the hosts, the services and who holds them, the store
     Status(status::StatusArguments),

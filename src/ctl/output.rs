@@ -20,7 +20,6 @@ use crate::{
 const MESSAGE_LIMIT: usize = 1200;
 
 /// The error, and the exit status. With an empty message nothing is printed.
-#[derive(Debug)]
 pub struct Failure {
     pub status: u8,
     pub message: String,
@@ -115,7 +114,7 @@ fn write_out(text: &str) -> Result<(), Failure> {
 }
 
 /// How a piece of text is shown on a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Style {
     #[default]
     Plain,
@@ -142,7 +141,6 @@ impl Style {
 }
 
 /// One cell of a table.
-#[derive(Debug, Clone)]
 pub struct Cell {
     text: String,
     style: Style,
@@ -180,7 +178,6 @@ pub fn width() -> Option<usize> {
 
 /// A text that is being composed. Everything that is put into it is made printable, so that colours are the only sequences that
 /// a terminal obeys.
-#[derive(Debug)]
 pub struct Screen {
     width: usize,
     text: String,

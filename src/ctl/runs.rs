@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The past of one service, as `--json` prints it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Serialize)]
 pub struct Past {
     /// The service.
     pub service: String,
@@ -20,7 +20,7 @@ pub struct Past {
 
 /// One tenure.
 #[skip_serializing_none]
-#[derive(Debug, Clone, Serialize)]
+#[derive(Serialize)]
 pub struct PastRun {
     #[serde(flatten)]
     pub run: Run,

@@ -11,7 +11,7 @@ use super::{
     texts::{date, reasons, standing, style_of},
 };
 use crate::{
-    facts::{Activity, Bar, Candidate, ClusterState, Health, ServiceState, ServiceSummary},
+    facts::{Activity, Bar, Candidate, ClusterState, ServiceState, ServiceSummary},
     types::span::rounded,
     words,
 };
@@ -121,9 +121,6 @@ fn facts(
             ));
         }
         facts.push(("Here", format!("{node} {}", parts.join("; "))));
-        if let Some(Health::Fails(why)) = &here.health {
-            facts.push(("Health", format!("fails on {node}: {why}")));
-        }
         facts.extend(here.failure.as_ref().map(|failure| {
             (
                 "Failed",

@@ -24,7 +24,7 @@ const FEW: usize = 30;
 const SHOWN: usize = 12;
 
 /// What `putexctl status` is called with.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct StatusArguments {
     /// Only these services: names, or patterns with * and ?. One name shows that service in full
     #[arg(value_name = "SERVICE")]

@@ -16,7 +16,7 @@ use super::output::{Failure, print};
 use crate::{
     audit,
     command_line::exit,
-    config::{self, Settings, below},
+    config::{self, BrokenFiles, Settings, below},
     frames::Units,
     store::{self, Creation, Store, StoreError, sealed},
     types::{Key, NET_SOCKET},
@@ -37,7 +37,7 @@ impl From<StoreError> for Failure {
 
 /// Makes the store that the configuration names. `is_local`: the operator knows that only this machine sees its folder.
 pub async fn init(root: &Path, is_local: bool) -> Result<(), Failure> {
-    let settings = load(root)?;
+    let (settings, _) = load(root)?;
     if !is_local {
         refuse_local(&settings).await?;
     }
@@ -107,11 +107,12 @@ async fn refuse_local(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::refused(text))
 }
 
-pub fn load(root: &Path) -> Result<Settings, Failure> {
+/// The settings, and which files of services are broken.
+pub fn load(root: &Path) -> Result<(Settings, BrokenFiles), Failure> {
     let loaded = config::load(root);
     let shown = loaded.to_string();
-    let settings = loaded.settings;
-    settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
+    let failure = || Failure::new(exit::CONFIGURATION, shown);
+    Ok((loaded.settings.ok_or_else(failure)?, loaded.broken))
 }
 
 pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {

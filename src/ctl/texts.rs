@@ -94,20 +94,21 @@ pub fn grouped<T: PartialEq>(all: impl IntoIterator<Item = (String, T)>) -> Vec<
     groups
 }
 
-/// Why hosts would not take a service. Those with the same reason are told of together.
+/// Why hosts would not take a service, or have not taken it. Those with the same reason are told of together.
 pub fn reasons<'a>(hosts: impl Iterator<Item = &'a Candidate>, now: At) -> String {
-    let why = |host: &Candidate| {
-        let why = words::not_taking(host.not_taking.as_ref()?, now);
-        Some((host.host.clone(), why))
+    let why = |host: &'a Candidate| {
+        let why = host
+            .not_taking
+            .as_ref()
+            .map(|why| words::not_taking(why, now));
+        let why = why.unwrap_or_else(|| "would take it".to_owned());
+        (host.host.clone(), why)
     };
     let line = |(why, hosts): (String, Vec<String>)| match &hosts[..] {
         [host] => format!("{host} {why}"),
         _ => format!("each of {} {why}", first_named(&hosts, NAMED)),
     };
-    let all: Vec<String> = grouped(hosts.filter_map(why))
-        .into_iter()
-        .map(line)
-        .collect();
+    let all: Vec<String> = grouped(hosts.map(why)).into_iter().map(line).collect();
     if all.is_empty() {
         "there is no other host".to_owned()
     } else {

@@ -21,7 +21,7 @@ use crate::{
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What `putexctl watch` is called with.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct WatchArguments {
     /// Only these services: names, or patterns with * and ?
     #[arg(value_name = "SERVICE")]

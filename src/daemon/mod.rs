@@ -65,7 +65,7 @@ const STORE_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// putexd reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. systemd starts it: `systemctl enable --now putexd`.
 #[derive(Debug, Parser)]
-#[command(name = "putexd", version = command_line::version())]
+#[command(name = "putexd", version = command_line::version(), max_term_width = 80)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is an option of the command"

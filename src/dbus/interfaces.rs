@@ -17,7 +17,6 @@ use crate::{
 };
 
 /// Whose calls an object gets.
-#[derive(Debug, Clone)]
 pub enum Caller {
     /// Anybody's, of whom the bus says who he is.
     OnBus(Authority),
@@ -26,7 +25,6 @@ pub enum Caller {
 }
 
 /// The object of the host.
-#[derive(Debug, Clone)]
 pub struct Manager {
     pub daemon: Daemon,
     pub caller: Caller,
@@ -124,7 +122,6 @@ impl Manager {
 }
 
 /// The object of a service.
-#[derive(Debug)]
 pub struct ServiceObject {
     pub daemon: Daemon,
     pub name: String,

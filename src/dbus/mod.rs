@@ -50,7 +50,6 @@ pub const PATH: &str = "/org/putexd/Putexd1";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What a client asks of the daemon.
-#[derive(Debug)]
 pub enum Ask {
     /// All that is known.
     Describe(oneshot::Sender<ClusterState>),
@@ -81,7 +80,7 @@ pub enum Ask {
 }
 
 /// The answer to an operator who has asked for something.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Begun {
     /// What was begun, before it is done.
@@ -91,7 +90,7 @@ pub struct Begun {
 }
 
 /// What the properties show.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Shown {
     /// Whether this host is drained.
     pub drained: bool,
@@ -100,7 +99,7 @@ pub struct Shown {
 }
 
 /// What the properties of a service show.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct ShownService {
     /// The unit; empty = its file is broken.
     pub unit: String,
@@ -131,7 +130,7 @@ impl ShownService {
 }
 
 /// The daemon, as the interfaces see it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Daemon {
     /// The name of this host in the locks.
     pub node: NodeId,

@@ -279,13 +279,13 @@ fn write_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
 }
 
 /// The keys that are read here; the daemon judges everything else.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct HostFile {
     #[serde(default)]
     guard: GuardTable,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct GuardTable {
     watchdog_device: Option<String>,
@@ -293,7 +293,7 @@ struct GuardTable {
 }
 
 /// The keys that are read here; the daemon judges everything else.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct ServiceFile {
     unit: String,

@@ -41,7 +41,6 @@ const ASKER_STACK_BYTES: usize = 2 * 1024 * 1024;
 const LOOKS_LIMIT: usize = 64;
 
 /// All enforcements, and the thread that asks PID 1.
-#[derive(Debug)]
 pub struct Enforcer {
     shared: Arc<Enforcements>,
     asker: Thread,
@@ -159,7 +158,6 @@ fn tell_death(lease: &Lease) {
 }
 
 /// What both threads share. The lock is held over no call that may hang.
-#[derive(Debug)]
 struct Enforcements {
     hierarchy: Arc<Hierarchy>,
     systemd: PathBuf,
@@ -167,7 +165,7 @@ struct Enforcements {
     cases: Mutex<Cases>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Cases {
     /// The enforcer was dropped, as when the guard did not start after all: the asker is to end.
     closed: bool,
@@ -212,7 +210,6 @@ impl Enforcements {
 }
 
 /// What only the asker knows of a case.
-#[derive(Debug)]
 struct AskedLease {
     lease: Arc<Lease>,
     /// The units of the lease's `begun` that were not seen active since.

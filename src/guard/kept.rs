@@ -36,7 +36,6 @@ const ROOM: [u8; 16 * 1024] = [0; 16 * 1024];
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A folder with one file for each lease, named after its service.
-#[derive(Debug)]
 struct LeaseFiles {
     folder: PathBuf,
     mode: u32,
@@ -87,7 +86,6 @@ impl LeaseFiles {
 }
 
 /// Records and grants, and whether they can be written.
-#[derive(Debug)]
 pub struct KeptLeases {
     records: LeaseFiles,
     grants: LeaseFiles,

@@ -31,7 +31,7 @@ const UNBLOCKED: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 static JOURNAL: OnceLock<Option<(UnixDatagram, SocketAddrUnix)>> = OnceLock::new();
 
 /// The syslog priorities that the guard uses.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Priority {
     Emergency = 0,
     Alert = 1,

@@ -28,7 +28,6 @@ pub const STACK_BYTES: usize = 256 * 1024;
 const QUESTIONS_LIMIT: usize = 256;
 
 /// A bounded number of looks.
-#[derive(Debug)]
 pub struct LookThreads {
     /// Each look has a clone until it ends.
     running: Arc<()>,
@@ -64,7 +63,6 @@ impl LookThreads {
 }
 
 /// Shows that the mounts of a lease are unmounted.
-#[derive(Debug)]
 pub struct LeaseMounts {
     places: Vec<String>,
     /// How they were mounted when the enforcement began, by their mount points.
@@ -74,7 +72,6 @@ pub struct LeaseMounts {
     why: String,
 }
 
-#[derive(Debug)]
 struct MountLook {
     found: Receiver<Result<(), String>>,
     /// A unit was seen active since.
@@ -158,7 +155,6 @@ type Answer = (u64, Outcome);
 
 /// What putexd asks about mounts, whose block devices it cannot open itself. The looks are not those of the enforcement, which waits for none
 /// of these.
-#[derive(Debug)]
 pub struct Inquiries {
     looks: LookThreads,
     tell: Sender<Answer>,

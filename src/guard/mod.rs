@@ -59,8 +59,8 @@ use crate::{
 };
 
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
-#[derive(Debug, Parser)]
-#[command(name = "putex-guard", version = command_line::version(), args_conflicts_with_subcommands = true)]
+#[derive(Parser)]
+#[command(name = "putex-guard", version = command_line::version(), max_term_width = 80, args_conflicts_with_subcommands = true)]
 struct GuardArguments {
     #[command(flatten)]
     root: Root,
@@ -78,7 +78,7 @@ struct GuardArguments {
 const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
 
 /// Below which everything is.
-#[derive(Debug, Clone, Args)]
+#[derive(Args)]
 struct Root {
     /// Take every file to be below DIRECTORY, for a test
     #[arg(long, value_name = "DIRECTORY", default_value = "/")]
@@ -91,7 +91,7 @@ impl Root {
     }
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum GuardMode {
     /// Exits with 0 if SERVICE may be started on this host now, and with 254 if not; for ExecCondition=
     Gate {

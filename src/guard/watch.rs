@@ -73,7 +73,6 @@ type Beat = [u8; 4];
 const BEATS: u32 = 6;
 
 /// The guard's end of the connection to its watcher, on which it shows that it lives.
-#[derive(Debug)]
 pub struct Beats {
     listener: UnixListener,
     watcher: Option<UnixStream>,

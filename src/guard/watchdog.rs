@@ -37,7 +37,6 @@ const LAST: Duration = Duration::from_millis(10);
 const OLDER_NAME: (u32, u32) = (10, 130);
 
 /// The watchdog device, which is opened at the first keep-alive.
-#[derive(Debug)]
 pub struct HostWatchdog {
     /// The state that putexd is told of: the device, the configured timeout, which the device's own must not exceed, and why the last
     /// keep-alive failed.

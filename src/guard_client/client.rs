@@ -185,7 +185,6 @@ fn done(outcome: &Outcome) -> Result<(), GuardError> {
 }
 
 /// A request whose `answer` is dropped has failed with [`GuardError::Gone`].
-#[derive(Debug)]
 struct QueuedRequest {
     command: Command,
     /// `None`: the answer may take as long as the kernel takes.

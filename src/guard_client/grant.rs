@@ -59,7 +59,7 @@ pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GrantError> {
 }
 
 /// What a grant that permits the service to run says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Held {
     /// The fencing token of the lease.
     pub token: FencingToken,

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// What follows the [first line](Extension) of a record. It is void after a reboot.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Saved<E> {
     format: Format,
     boot: BootId,
@@ -90,7 +90,6 @@ pub fn killed_in(place: &str) -> String {
 
 /// Enforces the kept leases for as long as there is no guard: sends SIGKILL to their control groups once that is due. systemd has
 /// stopped the units when the guard ended (`BindsTo=`), so it is only needed for units that do not stop in time.
-#[derive(Debug)]
 pub struct Unguarded {
     folder: PathBuf,
     boot: BootId,

@@ -24,7 +24,7 @@ use super::{descriptors, group_name::unescape};
 use crate::types::is_within;
 
 /// The unified hierarchy, in which systemd keeps processes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Hierarchy {
     root: PathBuf,
 }

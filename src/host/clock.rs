@@ -32,7 +32,6 @@ pub fn wall() -> Duration {
 }
 
 /// A timer on `CLOCK_BOOTTIME`: after suspend it fires at once, where tokio's clock would still be waiting.
-#[derive(Debug)]
 pub struct BootTimer {
     fd: OwnedFd,
 }

@@ -77,7 +77,7 @@ struct Stat {
 }
 
 /// Where procfs is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Proc(PathBuf);
 
 impl Proc {

@@ -49,7 +49,7 @@ const WITHOUT: &str = "no metrics are served, and checks by HTTP and TCP have no
 const REASON_LIMIT: usize = 512;
 
 /// What a check connects to.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub enum Target {
     /// Host and port, which have to accept a connection.
     Tcp(String),
@@ -72,7 +72,7 @@ pub enum CheckError {
 }
 
 /// What somebody asks.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct HttpRequest {
     /// How, such as `GET`.
     pub method: String,
@@ -88,7 +88,7 @@ pub const JSON: &str = "application/json";
 pub const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// An answer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Answer {
     status: u16,
     media: String,

@@ -18,7 +18,7 @@ const BOUNDS: [f64; 13] = [
 ];
 
 /// A handle on all that is counted. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Metrics {
     services: Arc<Mutex<BTreeMap<ServiceName, watch::Receiver<ServiceState>>>>,
     /// Of all services together, as the renewals: the way to the store is the host's.

@@ -41,7 +41,7 @@ pub struct Sources {
 }
 
 /// What is true at the moment of a text, beside the counters and the guard.
-#[derive(Debug, Clone, Default)]
+#[derive(Default)]
 pub struct HostFacts {
     /// For how long the store has given no answer, or taken no write.
     pub store_silent: Duration,

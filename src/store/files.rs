@@ -9,7 +9,6 @@ use super::{StoreError, exchange::StoreEvent};
 use crate::frames::Peer;
 
 /// The means to read these files.
-#[derive(Clone)]
 pub struct Files(Option<Peer>);
 
 impl Files {

@@ -178,7 +178,7 @@ impl Link {
 }
 
 /// One attempt to write.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The revision to replace; `Revision(0)` creates the key.
     pub base: Revision,

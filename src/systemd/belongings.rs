@@ -75,7 +75,7 @@ const ENDS_ALL: &str = " ctrl-alt-del emergency exit factory-reset final halt hi
     system-update umount ";
 
 /// What the service around a unit has configured that the admission of the unit depends on.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
     /// The service whose lease the unit has to be bound to; `None`: the gate of the unit is not checked.
     pub service: Option<&'a ServiceName>,
@@ -97,7 +97,7 @@ pub struct Surroundings<'a> {
 }
 
 /// A unit that belongs to the service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 struct Belonging {
     unit: String,
     /// The property of `of` that names it.
@@ -114,7 +114,7 @@ impl fmt::Display for Belonging {
 }
 
 /// What a walk has found.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default, PartialEq, Eq)]
 pub struct Belongings {
     /// The units that belong to the service and are not named in it, sorted by name. Targets and slices are left out: they only
     /// group others.
@@ -126,7 +126,7 @@ pub struct Belongings {
 }
 
 /// What was read of a unit.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct UnitLinks {
     /// Whether systemd could start it.
     is_loaded: bool,
@@ -184,7 +184,6 @@ impl UnitLinks {
 }
 
 /// The walk from the units of a service to all that belongs to it.
-#[derive(Debug)]
 struct Walk<'a> {
     /// The main unit of the service.
     main: String,

@@ -26,7 +26,7 @@ const FACTS: [&str; 3] = ["Id", "SourcePath", "UnitFileState"];
 const ETC: &str = "/etc/systemd/system";
 
 /// One thing that starts a unit at a boot.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub struct Puller {
     /// The command that ends it, as text to paste.
     pub command: String,
@@ -35,7 +35,6 @@ pub struct Puller {
 }
 
 /// What a boot starts.
-#[derive(Debug)]
 pub struct Boot {
     link: Pid1Link,
     /// The folders of unit files.

@@ -22,7 +22,7 @@ const USER_CHANGE: u64 = 0b111 << 6;
 const NOT_PERMITTED: i32 = 1;
 
 /// Whom a check runs as.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum RunAs {
     /// A user that the host knows by this name.
     Named(String),

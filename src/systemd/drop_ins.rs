@@ -26,7 +26,7 @@ pub const KEPT_DIR: &str = "/run/systemd/system";
 const KEPT_DROP_IN: &str = "zzzz-putex-kept.conf";
 
 /// Which of the two drop-ins of a unit PID 1 has loaded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct LoadedDropIns {
     /// The one that putexd keeps.
     pub kept: bool,

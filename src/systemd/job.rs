@@ -30,7 +30,7 @@ const POLL_MAX: Duration = Duration::from_secs(16);
 const SIGNAL_LAG: Duration = Duration::from_millis(100);
 
 /// How the wait for a job ended. No variant says what the unit does now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum JobEnd {
     /// There is no job any more; its result in systemd's word, such as `done`, `failed`, `canceled`, `timeout`, `dependency`,
     /// and empty where its signal was lost, or the unit is not loaded, so that there was nothing to stop.

@@ -47,7 +47,6 @@ const MARK: u8 = if cfg!(target_endian = "big") {
 const SENDER_FIELD: [u8; 4] = [7, 1, b's', 0];
 
 /// A connection to PID 1.
-#[derive(Debug)]
 pub struct PrivateSocket(UnixStream);
 
 impl PrivateSocket {

@@ -229,7 +229,7 @@ type Command<Flags = bool> = (
 pub type CommandEx = Command<Vec<String>>;
 
 /// Properties of a unit's object, of all its interfaces.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(transparent)]
 pub struct Properties(HashMap<String, OwnedVariant>);
 

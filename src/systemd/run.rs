@@ -38,7 +38,6 @@ const POLL: Duration = Duration::from_millis(100);
 const LOG_LINES: u32 = 5;
 
 /// A command that is run as a unit of its own, and judged by its exit status.
-#[derive(Debug, Clone)]
 pub struct CheckCommand {
     /// The unit, a `.service` that nothing else uses. One run at a time: an older one is killed.
     pub unit: UnitName,
@@ -55,7 +54,7 @@ pub struct CheckCommand {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum RunResult {
     /// The run succeeded.
     Passed,

@@ -34,14 +34,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const RESTARTS_LIMIT: u32 = 5;
 
 /// What a start needs of a unit that was read. With a thousand starts at once, all that systemd says of each would take 90 MiB.
-#[derive(Debug)]
 struct Startable {
     before: UnitState,
     rivals: Rivals,
 }
 
 /// A unit as it was read before its start.
-#[derive(Debug)]
 pub struct PreparedStart {
     startable: Startable,
     read_at: Instant,

@@ -137,7 +137,6 @@ pub enum NotDead {
 }
 
 /// What one look at a unit shows.
-#[derive(Debug, Clone)]
 pub struct Look {
     /// Where processes of it may be.
     pub placement: Placement,

@@ -151,7 +151,7 @@ fn a_database_that_crashes_on_every_host_is_an_alarm_until_it_runs() {
     for host in &fixture.hosts {
         let alarm = wait_for_alarm(host, "the service fails on this host", TAKE_OVER * 3);
         assert!(
-            alarm.starts_with("find out from the journal of the unit why it fails: "),
+            alarm.starts_with("see \"journalctl -u UNIT\" for why it fails: "),
             "{alarm}"
         );
         let since = &status(host)["alarms"][0]["since"];
@@ -233,7 +233,10 @@ fn an_operator_ends_the_wait_for_a_fence(name: &'static str, store: Lockstore) {
     host.write_file("/run/fence-fails", "");
     let lost = other.power_off_hard();
     let alarm = wait_for_alarm(host, "fencing has failed", TAKE_OVER * 2);
-    assert!(alarm.contains("putexctl confirm-dead"), "{alarm}");
+    assert!(
+        alarm.contains(&format!("putexctl confirm-dead {} --yes", other.name)),
+        "{alarm}"
+    );
     holds_for(WAIT, "nothing is started", || {
         fixture.oracle.live().is_empty()
     });

@@ -93,12 +93,13 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
         wait_for_line(
             holder,
             &[
-                "the configuration is reloaded",
+                "the configuration is broken",
                 "db",
                 "former settings",
                 "db.toml:2:18",
             ],
         );
+        wait_for_line(holder, &["the configuration is reloaded: nothing changed"]);
         wait_for_words(
             SOON,
             holder,

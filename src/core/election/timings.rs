@@ -218,13 +218,17 @@ impl Timings {
         let out_of_range = [
             zero(&["renew-interval"], self.renew_interval.is_zero()),
             zero(&["failures"], self.failures == 0),
-            zero(STOP_BUDGET, budget.is_zero()),
+            // Without confirmations there is no stop budget by default.
+            zero(
+                &STOP_BUDGET[usize::from(self.confirmations == 0)..],
+                budget.is_zero(),
+            ),
             above(&["renew-interval"], self.renew_interval, hour),
+            above(&["confirmations"], self.confirmations, 1000),
             above(STOP_BUDGET, budget, day),
             above(&["margin", "renew-interval"], margin, day),
             above(&["longest-hold"], longest, day * 7),
             above(&["failures"], self.failures, FAILURES_LIMIT),
-            above(&["confirmations"], self.confirmations, 1000),
             above(&["clock-error"], self.clock_error_ppm, 50_000),
         ];
         if let Some(problem) = first(out_of_range) {

@@ -267,7 +267,7 @@ problems! {
         /// Why, at last.
         error: String
     } = Error, "a3f13eb9ca454ccfbd466124f42333bd",
-        "find out from the journal of the unit why it fails",
+        "see \"journalctl -u UNIT\" for why it fails",
         ("the service fails on this host: {error}");
     /// Somebody has frozen the unit, which holds the lock and serves nobody.
     Frozen {

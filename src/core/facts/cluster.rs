@@ -143,7 +143,7 @@ pub enum Activity {
     Running,
     /// The same, under a long lease that an operator asked for.
     Paused,
-    /// The holder is about to start the unit.
+    /// The holder is about to start the unit; or putexd has begun a moment ago, and nothing is known of a holder yet.
     Starting,
     /// The holder stops the unit.
     Stopping,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::facts::{
-    At, HostState, KnownHost, LockState, NotTaking, Refused, State, StoreState, Word,
+    At, Bar, HostState, KnownHost, LockState, NotTaking, Refused, State, StoreState, Word,
 };
 
 /// Three hosts, the first of which is this one, and db, which runs on h1 with token 5.
@@ -107,12 +107,33 @@ fn a_hand_over_is_done_when_another_host_runs_it() {
     }
     let over = |holder| end(&verb, &held(Some(holder), Activity::Running, 6));
     assert_done(over("h2").as_ref(), "h1 → h2");
-    assert_failed(over("h3").as_ref(), "h1 → h3, and not h2");
+    let late = "h1 → h3, and not h2: h2 would take it";
+    assert_failed(over("h3").as_ref(), late);
     let mut again = held(Some("h1"), Activity::Running, 6);
     again.services[0].hosts[1].not_taking = Some(NotTaking::Drained(word("")));
     let again = end(&verb, &again);
     assert_failed(again.as_ref(), "h1 runs it again");
     assert_failed(again.as_ref(), "h2 is drained");
+}
+
+#[test]
+fn a_move_that_fails_says_why_the_other_host_has_not_taken_it() {
+    let verb = verb(MOVE);
+    for (holder, expected) in [
+        (
+            "h1",
+            "h1 runs it again; h2 would not take it: the unit is gone",
+        ),
+        (
+            "h3",
+            "h1 → h3, and not h2: h2 would not take it: the unit is gone",
+        ),
+    ] {
+        let mut now = held(Some(holder), Activity::Running, 6);
+        let error = "the unit is gone".to_owned();
+        now.services[0].hosts[1].not_taking = Some(NotTaking::Barred(Bar::Outside { error }));
+        assert_eq!(end(&verb, &now), Some(Err(expected.to_owned())));
+    }
 }
 
 #[test]

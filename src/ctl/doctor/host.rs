@@ -10,7 +10,7 @@ use std::{
 use super::NAMED;
 use crate::{
     audit,
-    config::{ServiceSettings, Settings},
+    config::{BrokenFiles, ServiceSettings, Settings},
     facts::ClusterState,
     systemd::{
         Systemd, UnitState,
@@ -28,12 +28,21 @@ const REPLACED: &str = " (deleted)";
 
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-pub async fn look(settings: &Settings, daemon: Option<&ClusterState>) -> Vec<String> {
+pub async fn look(
+    settings: &Settings,
+    broken: &BrokenFiles,
+    daemon: Option<&ClusterState>,
+) -> Vec<String> {
     let mut wrong = match audit::connect().await {
         Err(reason) => vec![format!("run putexctl where systemd can be asked: {reason}")],
         Ok(systemd) => parts(&systemd).await,
     };
-    wrong.extend(daemon.and_then(|daemon| unread(&settings.services, daemon)));
+    wrong.extend(
+        broken
+            .values()
+            .map(|why| format!("mend it and run \"systemctl reload putexd\": {why}")),
+    );
+    wrong.extend(daemon.and_then(|daemon| unread(&settings.services, broken, daemon)));
     let source = fs::read_to_string(CLOCK_SOURCE).unwrap_or_default();
     wrong.extend(clock(source.trim()));
     wrong
@@ -94,7 +103,11 @@ pub fn of_part(
 
 /// Services whose files putexd has not read as they are: they came, went or were changed since. systemd binds and unbinds the units at
 /// each of its own reloads, whether putexd has read the files or not.
-pub fn unread(files: &[ServiceSettings], cluster: &ClusterState) -> Option<String> {
+pub fn unread(
+    files: &[ServiceSettings],
+    broken: &BrokenFiles,
+    cluster: &ClusterState,
+) -> Option<String> {
     let known = cluster.services.iter();
     let known = known.filter_map(|service| cluster.here(service));
     // What a service has of its file; one that is only observed has no settings. A file that is broken is told of by itself.
@@ -103,6 +116,9 @@ pub fn unread(files: &[ServiceSettings], cluster: &ClusterState) -> Option<Strin
         .map(|state| (&*state.service, &*state.settings))
         .collect();
     let mut unread = Vec::new();
+    for name in broken.keys() {
+        read.remove(name.as_str());
+    }
     for file in files {
         let settings = read.remove(file.name.as_str());
         if !settings.is_some_and(|read| file.observes() || read == file.agreement()) {

@@ -26,7 +26,7 @@ use crate::{
 const NAMED: usize = 6;
 
 /// All that was found, as `--json` prints it. What to do comes first where it is no fact.
-#[derive(Debug, Default, Serialize)]
+#[derive(Default, Serialize)]
 struct Diagnosis {
     facts: Vec<String>,
     /// What keeps services from being run here.
@@ -59,7 +59,7 @@ fn once(found: impl IntoIterator<Item = (String, &'static str)>) -> impl Iterato
 
 /// Looks, and prints what was found.
 pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
-    let settings = load(root)?;
+    let (settings, broken) = load(root)?;
     let mut report = Diagnosis::default();
     // With another root the files are those of another host.
     let is_here = root == Path::new("/");
@@ -78,7 +78,7 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
         report.warnings.push("have one seal-key on all hosts, see putexd.toml(5): whoever may write to the store can have two hosts run a unit".to_owned());
     }
     if is_here {
-        report.wrong = host::look(&settings, daemon.as_ref()).await;
+        report.wrong = host::look(&settings, &broken, daemon.as_ref()).await;
         if daemon.is_none() {
             report.warnings.extend(host::left_bound(&settings));
         }

@@ -1,11 +1,11 @@
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     host::{clock, of_part, unread},
     *,
 };
 use crate::{
-    config::ServiceSettings,
+    config::{Diagnostic, ServiceSettings, Severity},
     ctl::fixture::{assert_described, small, state},
     election::Timings,
     facts::{Bar, ClusterState},
@@ -124,8 +124,9 @@ fn files_that_were_not_read_are_found() {
     for file in &all {
         state(&mut cluster, "h1", file.name.as_str()).settings = file.agreement();
     }
-    let wrong =
-        |files: &[ServiceSettings], cluster: &ClusterState| Vec::from_iter(unread(files, cluster));
+    let wrong = |files: &[ServiceSettings], cluster: &ClusterState| {
+        Vec::from_iter(unread(files, &BTreeMap::new(), cluster))
+    };
     assert_eq!(wrong(&all, &cluster), Vec::<String>::new());
     let unread = wrong(&files(&["cache", "db", "mail"]), &cluster);
     assert!(
@@ -138,6 +139,15 @@ fn files_that_were_not_read_are_found() {
         changed[0].contains("files of mail as they are"),
         "{changed:?}"
     );
+    // One that is broken by now cannot be taken up: how to mend it is told.
+    let error = Diagnostic::of_file(
+        Severity::Error,
+        "mail.toml".into(),
+        "it is wrong".to_owned(),
+    );
+    let broken = BTreeMap::from([(all[1].name.clone(), error)]);
+    let told = host::unread(&files(&["db", "web"]), &broken, &cluster);
+    assert_eq!(told, None, "reloading it would fail");
     // A file that cannot be read is told of elsewhere.
     let error = "web.toml".to_owned();
     let web = state(&mut cluster, "h1", "web");

@@ -158,7 +158,9 @@ fn what_is_down_is_wrong_until_an_operator_has_it_stopped() {
     });
     assert_eq!(
         found(&cluster, true),
-        ["db: no-holder for 41s; h1, h2, h3 may take it; failed on h2: exit status 1"]
+        [
+            "db: no-holder for 41s; h1, h2, h3 may take it; failed on h2, see \"journalctl -u UNIT\": exit status 1"
+        ]
     );
     // Another host has run it since.
     lock(&mut cluster, "db").last_run = Some(LastRun {
@@ -219,11 +221,29 @@ fn a_start_tells_when_and_an_alarm_what_prevents_it() {
     let wrong = found(&cluster, true);
     assert!(
         wrong.len() == 2
-            && wrong[0]
-                .starts_with("db: find out from the journal of the unit why it fails (on h1, ")
+            && wrong[0].starts_with("db: see \"journalctl -u UNIT\" for why it fails (on h1, ")
             && wrong[1] == "db: starting on h1 for 2.0s",
         "{wrong:#?}"
     );
+}
+
+/// `systemctl enable --now putexd`, and a look at once.
+#[test]
+fn a_first_start_is_not_wrong_until_it_fails() {
+    let mut cluster = small();
+    for (holder, place) in [(None, ""), (Some("h1"), " on h1")] {
+        let db = service(&mut cluster, "db");
+        (db.activity, db.holder) = (Activity::Starting, holder.map(ToOwned::to_owned));
+        lock(&mut cluster, "db").since = Some(ago(1));
+        assert_eq!(found(&cluster, true), [""; 0]);
+        let text = format!("db: starting{place} for 1.0s");
+        assert_eq!(found(&cluster, false), [text]);
+    }
+    state(&mut cluster, "h1", "db").failure = Some(FailedRun {
+        at: ago(1),
+        error: "exit status 1".to_owned(),
+    });
+    assert_eq!(found(&cluster, true).len(), 1);
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Fencer {
             .filter_map(|(host, outcome)| {
                 let why = outcome.err()?;
                 Some(format!(
-                    "run \"putexctl confirm-dead {host}\" if you know that {host} is off: {why}"
+                    "run \"putexctl confirm-dead {host} --yes\" if you know that {host} is off: {why}"
                 ))
             })
             .collect();
@@ -272,8 +272,9 @@ mod tests {
             .await
             .expect_err("none of them is fenced");
         let silent = |host| format!("fence@{host}.service: systemd is not reachable: it is silent");
-        let remedy =
-            |host| format!("run \"putexctl confirm-dead {host}\" if you know that {host} is off");
+        let remedy = |host| {
+            format!("run \"putexctl confirm-dead {host} --yes\" if you know that {host} is off")
+        };
         let line = |host| format!("{}: {}", remedy(host), silent(host));
         let expected = format!("{}; {}", line("h2"), line("h3"));
         assert_eq!(error, expected);

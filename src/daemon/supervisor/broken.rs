@@ -1,9 +1,7 @@
 //! Which files of the configuration are broken, and what becomes of their services, in words for the operator.
 
-use std::collections::BTreeMap;
-
 use crate::{
-    config::{Diagnostic, Loaded},
+    config::{BrokenFiles, Diagnostic, Loaded},
     facts::{Bar, ServiceState},
     types::{ServiceName, first_named, shortened},
 };
@@ -19,7 +17,7 @@ const NAMED: usize = 4;
 pub struct Broken {
     /// The error of `putexd.toml` or of a directory, which concerns every service.
     for_all: Option<Diagnostic>,
-    services: BTreeMap<ServiceName, Diagnostic>,
+    services: BrokenFiles,
 }
 
 impl Broken {

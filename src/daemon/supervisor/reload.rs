@@ -29,12 +29,15 @@ impl Supervisor {
         self.broken.update(&loaded);
         let mut done = Vec::new();
         if let Some(settings) = loaded.settings {
+            let former = self.in_force.settings.as_ref().map(|former| former.metrics);
+            if former != Some(settings.metrics) {
+                done.push("[metrics] changed".to_owned());
+            }
             let settings = self.in_force_until_restart(settings);
             self.in_force.replace(settings.clone());
-            done = self.apply(settings).await;
+            done.extend(self.apply(settings).await);
         }
         self.alarm_of_broken_files();
-        done.extend(self.broken.in_brief(|name| self.goes_on(name)));
         if done.is_empty() {
             done.push("nothing changed".to_owned());
         }

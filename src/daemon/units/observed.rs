@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The outcome of one look at a service's units.
-#[derive(Clone, PartialEq, Eq, Default)]
+#[derive(PartialEq, Eq, Default)]
 pub struct ObservedUnits {
     /// The state of the main unit alone. `None`: not known.
     pub main: Option<ObservedUnit>,

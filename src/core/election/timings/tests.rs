@@ -364,3 +364,10 @@ fn wait_is_never_shorter_than_the_confirmation_or_the_published_hold() {
     assert!(minimal.wait(minimal.hold()) < seconds(4.0));
     assert!(minimal.wait(minimal.hold()) > minimal.hold());
 }
+
+#[test]
+fn without_confirmations_it_is_these_that_are_wrong() {
+    let none = Timings::new(Duration::from_secs(3), 3, 0);
+    let wrong = none.validate().expect_err("it has no stop budget");
+    assert_eq!(wrong.text, "confirmations must be greater than zero");
+}
