@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, TEXT_LIMIT,
+    Attempt, Creation, Examination, Hints, Link, Result, Snapshot, Store, StoreError, TEXT_LIMIT,
     WriteOutcome, attempted, files::Files, hints, settings::Settings,
 };
 use crate::{
@@ -60,11 +60,7 @@ pub trait Session: Send + Sync + Sized + 'static {
 
     /// Connects once to the server, with all secrets read anew. It takes no longer than the call limit. The session tells `lost` when it
     /// has lost the server, and ends when `lost` is told.
-    async fn open(
-        setup: &Arc<Setup<Self>>,
-        server: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError>;
+    async fn open(setup: &Arc<Setup<Self>>, server: &str, lost: &Disconnect) -> Result<Self>;
 
     /// Does what has to be done while the connection lasts.
     async fn attend(&self) {}
@@ -76,19 +72,19 @@ pub trait Session: Send + Sync + Sized + 'static {
     }
 
     /// As [`Store::read`].
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError>;
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot>;
 
     /// As [`Store::compare_and_set`]. An error is an unknown outcome.
-    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError>;
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome>;
 
     /// As [`Store::watch`].
-    async fn watch(&self) -> Result<Hints, StoreError>;
+    async fn watch(&self) -> Result<Hints>;
 
     /// As [`Store::examine`].
-    async fn examine(&self) -> Result<Examination, StoreError>;
+    async fn examine(&self) -> Result<Examination>;
 
     /// As [`Store::init`].
-    async fn init(&self) -> Result<Creation, StoreError>;
+    async fn init(&self) -> Result<Creation>;
 }
 
 /// A session, and how it does.
@@ -103,11 +99,7 @@ struct Connection<S> {
 
 impl<S: Session> Connection<S> {
     /// Connects once to the server.
-    async fn open(
-        setup: &Arc<Setup<S>>,
-        server: &str,
-        link: watch::Sender<Link>,
-    ) -> Result<Self, StoreError> {
+    async fn open(setup: &Arc<Setup<S>>, server: &str, link: watch::Sender<Link>) -> Result<Self> {
         let lost = Disconnect {
             link,
             ..Disconnect::default()
@@ -126,10 +118,7 @@ impl<S: Session> Connection<S> {
 
     /// Runs `call` until the call limit, or until the end of the connection. A call that takes longer is the cheapest sign of a dead
     /// server. A server that is cut off from the others says for a call limit that nobody can be reached.
-    async fn bounded<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let answer = self.bounded_by(self.call_limit, call).await;
         let mut useless = lock(&self.useless);
         if let Err(StoreError::Unreachable(reason)) = &answer {
@@ -148,8 +137,8 @@ impl<S: Session> Connection<S> {
     async fn bounded_by<T>(
         &self,
         limit: Duration,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         tokio::select! {
             answer = timeout(limit, call) => answer.unwrap_or_else(|_| {
                 let reason = no_answer(limit);
@@ -237,7 +226,7 @@ struct Shared<S: Session> {
     setup: Arc<Setup<S>>,
     servers: Vec<String>,
     /// The current connection, or why there is none.
-    connection: Mutex<Result<Arc<Connection<S>>, StoreError>>,
+    connection: Mutex<Result<Arc<Connection<S>>>>,
     link: watch::Sender<Link>,
 }
 
@@ -261,7 +250,7 @@ impl<S: Session> Client<S> {
         Self { shared, task }
     }
 
-    fn connection(&self) -> Result<Arc<Connection<S>>, StoreError> {
+    fn connection(&self) -> Result<Arc<Connection<S>>> {
         lock(&self.shared.connection).clone()
     }
 }
@@ -305,7 +294,7 @@ impl<S: Session> Shared<S> {
         }
     }
 
-    fn show(&self, connection: Result<Arc<Connection<S>>, StoreError>) {
+    fn show(&self, connection: Result<Arc<Connection<S>>>) {
         let down = match &connection {
             Ok(_) => None,
             Err(StoreError::Unreachable(reason)) => Some(shortened(reason, TEXT_LIMIT)),
@@ -318,7 +307,7 @@ impl<S: Session> Shared<S> {
     /// Connects to the first server that answers. The next one is tried when the one before has failed, or after a quarter of a call limit, while
     /// the earlier attempts go on: a server that is dead, or cut off from the others, costs little, and while the servers elect a
     /// leader all of them are tried. The server whose connection was lost comes last.
-    async fn reach(&self, first: &mut usize) -> Result<Connection<S>, StoreError> {
+    async fn reach(&self, first: &mut usize) -> Result<Connection<S>> {
         let (servers, begin) = (&self.servers, *first);
         let mut waiting = (0..servers.len()).map(|turn| begin.wrapping_add(turn) % servers.len());
         let mut attempts = FuturesUnordered::new();
@@ -357,7 +346,7 @@ impl<S: Session> Shared<S> {
 
 #[async_trait]
 impl<S: Session> Store for Client<S> {
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let connection = self.connection()?;
         let reading = connection.session.read(key, before);
         connection.bounded(reading).await
@@ -372,7 +361,7 @@ impl<S: Session> Store for Client<S> {
         attempted(attempt, writing).await
     }
 
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         let connection = self.connection()?;
         let watching = connection.session.watch();
         connection.bounded_by(SLOW_LIMIT, watching).await
@@ -382,13 +371,13 @@ impl<S: Session> Store for Client<S> {
         self.shared.link.subscribe()
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let connection = self.connection()?;
         let making = connection.session.init();
         connection.bounded_by(SLOW_LIMIT, making).await
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         let connection = self.connection()?;
         let examining = connection.session.examine();
         connection.bounded_by(SLOW_LIMIT, examining).await

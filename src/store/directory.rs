@@ -55,7 +55,7 @@ use tokio::{
 };
 
 use super::{
-    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    Attempt, Creation, Examination, Hints, Result, Snapshot, StoreError, WriteOutcome,
     client::{Client, Disconnect, Session, Setup},
     files::Files,
     unreachable,
@@ -114,7 +114,7 @@ pub struct Directory {
     setup: Arc<Setup<Self>>,
     lost: Disconnect,
     /// The store's id as the last look found it, or why there is none: the store was never made.
-    id: Mutex<Result<String, StoreError>>,
+    id: Mutex<Result<String>>,
 }
 
 #[async_trait]
@@ -124,11 +124,7 @@ impl Session for Directory {
 
     const NAME: &'static str = "the store";
 
-    async fn open(
-        setup: &Arc<Setup<Self>>,
-        _: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    async fn open(setup: &Arc<Setup<Self>>, _: &str, lost: &Disconnect) -> Result<Self> {
         let id = setup.look(true).await;
         match &id {
             Ok(_) => {}
@@ -174,7 +170,7 @@ impl Session for Directory {
     /// A call that hangs may do so in the folder of one lock.
     fn suspect(&self, _: &Disconnect, _: &str) {}
 
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let (store, key) = (self.id()?, key.clone());
         let turn = self.setup.turn(&key).await?;
         let reading = self.setup.run(move |root, answer| {
@@ -184,7 +180,7 @@ impl Session for Directory {
         reading.await
     }
 
-    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome> {
         let (store, key, attempt) = (self.id()?, key.clone(), attempt.clone());
         let turn = self.setup.turn(&key).await?;
         let writing = self.setup.run(move |root, answer| {
@@ -200,14 +196,14 @@ impl Session for Directory {
         writing.await
     }
 
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         self.id()?;
         let known = self.setup.latest().await?;
         let setup = Arc::clone(&self.setup);
         Ok(self.lost.watched(|sender| setup.poll(known, sender)))
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         let id = self.id()?;
         let examining = self
             .setup
@@ -215,7 +211,7 @@ impl Session for Directory {
         examining.await
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let making = self.setup.run(|root, answer| {
             let _ =
                 answer.send(root::make(&root).map(|made| (root::described(&root, &made.0), made)));
@@ -228,14 +224,14 @@ impl Session for Directory {
 }
 
 impl Directory {
-    fn id(&self) -> Result<String, StoreError> {
+    fn id(&self) -> Result<String> {
         lock(&self.id).clone()
     }
 }
 
 impl Setup<Directory> {
     /// A turn of the lock's own: the folder of one lock may hang alone, and then takes no more threads than [`THREADS_OF_LOCK`].
-    async fn turn(&self, key: &Key) -> Result<OwnedSemaphorePermit, StoreError> {
+    async fn turn(&self, key: &Key) -> Result<OwnedSemaphorePermit> {
         let of_lock = || Arc::new(Semaphore::new(THREADS_OF_LOCK));
         let turns = lock(&self.kept.of_locks)
             .entry(key.clone())
@@ -248,8 +244,8 @@ impl Setup<Directory> {
     /// Runs `work` in a thread. It sends its answer itself, and may go on after it, also when nobody waits for the answer any more.
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Folder, oneshot::Sender<Result<T, StoreError>>) + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(Folder, oneshot::Sender<Result<T>>) + Send + 'static,
+    ) -> Result<T> {
         let turn = Arc::clone(&self.kept.all).acquire_owned().await;
         let turn = turn.map_err(|error| unreachable(&error))?;
         let (sender, receiver) = oneshot::channel();
@@ -270,8 +266,8 @@ impl Setup<Directory> {
     /// The answer of `work`, which is waited for a little shorter than the limit of a connect, which would say less.
     async fn within_limit<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Folder) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Folder) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let limit = self.call_limit * 9 / 10;
         let running = self.run(move |root, answer| drop(answer.send(work(&root))));
         timeout(limit, running).await.unwrap_or_else(|_| {
@@ -282,7 +278,7 @@ impl Setup<Directory> {
     }
 
     /// Reads the store's id. With `probe`, also tests whether the file system can hold locks.
-    async fn look(&self, probe: bool) -> Result<String, StoreError> {
+    async fn look(&self, probe: bool) -> Result<String> {
         let looking = self.within_limit(move |root| {
             let id = root::store_id(root)?;
             if probe {
@@ -293,7 +289,7 @@ impl Setup<Directory> {
         looking.await
     }
 
-    async fn latest(&self) -> Result<Latest, StoreError> {
+    async fn latest(&self) -> Result<Latest> {
         self.within_limit(root::latest).await
     }
 

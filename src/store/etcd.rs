@@ -33,7 +33,8 @@ use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::{
-    Attempt, Creation, Entry, Examination, Hints, MAKE_ONCE, Snapshot, StoreError, WriteOutcome,
+    Attempt, Creation, Entry, Examination, Hints, MAKE_ONCE, Result, Snapshot, StoreError,
+    WriteOutcome,
     client::{Client, Disconnect, Session, Setup},
     random_name, revision,
 };
@@ -71,15 +72,11 @@ impl Session for EtcdConnection {
 
     const NAME: &'static str = "etcd";
 
-    async fn open(
-        setup: &Arc<Setup<Self>>,
-        server: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    async fn open(setup: &Arc<Setup<Self>>, server: &str, lost: &Disconnect) -> Result<Self> {
         Self::connect(setup, server, lost).await
     }
 
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         match before {
             None => self.latest(key).await,
             Some(revision) => self.replaced_by(key, revision).await,
@@ -88,7 +85,7 @@ impl Session for EtcdConnection {
 
     /// An error is `Unknown`, because some errors of etcd come while the write is under way, though most mean that
     /// nothing was written.
-    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome> {
         // etcd's revisions are `i64`, so none is as high.
         let Ok(base) = i64::try_from(attempt.base.0) else {
             return Ok(WriteOutcome::Conflict);
@@ -131,11 +128,11 @@ impl Session for EtcdConnection {
         Ok(not_won(&answer, attempt))
     }
 
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         hints::watch(self).await
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         let (_, incarnation) = self.incarnation().await?;
         let prefix = &self.setup.settings.prefix;
         Ok(Examination {
@@ -145,7 +142,7 @@ impl Session for EtcdConnection {
         })
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let name = self.setup.settings.incarnation();
         let absent = Compare::create_revision(name.as_str(), CompareOp::Equal, 0);
         let life = random_name()?;
@@ -163,7 +160,7 @@ impl Session for EtcdConnection {
 impl EtcdConnection {
     /// Reads the lock and the incarnation in two reads and not in one transaction: before 3.4.23 and 3.5.7, etcd may
     /// crash when the client of a read-only transaction does not wait for the answer (etcd#14110, #14891).
-    async fn latest(&self, key: &Key) -> Result<Snapshot, StoreError> {
+    async fn latest(&self, key: &Key) -> Result<Snapshot> {
         // The second round is needed when the incarnation was made between the two reads.
         for _ in 0..2 {
             let (lock, revision) = self.get(&self.setup.settings.lock(key), 0).await?;
@@ -182,7 +179,7 @@ impl EtcdConnection {
     }
 
     /// The entry that `revision` replaced. The past does not change, so it may be read step by step.
-    async fn replaced_by(&self, key: &Key, revision: Revision) -> Result<Snapshot, StoreError> {
+    async fn replaced_by(&self, key: &Key, revision: Revision) -> Result<Snapshot> {
         let name = self.setup.settings.lock(key);
         let (_, incarnation) = self.incarnation().await?;
         let nothing = Snapshot {
@@ -207,7 +204,7 @@ impl EtcdConnection {
     }
 
     /// The incarnation, and the revision at which it was written.
-    async fn incarnation(&self) -> Result<(i64, Incarnation), StoreError> {
+    async fn incarnation(&self) -> Result<(i64, Incarnation)> {
         let name = self.setup.settings.incarnation();
         let (Some(found), _) = self.get(&name, 0).await? else {
             return Err(StoreError::Missing(format!(
@@ -242,7 +239,7 @@ fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
     }
 }
 
-fn entry_of(found: &Versioned) -> Result<Entry, StoreError> {
+fn entry_of(found: &Versioned) -> Result<Entry> {
     let value = found
         .value
         .as_deref()

@@ -9,8 +9,8 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, Entry, Examination, Link, Snapshot, StoreError, StoreSettings, TEXT_LIMIT,
-    incarnation, refusal,
+    Attempt, Entry, Examination, Link, Result, Snapshot, StoreSettings, TEXT_LIMIT, incarnation,
+    refusal,
 };
 use crate::types::{Incarnation, Key, Revision, Value, shortened};
 
@@ -55,7 +55,7 @@ pub enum StoreEvent {
 }
 
 /// A snapshot as it is believed.
-pub fn believed(snapshot: Snapshot) -> Result<Snapshot, StoreError> {
+pub fn believed(snapshot: Snapshot) -> Result<Snapshot> {
     let Snapshot {
         incarnation: Incarnation(text),
         entry,
@@ -108,6 +108,7 @@ pub fn believed_examination(found: &Examination) -> Examination {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreError;
 
     fn entry(value: Value) -> Snapshot {
         let entry = Some(Entry {

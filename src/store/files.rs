@@ -5,7 +5,7 @@
 
 use std::{fmt, path::Path};
 
-use super::{StoreError, exchange::StoreEvent};
+use super::{Result, StoreError, exchange::StoreEvent};
 use crate::frames::Peer;
 
 /// The means to read these files.
@@ -23,7 +23,7 @@ impl Files {
     }
 
     /// The text of a file.
-    pub async fn read(&self, path: &Path) -> Result<String, StoreError> {
+    pub async fn read(&self, path: &Path) -> Result<String> {
         let text = match &self.0 {
             None => text_of(path).await,
             Some(putexd) => {
@@ -35,7 +35,7 @@ impl Files {
     }
 
     /// The password in a file. A newline at its end is not part of it.
-    pub async fn password(&self, path: &Path) -> Result<String, StoreError> {
+    pub async fn password(&self, path: &Path) -> Result<String> {
         let text = self.read(path).await?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::{
-    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, WriteOutcome,
-};
+use super::{Attempt, Creation, Examination, Hints, Link, Result, Snapshot, Store, WriteOutcome};
 use crate::types::{Key, Revision};
 
 /// What is done around the reads and writes of a store.
@@ -18,7 +16,7 @@ pub trait Layer: Send + Sync + 'static {
         store: &dyn Store,
         key: &Key,
         before: Option<Revision>,
-    ) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Snapshot>> + Send;
 
     /// As [`Store::compare_and_set`], by way of `store`.
     fn compare_and_set(
@@ -44,7 +42,7 @@ impl<L: Layer> Layered<L> {
 
 #[async_trait]
 impl<L: Layer> Store for Layered<L> {
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         self.layer.read(&*self.store, key, before).await
     }
 
@@ -52,7 +50,7 @@ impl<L: Layer> Store for Layered<L> {
         self.layer.compare_and_set(&*self.store, key, attempt).await
     }
 
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         self.store.watch().await
     }
 
@@ -60,11 +58,11 @@ impl<L: Layer> Store for Layered<L> {
         self.store.link()
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         self.store.init().await
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         self.store.examine().await
     }
 }

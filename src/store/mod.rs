@@ -61,6 +61,9 @@ use crate::{
     },
 };
 
+/// What a store answers.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// A stream of hints: something about the key may have changed. The stream ends when the watch is lost.
 pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
 
@@ -239,7 +242,7 @@ pub trait Store: Send + Sync + 'static {
     /// either and whatever their values say. `entry` is `None` when the revision replaced no entry, when `before` is no
     /// revision of this key, and when the store does not know for certain. What the latest revision replaced, a store
     /// should know.
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError>;
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot>;
 
     /// Writes if and only if `attempt.base` is the latest revision of the key in `attempt.incarnation`; with base 0, if
     /// and only if the key does not exist.
@@ -247,16 +250,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Hints for all keys of the store and from all writers, this host included. A hint proves nothing. The caller
     /// makes a new watch when the stream ends, with a back-off; one watch for each store and host is enough.
-    async fn watch(&self) -> Result<Hints, StoreError>;
+    async fn watch(&self) -> Result<Hints>;
 
     /// The state of the connection, and its changes. A store without connections is down while calls would fail.
     fn link(&self) -> watch::Receiver<Link>;
 
     /// Makes the store if it does not exist, and prepares an empty one for use. Takes up to 10 s.
-    async fn init(&self) -> Result<Creation, StoreError>;
+    async fn init(&self) -> Result<Creation>;
 
     /// Describes the store as it is now, with warnings about what is doubtful.
-    async fn examine(&self) -> Result<Examination, StoreError>;
+    async fn examine(&self) -> Result<Examination>;
 }
 
 /// The result of `init`.
@@ -416,7 +419,7 @@ pub fn refusal(value: &Value) -> Option<String> {
 /// neither says that nothing was written.
 async fn attempted(
     attempt: &Attempt,
-    write: impl Future<Output = Result<WriteOutcome, StoreError>>,
+    write: impl Future<Output = Result<WriteOutcome>>,
 ) -> WriteOutcome {
     match refusal(&attempt.value) {
         Some(reason) => WriteOutcome::unproven(reason),
@@ -426,7 +429,7 @@ async fn attempted(
 
 /// Checks the incarnation that a store reports. The text is kept on the disk and shown, so it must be short and
 /// printable.
-fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
+fn incarnation(text: &str) -> Result<Incarnation> {
     if text.is_empty() || text.len() > INCARNATION_LIMIT_BYTES || !text.chars().all(is_printable) {
         let why = format!(
             "its incarnation is not 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}"
@@ -438,7 +441,7 @@ fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
 
 /// A revision that a server has told.
 #[cfg(any(feature = "etcd", feature = "postgres"))]
-fn revision(number: i64) -> Result<Revision, StoreError> {
+fn revision(number: i64) -> Result<Revision> {
     let garbled = |_| StoreError::Garbled(format!("the revision {number}"));
     u64::try_from(number).map(Revision).map_err(garbled)
 }

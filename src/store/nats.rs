@@ -38,7 +38,7 @@ use futures_util::future::try_join3;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    Attempt, Creation, Examination, Hints, Result, Snapshot, StoreError, WriteOutcome,
     client::{Client, Disconnect, Session, Setup, no_answer},
     sealed,
 };
@@ -67,11 +67,7 @@ impl Session for NatsConnection {
     /// elect a leader a request is never answered, and one that is sent after that is answered at once; so it is sent again and
     /// again. The calls meet every other error again, and report it to their callers. A bucket that does not exist is not read: a read
     /// that comes while it is made ends a server of 2.9.10.
-    async fn open(
-        setup: &Arc<Setup<Self>>,
-        server: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    async fn open(setup: &Arc<Setup<Self>>, server: &str, lost: &Disconnect) -> Result<Self> {
         let connection = Self::connect(setup, server, lost).await?;
         let proving = async {
             loop {
@@ -89,7 +85,7 @@ impl Session for NatsConnection {
         Ok(connection)
     }
 
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let mut known = lock(&self.seen).clone();
         // The first round may only learn the incarnation. The second must find it unchanged. The third is for a bucket
         // that was made anew between them.
@@ -113,7 +109,7 @@ impl Session for NatsConnection {
         ))
     }
 
-    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome> {
         let seen = lock(&self.seen).clone();
         if seen
             .as_ref()
@@ -196,17 +192,17 @@ impl Session for NatsConnection {
     }
 
     /// The watch has a connection of its own, and one that cannot be opened does not end that of the locks.
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         let limit = self.setup.call_limit * 2;
         let watching = timeout(limit, hints::watch(self)).await;
         watching.map_err(|_| StoreError::Unreachable(no_answer(limit)))?
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         self.describe().await
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let NatsSettings {
             bucket, replicas, ..
         } = &self.setup.settings;
@@ -220,7 +216,7 @@ impl Session for NatsConnection {
 }
 
 impl NatsConnection {
-    async fn identity(&self) -> Result<Identity, StoreError> {
+    async fn identity(&self) -> Result<Identity> {
         let identity = self.identities.ask(|| self.look_for_identity()).await?;
         *lock(&self.seen) = Some(identity.clone());
         Ok(identity)

@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{
-    Attempt, Creation, Examination, Hints, Snapshot, StoreError, WriteOutcome,
+    Attempt, Creation, Examination, Hints, Result, Snapshot, StoreError, WriteOutcome,
     client::{Client, Disconnect, Session, Setup},
 };
 use crate::types::{Key, Revision};
@@ -49,11 +49,7 @@ impl Session for PostgresConnection {
     const NAME: &'static str = "PostgreSQL";
     const HAS_PRIMARY: bool = true;
 
-    async fn open(
-        setup: &Arc<Setup<Self>>,
-        server: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    async fn open(setup: &Arc<Setup<Self>>, server: &str, lost: &Disconnect) -> Result<Self> {
         Self::connect(setup, server, lost).await
     }
 
@@ -69,14 +65,14 @@ impl Session for PostgresConnection {
         self.suspected.notify_one();
     }
 
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let session = self.lend().await?;
         let read = self.table().read(&session, key, before).await;
         self.give_back(session);
         read
     }
 
-    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+    async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome> {
         let session = self.lend().await?;
         // An earlier warning is not about this write.
         drop(session.take_warning());
@@ -95,7 +91,7 @@ impl Session for PostgresConnection {
 
     /// The server's notifications, which it sends to all listening sessions once the write can be read. A notification contains the
     /// key and nothing else.
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         let mut keys = self.hints.subscribe();
         Ok(self.lost.watched(|sender| async move {
             loop {
@@ -108,7 +104,7 @@ impl Session for PostgresConnection {
         }))
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         let session = self.lend().await?;
         let incarnation = self.table().incarnation(&session).await;
         let facts = session.ask(FACTS).await;
@@ -120,7 +116,7 @@ impl Session for PostgresConnection {
         })
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let session = self.lend().await?;
         let made = match self.table().incarnation(&session).await {
             Ok(_) => Ok(false),

@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use super::{
-    Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreSettings,
-    WriteOutcome, attempted,
+    Attempt, Creation, Examination, Hints, Link, Result, Snapshot, Store, StoreError,
+    StoreSettings, WriteOutcome, attempted,
     client::LONGEST_PAUSE,
     exchange::{
         Call, StoreEvent, StoreRequest, believed, believed_examination, believed_link, sentence,
@@ -101,7 +101,7 @@ impl RemoteStore {
 }
 
 impl SharedRemote {
-    async fn ask<T: DeserializeOwned>(&self, request: &StoreRequest) -> Result<T, StoreError> {
+    async fn ask<T: DeserializeOwned>(&self, request: &StoreRequest) -> Result<T> {
         let peer = lock(&self.peer).clone();
         let answer = peer.map_err(StoreError::Unreachable)?.ask(request).await;
         answer.unwrap_or_else(|error| {
@@ -114,11 +114,7 @@ impl SharedRemote {
     }
 
     /// Makes a call which is begun within `patience`.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        call: Call,
-        patience: Duration,
-    ) -> Result<T, StoreError> {
+    async fn call<T: DeserializeOwned>(&self, call: Call, patience: Duration) -> Result<T> {
         let latest = clock::now().boot.saturating_add(patience);
         self.ask(&StoreRequest::Call { latest, call }).await
     }
@@ -178,7 +174,7 @@ impl Owner for SharedRemote {
 
 #[async_trait]
 impl Store for RemoteStore {
-    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let key = key.clone();
         let call = Call::Read { key, before };
         believed(self.shared.call(call, self.shared.call_limit).await?)
@@ -192,7 +188,7 @@ impl Store for RemoteStore {
         attempted(attempt, self.shared.call(call, self.shared.call_limit)).await
     }
 
-    async fn watch(&self) -> Result<Hints, StoreError> {
+    async fn watch(&self) -> Result<Hints> {
         let (sender, receiver) = mpsc::channel(HINTS_LIMIT);
         // Its hints may come right behind the answer.
         *lock(&self.shared.watch) = Some(sender);
@@ -204,7 +200,7 @@ impl Store for RemoteStore {
         self.shared.link.subscribe()
     }
 
-    async fn init(&self) -> Result<Creation, StoreError> {
+    async fn init(&self) -> Result<Creation> {
         let made: Creation = self.shared.call(Call::Init, PATIENCE).await?;
         Ok(Creation {
             what: sentence(&made.what),
@@ -212,7 +208,7 @@ impl Store for RemoteStore {
         })
     }
 
-    async fn examine(&self) -> Result<Examination, StoreError> {
+    async fn examine(&self) -> Result<Examination> {
         let found = self.shared.call(Call::Examine, PATIENCE).await?;
         Ok(believed_examination(&found))
     }
@@ -288,12 +284,12 @@ mod tests {
         sent.expect("putexd is there")
     }
 
-    fn missing() -> Result<Snapshot, StoreError> {
+    fn missing() -> Result<Snapshot> {
         Err(StoreError::Missing("none".to_owned()))
     }
 
     /// Answers the next call.
-    async fn answer<T: serde::Serialize>(frames: &mut Frames, answer: Result<T, StoreError>) {
+    async fn answer<T: serde::Serialize>(frames: &mut Frames, answer: Result<T>) {
         loop {
             let (what, reply_to) = sent(frames).await;
             if let StoreRequest::Call { .. } = what {
@@ -302,7 +298,7 @@ mod tests {
         }
     }
 
-    async fn read(store: &RemoteStore) -> Result<Snapshot, StoreError> {
+    async fn read(store: &RemoteStore) -> Result<Snapshot> {
         loop {
             match timeout(SOON, store.read(&key(), None))
                 .await
@@ -437,7 +433,7 @@ mod tests {
             loop {
                 let (what, reply_to) = sent(&mut frames).await;
                 if let StoreRequest::Watch = what {
-                    let watching: Result<(), StoreError> = Ok(());
+                    let watching: Result<()> = Ok(());
                     reply_to.answer(&watching).await.expect("it is sent");
                     break;
                 }

@@ -18,7 +18,7 @@ use data_encoding::HEXLOWER;
 use ring::hmac;
 
 use super::{
-    Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome,
+    Attempt, Entry, Result, Snapshot, Store, WriteOutcome,
     layered::{Layer, Layered},
     random_name,
 };
@@ -157,7 +157,7 @@ impl Layer for Sealer {
         store: &dyn Store,
         key: &Key,
         before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
+    ) -> Result<Snapshot> {
         let Snapshot { incarnation, entry } = store.read(key, before).await?;
         let entry = entry.map(|Entry { revision, value }| Entry {
             revision,

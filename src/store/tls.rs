@@ -8,13 +8,13 @@ use rustls::{
 };
 
 use super::{
-    StoreError,
+    Result, StoreError,
     files::{Files, unusable},
     settings::Access,
 };
 
 /// The settings of one connection, with all certificates read anew.
-pub async fn client(access: &Access, files: &Files) -> Result<ClientConfig, StoreError> {
+pub async fn client(access: &Access, files: &Files) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &access.ca_file {
         // Only the configured authorities are trusted: a password must not go to a server with a certificate of some
@@ -44,10 +44,7 @@ pub async fn client(access: &Access, files: &Files) -> Result<ClientConfig, Stor
         .map_err(|error| unusable(key, &error))
 }
 
-async fn certificates(
-    path: &Path,
-    files: &Files,
-) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+async fn certificates(path: &Path, files: &Files) -> Result<Vec<CertificateDer<'static>>> {
     let text = files.read(path).await?;
     CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()

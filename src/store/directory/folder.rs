@@ -18,7 +18,7 @@ use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags};
 use super::layout::{self, FILE_LIMIT_BYTES};
 use crate::{
     host::files::{gone, sync_names},
-    store::{StoreError, random_name},
+    store::{Result, StoreError, random_name},
     types::{
         Value,
         trust::{self, Rights},
@@ -39,7 +39,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    pub fn open(path: &Path, owner: Option<u32>) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, owner: Option<u32>) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match kernel::open(path, flags, Mode::empty()).map_err(io::Error::from) {
             Ok(handle) => Ok(Self {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     host::mountinfo::mount_of,
-    store::{Examination, MAKE_ONCE, StoreError, random_name},
+    store::{Examination, MAKE_ONCE, Result, StoreError, random_name},
     types::{Key, Revision, mount::Mount},
 };
 
@@ -23,7 +23,7 @@ const LOCAL: [&str; 13] = [
 ];
 
 /// Reads the id of the store in `root`; `Missing` if there is no marker.
-pub fn store_id(root: &Folder) -> Result<String, StoreError> {
+pub fn store_id(root: &Folder) -> Result<String> {
     let path = Path::new(MARKER).join(VALUE);
     match root.read(&path) {
         Ok(bytes) => {
@@ -45,7 +45,7 @@ pub fn store_id(root: &Folder) -> Result<String, StoreError> {
 ///
 /// No store is made over the locks of a former one, which would be damaged in it: who removes a store while putexds run leaves such,
 /// because they make their locks anew until its marker is gone.
-pub fn make(root: &Folder) -> Result<(String, bool), StoreError> {
+pub fn make(root: &Folder) -> Result<(String, bool)> {
     match store_id(root) {
         Ok(id) => return Ok((id, false)),
         Err(StoreError::Missing(_)) => {}
@@ -72,7 +72,7 @@ pub fn make(root: &Folder) -> Result<(String, bool), StoreError> {
 
 /// Checks that no other user may write into the folder, and that its file system has the properties on which everything
 /// else rests: a folder cannot be renamed onto one that is not empty, and cannot be made where there is one.
-pub fn probe(root: &Folder) -> Result<(), StoreError> {
+pub fn probe(root: &Folder) -> Result<()> {
     let here = Path::new("");
     if let Some(why) = root.why_not_ours(here)? {
         return Err(StoreError::Unfit(why));
@@ -138,7 +138,7 @@ pub type Latest = HashMap<Key, Revision>;
 const UNWATCHED: [&str; 2] = [Key::OF_HOSTS_REPORTS, Key::OF_HISTORIES];
 
 /// Looks at all locks that somebody waits for.
-pub fn latest(root: &Folder) -> Result<Latest, StoreError> {
+pub fn latest(root: &Folder) -> Result<Latest> {
     let folders = root.names(Path::new(""))?;
     let latest = folders.iter().filter_map(|name| {
         let key = layout::key_of(name)?;
@@ -155,7 +155,7 @@ pub fn latest(root: &Folder) -> Result<Latest, StoreError> {
 }
 
 /// What `putexctl doctor` shows of the store `id`.
-pub fn examine(root: &Folder, id: &str) -> Result<Examination, StoreError> {
+pub fn examine(root: &Folder, id: &str) -> Result<Examination> {
     let here = Path::new("");
     let mount = mount_of(&root.shown(here))?;
     let local = is_local(&mount).then(|| {

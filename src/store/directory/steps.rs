@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     host::files::gone,
-    store::{Attempt, Entry, Snapshot, StoreError, WriteOutcome, random_name},
+    store::{Attempt, Entry, Result, Snapshot, StoreError, WriteOutcome, random_name},
     types::{Incarnation, Key, Revision, Value},
 };
 
@@ -88,7 +88,7 @@ impl Lock {
     }
 
     /// As [`Store::read`](crate::store::Store::read).
-    pub fn snapshot(&self, before: Option<Revision>) -> Result<Snapshot, StoreError> {
+    pub fn snapshot(&self, before: Option<Revision>) -> Result<Snapshot> {
         let top = self.look_or_make()?;
         let (revision, value) = match before {
             Some(revision) if revision <= top.revision => {
@@ -111,7 +111,7 @@ impl Lock {
     /// it.
     ///
     /// A lock that other users may change is an error here. Its holder goes on, because a write does not check that.
-    pub fn look(&self) -> Result<Option<Top>, StoreError> {
+    pub fn look(&self) -> Result<Option<Top>> {
         let highest = self.highest()?;
         if highest.is_some()
             && let Ok(Some(why)) = self.root.why_not_ours(&self.folder)
@@ -122,11 +122,7 @@ impl Lock {
     }
 
     /// As `look`, from the highest number that the caller has just seen.
-    fn look_from(
-        &self,
-        mut highest: Option<Revision>,
-        with_value: bool,
-    ) -> Result<Option<Top>, StoreError> {
+    fn look_from(&self, mut highest: Option<Revision>, with_value: bool) -> Result<Option<Top>> {
         let mut before = None;
         for _ in 0..ROUNDS {
             let Some(number) = highest else {
@@ -152,7 +148,7 @@ impl Lock {
     }
 
     /// As `look`, but makes the lock if it does not exist.
-    pub fn look_or_make(&self) -> Result<Top, StoreError> {
+    pub fn look_or_make(&self) -> Result<Top> {
         if let Some(top) = self.look()? {
             return Ok(top);
         }
@@ -169,7 +165,7 @@ impl Lock {
         &self,
         attempt: &Attempt,
         is_awaited: impl Fn() -> bool,
-    ) -> Result<WriteOutcome, StoreError> {
+    ) -> Result<WriteOutcome> {
         let unproven = |why: &dyn Display| StoreError::Unproven(format!("failed to write: {why}"));
         let failed = |error: io::Error| unproven(&error);
         // The value of the base is not read: the caller, who names the base, has read it. If another revision is the
@@ -209,7 +205,7 @@ impl Lock {
         &self,
         revision: Revision,
         incarnation: &Incarnation,
-    ) -> Result<Option<Value>, StoreError> {
+    ) -> Result<Option<Value>> {
         let Some(before) = revision
             .0
             .checked_sub(1)
@@ -238,7 +234,7 @@ impl Lock {
 
     /// The highest revision number, without any proof; `None` if there is no lock, revision 0 if the lock has no
     /// revision folder at all.
-    pub fn highest(&self) -> Result<Option<Revision>, StoreError> {
+    pub fn highest(&self) -> Result<Option<Revision>> {
         let names = match self.root.names(&self.folder) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -380,7 +376,7 @@ impl Lock {
 
     /// Builds the lock's folder aside and renames it into place. An error counts for nothing if the folder exists
     /// afterwards, whoever made it.
-    fn make(&self) -> Result<(), StoreError> {
+    fn make(&self) -> Result<()> {
         // Where the share is not mounted any more there may be an empty folder, in which no lock may be made.
         if root::store_id(&self.root)? != self.store {
             return Err(StoreError::Unreachable(format!(

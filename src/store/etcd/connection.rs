@@ -28,7 +28,7 @@ use tower::service_fn;
 
 use crate::{
     store::{
-        ENCODED_LIMIT_BYTES, StoreError,
+        ENCODED_LIMIT_BYTES, Result, StoreError,
         client::{Disconnect, Setup},
         files::Files,
         settings::{Access, host_and_port},
@@ -54,7 +54,7 @@ impl EtcdConnection {
         setup: &Arc<Setup<Self>>,
         server: &str,
         lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self> {
         let (settings, files) = (&setup.settings, &setup.files);
         let channel = channel(&settings.access, files, server, lost).await?;
         // A member without a leader answers with an error. Without this option it would let the call wait.
@@ -83,7 +83,7 @@ impl EtcdConnection {
     }
 
     /// Runs one transaction, which must write. The caller bounds its time.
-    pub async fn transact(&self, transaction: Txn) -> Result<TxnResponse, StoreError> {
+    pub async fn transact(&self, transaction: Txn) -> Result<TxnResponse> {
         Box::pin(self.kv().txn(transaction))
             .await
             .map_err(|error| self.fails(&error))
@@ -91,7 +91,7 @@ impl EtcdConnection {
 
     /// Reads a key as it was at a revision, or with 0 the latest, linearizable, and the revision that the cluster is at. There is nothing
     /// at a revision that is compacted or in the future. The caller bounds its time.
-    pub async fn get(&self, key: &str, at: i64) -> Result<(Option<Versioned>, i64), StoreError> {
+    pub async fn get(&self, key: &str, at: i64) -> Result<(Option<Versioned>, i64)> {
         let then = || GetOptions::new().with_revision(at);
         let (answer, is_whole) = match Box::pin(self.kv().get(key, Some(then()))).await {
             Err(error) if is_too_large(&error) => {
@@ -145,7 +145,7 @@ pub struct Versioned {
 }
 
 /// The revision that the cluster is at, or that a transaction made.
-pub fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreError> {
+pub fn revision_in(header: Option<&ResponseHeader>) -> Result<i64> {
     header
         .map(ResponseHeader::revision)
         .ok_or_else(|| StoreError::Garbled("an answer without a header".to_owned()))
@@ -157,7 +157,7 @@ async fn channel(
     files: &Files,
     server: &str,
     lost: &Disconnect,
-) -> Result<Channel, StoreError> {
+) -> Result<Channel> {
     let (host, port) = host_and_port(server, 2379);
     let stream = TcpStream::connect((host, port)).await;
     let stream = stream.map_err(|error| unreachable(&error))?;

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use super::EtcdConnection;
 use crate::{
-    store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat},
+    store::{Hints, MISSED_HEARTBEATS, Result, StoreError, heartbeat},
     types::Key,
 };
 
 /// Starts a watch. After each heartbeat without an answer progress is asked for. The caller bounds its time.
-pub async fn watch(connection: &EtcdConnection) -> Result<Hints, StoreError> {
+pub async fn watch(connection: &EtcdConnection) -> Result<Hints> {
     let prefix = connection.setup.settings.locks();
     let heartbeat = heartbeat(connection.setup.call_limit);
     let options = WatchOptions::new().with_prefix();

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::EtcdConnection;
 use crate::store::{
-    StoreError,
+    Result, StoreError,
     client::{Disconnect, Setup, no_answer},
 };
 
@@ -34,10 +34,7 @@ pub async fn warnings(setup: &Arc<Setup<EtcdConnection>>) -> Vec<String> {
     warnings
 }
 
-async fn ask(
-    setup: &Arc<Setup<EtcdConnection>>,
-    server: &str,
-) -> Result<StatusResponse, StoreError> {
+async fn ask(setup: &Arc<Setup<EtcdConnection>>, server: &str) -> Result<StatusResponse> {
     let asking = async {
         let own = EtcdConnection::connect(setup, server, &Disconnect::default()).await?;
         let mut client = own.client.maintenance_client();

@@ -19,7 +19,7 @@ use super::{
     record,
 };
 use crate::{
-    store::{Entry, Examination, StoreError, random_name},
+    store::{Entry, Examination, Result, StoreError, random_name},
     types::{Incarnation, Key, Revision, Value},
 };
 
@@ -44,7 +44,7 @@ pub struct StoredMessage {
 
 impl NatsConnection {
     /// Asks the bucket's leader for its state; `None` if there is no bucket. An error if it is not fit for locks.
-    pub async fn look(&self) -> Result<Option<Box<Info>>, StoreError> {
+    pub async fn look(&self) -> Result<Option<Box<Info>>> {
         match self.ask::<Box<Info>>("STREAM.INFO", &json!({})).await? {
             Ok(info) => {
                 self.check(&info)?;
@@ -59,7 +59,7 @@ impl NatsConnection {
     ///
     /// The incarnation is the time of the stream's creation, which survives restarts of the servers and is the same on
     /// all of them.
-    pub async fn look_for_identity(&self) -> Result<Identity, StoreError> {
+    pub async fn look_for_identity(&self) -> Result<Identity> {
         let info = self.look().await?.ok_or_else(|| self.bucket.missing())?;
         Ok(Identity {
             incarnation: incarnation_of(&info)?,
@@ -68,7 +68,7 @@ impl NatsConnection {
     }
 
     /// Has the bucket's leader answer a read, if the bucket exists.
-    pub async fn is_read(&self) -> Result<(), StoreError> {
+    pub async fn is_read(&self) -> Result<()> {
         if self.look().await?.is_some() {
             self.raw_message(&json!({ "seq": 1 })).await?;
         }
@@ -76,7 +76,7 @@ impl NatsConnection {
     }
 
     /// The last message of a key, from the stream's leader.
-    pub async fn latest(&self, key: &Key) -> Result<Option<StoredMessage>, StoreError> {
+    pub async fn latest(&self, key: &Key) -> Result<Option<StoredMessage>> {
         self.message(key, &json!({ "last_by_subj": self.bucket.subject(key)? }))
             .await
     }
@@ -91,7 +91,7 @@ impl NatsConnection {
         &self,
         key: &Key,
         revision: Revision,
-    ) -> Result<Option<StoredMessage>, StoreError> {
+    ) -> Result<Option<StoredMessage>> {
         match self.at(key, revision).await?.and_then(|found| found.base) {
             Some(base) if self.first_after(key, base).await? == Some(revision) => {
                 self.at(key, base).await
@@ -101,11 +101,7 @@ impl NatsConnection {
     }
 
     /// The message of a key at `revision`; `None` if that revision is another key's, or is not there.
-    pub async fn at(
-        &self,
-        key: &Key,
-        revision: Revision,
-    ) -> Result<Option<StoredMessage>, StoreError> {
+    pub async fn at(&self, key: &Key, revision: Revision) -> Result<Option<StoredMessage>> {
         if revision == Revision(0) {
             // No write ever has revision 0, and the server refuses the request.
             return Ok(None);
@@ -117,7 +113,7 @@ impl NatsConnection {
         &self,
         key: &Key,
         question: &serde_json::Value,
-    ) -> Result<Option<StoredMessage>, StoreError> {
+    ) -> Result<Option<StoredMessage>> {
         let subject = self.bucket.subject(key)?;
         // Revisions are counted over all keys, so the message may be another key's.
         let raw = self
@@ -130,21 +126,14 @@ impl NatsConnection {
     }
 
     /// The revision of the oldest message of a key after `base` that the leader still has.
-    pub async fn first_after(
-        &self,
-        key: &Key,
-        base: Revision,
-    ) -> Result<Option<Revision>, StoreError> {
+    pub async fn first_after(&self, key: &Key, base: Revision) -> Result<Option<Revision>> {
         let question =
             json!({ "next_by_subj": self.bucket.subject(key)?, "seq": base.0.saturating_add(1) });
         let raw = self.raw_message(&question).await?;
         Ok(raw.map(|raw| Revision(raw.sequence)))
     }
 
-    async fn raw_message(
-        &self,
-        question: &serde_json::Value,
-    ) -> Result<Option<RawMessage>, StoreError> {
+    async fn raw_message(&self, question: &serde_json::Value) -> Result<Option<RawMessage>> {
         #[derive(Deserialize)]
         struct MessageReply {
             message: RawMessage,
@@ -157,7 +146,7 @@ impl NatsConnection {
     }
 
     /// What `putexctl doctor` shows of the store.
-    pub async fn describe(&self) -> Result<Examination, StoreError> {
+    pub async fn describe(&self) -> Result<Examination> {
         let info = self.look().await?.ok_or_else(|| self.bucket.missing())?;
         let replicas = info.config.num_replicas;
         let cluster = info.cluster.as_ref();
@@ -196,7 +185,7 @@ impl NatsConnection {
     }
 
     /// Refuses a bucket that would lose locks, or whose server would let two writers win.
-    fn check(&self, info: &Info) -> Result<(), StoreError> {
+    fn check(&self, info: &Info) -> Result<()> {
         let config = &info.config;
         let is_copy =
             config.mirror.is_some() || config.sources.as_ref().is_some_and(|all| !all.is_empty());
@@ -224,7 +213,7 @@ impl NatsConnection {
 
     /// Makes the bucket if it does not exist, and says whether it is this call that made it: the server refuses a creation with another
     /// description.
-    pub async fn make(&self, replicas: u32) -> Result<bool, StoreError> {
+    pub async fn make(&self, replicas: u32) -> Result<bool> {
         if self.look().await?.is_some() {
             return Ok(false);
         }
@@ -284,7 +273,7 @@ fn found(raw: RawMessage) -> Result<StoredMessage, async_nats::Error> {
     })
 }
 
-fn incarnation_of(info: &Info) -> Result<Incarnation, StoreError> {
+fn incarnation_of(info: &Info) -> Result<Incarnation> {
     let created = info.created.format(&Rfc3339);
     created
         .map(Incarnation)

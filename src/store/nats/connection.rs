@@ -29,7 +29,7 @@ use tokio::sync::{oneshot, watch};
 use super::{names::Bucket, settings::NatsSettings};
 use crate::{
     store::{
-        StoreError,
+        Result, StoreError,
         client::{Disconnect, Setup},
         files::{Files, unusable},
         random_name,
@@ -70,7 +70,7 @@ pub struct NatsConnection {
     pub client: Client,
     pub bucket: Bucket,
     /// Requests the bucket's identity once for all calls that wait for it.
-    pub identities: SharedRequest<Result<Identity, StoreError>>,
+    pub identities: SharedRequest<Result<Identity>>,
     /// The bucket's identity when it was last seen.
     pub seen: Mutex<Option<Identity>>,
     /// The last violation of permissions. The server reports it beside the request, and the request itself gets no
@@ -136,7 +136,7 @@ impl NatsConnection {
         setup: &Arc<Setup<Self>>,
         server: &str,
         lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self> {
         let call_limit = setup.call_limit;
         let connected = Arc::new(AtomicBool::new(false));
         let inbox = inbox()?;
@@ -207,7 +207,7 @@ impl NatsConnection {
     }
 
     /// Another connection to the same server.
-    pub async fn beside(&self) -> Result<Self, StoreError> {
+    pub async fn beside(&self) -> Result<Self> {
         Self::connect(&self.setup, &self.server, &Disconnect::default()).await
     }
 
@@ -218,7 +218,7 @@ impl NatsConnection {
         headers: HeaderMap,
         payload: Vec<u8>,
         holds_a_lease: bool,
-    ) -> Result<Message, StoreError> {
+    ) -> Result<Message> {
         let mut violation = self.violation.subscribe();
         let quoted = format!("\"{subject}\"");
         let (number, answer) = lock(&self.requests).next(holds_a_lease);
@@ -250,7 +250,7 @@ impl NatsConnection {
     }
 
     /// Whether this login may publish to inboxes of putexd. Then other logins with its rights can answer in the server's place.
-    pub async fn may_answer(&self) -> Result<bool, StoreError> {
+    pub async fn may_answer(&self) -> Result<bool> {
         let foreign = inbox()?;
         let (mut violation, quoted) = (self.violation.subscribe(), format!("\"{foreign}\""));
         let mut inbox = self
@@ -275,7 +275,7 @@ impl NatsConnection {
         &self,
         verb: &str,
         question: &serde_json::Value,
-    ) -> Result<Result<T, Refusal>, StoreError> {
+    ) -> Result<Result<T, Refusal>> {
         let payload = question.to_string().into_bytes();
         let subject = format!("$JS.API.{verb}.{}", self.bucket.stream());
         let holds_a_lease = verb == "STREAM.MSG.GET";
@@ -347,7 +347,7 @@ async fn sort(
 }
 
 /// A prefix of inboxes that nobody can guess.
-fn inbox() -> Result<String, StoreError> {
+fn inbox() -> Result<String> {
     let name = random_name()?;
     Ok(format!("{INBOXES}.{name}"))
 }
@@ -373,7 +373,7 @@ async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) 
 }
 
 /// The credentials and the TLS settings of the connection.
-async fn options(settings: &NatsSettings, files: &Files) -> Result<ConnectOptions, StoreError> {
+async fn options(settings: &NatsSettings, files: &Files) -> Result<ConnectOptions> {
     let access = &settings.access;
     let mut options = ConnectOptions::new()
         .name("putexd")

@@ -16,12 +16,12 @@ use tokio::time::timeout;
 
 use super::NatsConnection;
 use crate::{
-    store::{Hints, MISSED_HEARTBEATS, StoreError, heartbeat, unreachable},
+    store::{Hints, MISSED_HEARTBEATS, Result, heartbeat, unreachable},
     types::Key,
 };
 
 /// Starts a watch beside the connection `of_calls`. It ends when either of the two connections is lost.
-pub async fn watch(of_calls: &NatsConnection) -> Result<Hints, StoreError> {
+pub async fn watch(of_calls: &NatsConnection) -> Result<Hints> {
     let connection = of_calls.beside().await?;
     let heartbeat = heartbeat(connection.setup.call_limit);
     let bucket = &connection.bucket;

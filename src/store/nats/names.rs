@@ -3,7 +3,7 @@
 use async_nats::jetstream::ErrorCode;
 
 use crate::{
-    store::{MAKE_ONCE, StoreError},
+    store::{MAKE_ONCE, Result, StoreError},
     types::Key,
 };
 
@@ -33,7 +33,7 @@ impl Bucket {
 
     /// The subject of a key; an error for a key that NATS refuses. NATS splits subjects at dots, and no part may be
     /// empty.
-    pub fn subject(&self, key: &Key) -> Result<String, StoreError> {
+    pub fn subject(&self, key: &Key) -> Result<String> {
         if key.as_str().split('.').any(str::is_empty) {
             let why = format!(
                 "the key {key} begins or ends with a dot or has two in a row: NATS refuses that"

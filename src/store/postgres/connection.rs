@@ -29,7 +29,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{session::Session, table::Statements};
 use crate::{
     store::{
-        StoreError,
+        Result, StoreError,
         client::{Disconnect, Setup, no_answer},
         tls,
     },
@@ -79,7 +79,7 @@ impl Endpoint {
     async fn session(
         &self,
         first: Option<(Disconnect, broadcast::Sender<Key>)>,
-    ) -> Result<Session, StoreError> {
+    ) -> Result<Session> {
         let session = Session::open(&self.config, self.tls.clone(), self.call_limit, first).await?;
         // The timeouts end a statement that waits for a lock before the caller gives up, so that the caller learns its
         // outcome. A reload of the server's configuration must not turn synchronous_commit off in a running session.
@@ -117,11 +117,7 @@ impl Endpoint {
 
 impl PostgresConnection {
     /// Connects to a server that is fit to hold locks, with all secrets read anew.
-    pub async fn connect(
-        setup: &Setup<Self>,
-        server: &str,
-        lost: &Disconnect,
-    ) -> Result<Self, StoreError> {
+    pub async fn connect(setup: &Setup<Self>, server: &str, lost: &Disconnect) -> Result<Self> {
         let Setup {
             settings,
             call_limit,
@@ -191,7 +187,7 @@ impl PostgresConnection {
 
     /// Lends a session for one call: one that is idle, or else a new one. If it is dropped and not given back, it is closed and the
     /// call cancelled.
-    pub async fn lend(&self) -> Result<Session, StoreError> {
+    pub async fn lend(&self) -> Result<Session> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
         let mut session = loop {
             let idle = lock(&self.idle).pop();

@@ -20,7 +20,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    store::{MAKE_ONCE, StoreError, client::Disconnect},
+    store::{MAKE_ONCE, Result, StoreError, client::Disconnect},
     task::{OwnedTask, lock},
     types::{Key, with_sources},
 };
@@ -58,7 +58,7 @@ impl Session {
         tls: MakeRustlsConnect,
         call_limit: Duration,
         first: Option<(Disconnect, broadcast::Sender<Key>)>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self> {
         let (client, connection) = config.connect(tls.clone()).await?;
         let warning = Arc::default();
         let driver = OwnedTask::spawn(drive(connection, Arc::clone(&warning), first));
@@ -98,12 +98,12 @@ impl Session {
     }
 
     /// The only row of the answer to a question; no columns where there is no row.
-    pub async fn ask(&self, question: &str) -> Result<Vec<String>, StoreError> {
+    pub async fn ask(&self, question: &str) -> Result<Vec<String>> {
         Ok(self.execute(question).await?.1)
     }
 
     /// Checks that the server answers.
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<()> {
         Ok(self.client.check_connection().await?)
     }
 

@@ -11,7 +11,7 @@ use tokio_postgres::{
 use super::{record, session::Session};
 use crate::{
     store::{
-        Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, MAKE_ONCE, Snapshot,
+        Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, MAKE_ONCE, Result, Snapshot,
         StoreError, revision,
     },
     types::{Incarnation, Key, Revision, Value},
@@ -95,7 +95,7 @@ impl Statements {
         session: &Session,
         key: &Key,
         before: Option<Revision>,
-    ) -> Result<Snapshot, StoreError> {
+    ) -> Result<Snapshot> {
         let rows = session
             .query(&self.read, &[(&key.as_str(), Type::TEXT)])
             .await?;
@@ -128,7 +128,7 @@ impl Statements {
         session: &Session,
         key: &Key,
         attempt: &Attempt,
-    ) -> Result<Option<Revision>, StoreError> {
+    ) -> Result<Option<Revision>> {
         // Revisions are `bigint`, so no row has a larger one.
         let Ok(base) = i64::try_from(attempt.base.0) else {
             return Ok(None);
@@ -157,7 +157,7 @@ impl Statements {
     /// Sends a hint for `key` to all listening sessions. It is not part of the write: the server lets only one
     /// transaction with a notification commit at a time, over all databases and programs, and a write may have to wait
     /// for a standby.
-    pub async fn notify(&self, session: &Session, key: &Key) -> Result<(), StoreError> {
+    pub async fn notify(&self, session: &Session, key: &Key) -> Result<()> {
         let parameters: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.channel, Type::TEXT), (&key.as_str(), Type::TEXT)];
         session
@@ -167,7 +167,7 @@ impl Statements {
     }
 
     /// The store's incarnation; `Missing` if the table or its row of the store does not exist.
-    pub async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
+    pub async fn incarnation(&self, session: &Session) -> Result<Incarnation> {
         let limit = INCARNATION_LIMIT_BYTES + 1;
         let question = format!(
             "SELECT left(incarnation, {limit}) FROM {} WHERE name = '{STORE_ROW}'",
@@ -180,7 +180,7 @@ impl Statements {
 
     /// Makes the table, or what is missing of it. `false`: nothing was missing, or another process made it first: `IF NOT EXISTS`
     /// does not protect against a creation at the same moment.
-    pub async fn make(&self, session: &Session) -> Result<bool, StoreError> {
+    pub async fn make(&self, session: &Session) -> Result<bool> {
         let definition = DEFINITION.replace(DEFINED_NAME, &self.quoted);
         match session.execute(&definition).await {
             Ok((inserted, _)) => Ok(inserted > 0),
@@ -192,7 +192,7 @@ impl Statements {
     }
 
     /// Subscribes to the hints.
-    pub async fn listen(&self, session: &Session) -> Result<(), StoreError> {
+    pub async fn listen(&self, session: &Session) -> Result<()> {
         let listen = format!("LISTEN \"{}\"", self.channel);
         session.execute(&listen).await?;
         Ok(())
@@ -207,7 +207,7 @@ impl Statements {
     }
 
     /// Checks that a table of this [`kind`](Self::kind) can hold locks. It may not exist yet.
-    pub fn check(&self, kind: &str) -> Result<(), StoreError> {
+    pub fn check(&self, kind: &str) -> Result<()> {
         let why = match kind {
             "" | "rp" | "pp" => return Ok(()),
             "ru" => "is unlogged, so a crash empties it: ALTER TABLE ... SET LOGGED",
@@ -223,7 +223,7 @@ impl Statements {
 }
 
 /// The entry that the row's revision replaced, if that revision is `by`.
-fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
+fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>> {
     if revision(column(row, 2)?)? != by || column::<Option<i64>>(row, 5)?.is_none() {
         return Ok(None);
     }
@@ -233,7 +233,7 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
     Ok(Some(before).filter(|before| before.revision.0.checked_add(1) == Some(by.0)))
 }
 
-fn entry(row: &Row, [at, body, fields]: [usize; 3]) -> Result<Entry, StoreError> {
+fn entry(row: &Row, [at, body, fields]: [usize; 3]) -> Result<Entry> {
     let value = match (
         column::<Option<String>>(row, body)?,
         column::<Option<String>>(row, fields)?,
@@ -247,7 +247,7 @@ fn entry(row: &Row, [at, body, fields]: [usize; 3]) -> Result<Entry, StoreError>
     })
 }
 
-fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {
+fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T> {
     row.try_get(index)
         .map_err(|error| StoreError::Garbled(format!("a row of the table: {error}")))
 }
