@@ -1348,7 +1348,10 @@ fn numbers_out_of_range_are_refused() {
             "failures = 4294967295 is more than",
         ),
         ("failures = 9999999999999", "write a whole number from 0 on"),
-        ("confirmations = 0", "stop-budget must be greater than zero"),
+        (
+            "confirmations = 0",
+            "confirmations must be greater than zero",
+        ),
         ("confirmations = 4294967295", "is more than the limit"),
         ("margin = \"6s\"", "margin = 6s leaves nothing"),
         (
