@@ -7,7 +7,7 @@ use std::{
 
 use crate::facts::{
     Activity, At, Bar, Candidate, ClusterState, KnownHost, LockState, NotTaking, Presence, Seen,
-    ServiceState, ServiceSummary, State, StoreState, Wait, Word,
+    ServiceState, ServiceSummary, State, StoreState, TimingsState, Wait, Word,
 };
 
 /// A host whose report has not changed for so long is silent. It reports three times as often.
@@ -197,7 +197,11 @@ impl<'a> KnownService<'a> {
         let is_blind = here.is_some_and(|here| here.state == Some(State::NoStore));
         let seen = here.and_then(renewed);
         let is_silent = match seen.or(host_seen.filter(|_| is_blind)) {
-            Some(at) => here.is_some_and(|here| is_overdue(here, at, self.cluster.at)),
+            Some(at) => is_overdue(
+                here.and_then(|here| here.timings.as_ref()),
+                at,
+                self.cluster.at,
+            ),
             // Nobody has seen it renew anything, and its last report is old, or this host would not hear of a later one.
             None => {
                 holder.host.is_some_and(KnownHost::is_silent)
@@ -288,8 +292,8 @@ impl<'a> KnownService<'a> {
 }
 
 /// Whether a holder that was last heard of at `seen` is silent.
-pub fn is_overdue(here: &ServiceState, seen: At, now: At) -> bool {
-    here.timings.as_ref().is_some_and(|timings| {
+pub fn is_overdue(timings: Option<&TimingsState>, seen: At, now: At) -> bool {
+    timings.is_some_and(|timings| {
         let interval = Duration::from_millis(timings.renew_interval_ms);
         seen.since(now) > interval * 2 + ON_ITS_WAY
     })

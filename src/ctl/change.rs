@@ -313,6 +313,10 @@ pub async fn run(verb: Verb, waiting: WaitOptions) -> Result<(), Failure> {
     if is_over || needless || waiting.no_wait {
         return print(&format!("{subject}: {begun}\n"));
     }
+    // The host may go down before the end.
+    if matches!(verb, Verb::Drain { force: true, .. }) {
+        tell(&format!("{subject}: {begun}\n"));
+    }
     let outcome = wait(&bus, &goal, began, waiting.timeout).await;
     progress("");
     let (status, text) = match outcome {

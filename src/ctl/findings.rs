@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     facts::{
-        Activity, At, Candidate, ClusterState, KnownHost, Presence, ServiceState, ServiceSummary,
-        alarm::{Alarm, AlarmKind, Urgency},
+        Activity, At, Bar, Candidate, ClusterState, KnownHost, Presence, ServiceState,
+        ServiceSummary,
+        alarm::{Alarm, AlarmKind, Urgency, list},
     },
     types::{first_named, span::rounded},
     words,
@@ -132,6 +133,15 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     let alarms = alarms.flat_map(|(host, one)| one.alarms.iter().map(|alarm| (*host, alarm)));
     let mut all = of_alarms(&alarms.collect::<Vec<_>>(), cluster.at);
     all.extend(idle(cluster, service, &states));
+    let observed = states.iter();
+    let observed =
+        observed.filter(|(_, one)| matches!(one.bar, Some(Bar::Observed { runs: true })));
+    let runs: Vec<&str> = observed.map(|(host, _)| *host).collect();
+    if runs.len() > 1 {
+        let runs = list(runs);
+        let what = format!("stop it on all hosts but one: it runs on {runs}, and is only observed");
+        all.push(Finding::new(true, what, ""));
+    }
     let hosts = service.hosts.iter();
     let differing = hosts.filter_map(|host| Some((host.host.clone(), host.differs_from.clone()?)));
     for (with, hosts) in grouped(differing) {

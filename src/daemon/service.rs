@@ -25,7 +25,7 @@ use crate::{
     election::{self, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, State, Step},
     facts::{
         At, Bar, LapseCause, Retirement, ServiceState, StepDown,
-        alarm::{AlarmKind, Problem},
+        alarm::{Alarm, AlarmKind, Problem},
     },
     guard_client::frame::ListedLease,
     store::Link as StoreLink,
@@ -395,6 +395,11 @@ impl Service {
         }
         if self.links.guard.has_changed().is_ok_and(|changed| changed) {
             let is_up = *self.links.guard.borrow_and_update();
+            if !is_up && self.may_run() {
+                let now = self.host.machine.wall().as_secs();
+                let alarm = Alarm::new(None, Problem::GuardLost, now);
+                self.host.alarms.add(alarm, None);
+            }
             self.handle(if is_up {
                 Event::GuardUp
             } else {

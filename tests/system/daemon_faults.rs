@@ -186,6 +186,11 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard");
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_standby(host);
+    let status = said(&host.output(&["putexctl", "status"]));
+    assert!(
+        status.contains("the guard ended, or gave no answer"),
+        "{status}"
+    );
 
     let (host, guard, daemon) = {
         let host = fixture.host_of(&second);

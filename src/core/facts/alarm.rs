@@ -280,6 +280,10 @@ problems! {
     GuardGone = Error, "d1d1f9b4ee014057a53f4cd15a7f1764",
         "look at \"systemctl status putex-guard\"",
         ("the guard does not answer, so that nothing is started");
+    /// The guard has ended, or gave no answer, while a unit ran under its lease. It may be back by now.
+    GuardLost = Warn, "df8f837353af4fb99081602ce33e35f4",
+        "find out from \"journalctl -u putex-guard\" why it ended",
+        ("the guard ended, or gave no answer, while units ran under its leases, so that they were stopped");
     /// The guard arms no lease: it cannot write to /run, or does not serve the hardware watchdog. It has told the journal.
     GuardUnfit {
         /// Why.
@@ -347,6 +351,7 @@ impl AlarmKind {
                 | Self::NotToBeFenced
                 | Self::ConfirmedDead
                 | Self::ForgedAnswer
+                | Self::GuardLost
                 | Self::Lapsed
         )
     }

@@ -19,11 +19,23 @@ use super::{
 use crate::{
     command_line::exit,
     config::FenceSettings,
+    facts::{
+        ClusterState,
+        alarm::{AlarmKind, Urgency},
+    },
     types::{NodeId, first_named},
 };
 
 /// How many services and units a line names.
 const NAMED: usize = 6;
+
+/// What is looked at here, whatever putexd says of it.
+const LOOKED_AT: [AlarmKind; 4] = [
+    AlarmKind::StoreLost,
+    AlarmKind::StoreReadOnly,
+    AlarmKind::ConfigurationBroken,
+    AlarmKind::GuardGone,
+];
 
 /// All that was found, as `--json` prints it. What to do comes first where it is no fact.
 #[derive(Default, Serialize)]
@@ -36,6 +48,19 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
+    /// What putexd says of this host as a whole.
+    fn take_alarms(&mut self, daemon: &ClusterState) {
+        let host = daemon.host(&daemon.node).into_iter();
+        let alarms = host.flat_map(|host| &host.state.alarms);
+        for alarm in alarms.filter(|alarm| !LOOKED_AT.contains(&alarm.kind())) {
+            let of_level = match alarm.kind().urgency() {
+                Urgency::Error => &mut self.wrong,
+                Urgency::Warn => &mut self.warnings,
+            };
+            of_level.push(format!("{}: {}", alarm.kind().remedy(), alarm.problem));
+        }
+    }
+
     fn screen(&self, width: Option<usize>) -> Screen {
         let mut screen = Screen::new(width);
         for (texts, mark, style) in [
@@ -79,8 +104,9 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
     }
     if is_here {
         report.wrong = host::look(&settings, &broken, daemon.as_ref()).await;
-        if daemon.is_none() {
-            report.warnings.extend(host::left_bound(&settings));
+        match &daemon {
+            Some(daemon) => report.take_alarms(daemon),
+            None => report.warnings.extend(host::left_bound(&settings)),
         }
     }
     if json {

@@ -8,7 +8,10 @@ use crate::{
     config::{Diagnostic, ServiceSettings, Severity},
     ctl::fixture::{assert_described, small, state},
     election::Timings,
-    facts::{Bar, ClusterState},
+    facts::{
+        Bar, ClusterState,
+        alarm::{Alarm, Problem},
+    },
     systemd::{ActiveState, UnitState},
     types::{DAEMON_UNIT, Key, OnStopFailure, ServiceName, UnitName},
 };
@@ -25,6 +28,36 @@ fn facts_come_first_and_then_what_is_wrong() {
         report.screen(None).text(),
         "  nats, 3 of 3 replicas\n× do this: it is wrong\n! look at it: it is odd\n"
     );
+}
+
+#[test]
+fn what_putexd_says_of_this_host_is_found() {
+    let mut cluster = small();
+    let error = "no space left on device".to_owned();
+    let host = cluster
+        .hosts
+        .iter_mut()
+        .find(|host| host.state.node == cluster.node);
+    host.expect("this host").state.alarms = vec![
+        Alarm::new(None, Problem::NotKept { error }, 7),
+        Alarm::new(None, Problem::GuardLost, 7),
+        Alarm::new(
+            None,
+            Problem::StoreLost {
+                error: "it is away".to_owned(),
+            },
+            7,
+        ),
+    ];
+    let mut report = Diagnosis::default();
+    report.take_alarms(&cluster);
+    let [wrong, warning] = [&report.wrong[..], &report.warnings[..]].map(|texts| texts.join("; "));
+    assert!(
+        wrong.starts_with("see that /var/lib/putex can be written: ")
+            && wrong.ends_with("left on device"),
+        "{wrong}"
+    );
+    assert!(warning.ends_with("so that they were stopped"), "{warning}");
 }
 
 fn service(name: &str, failures: u32) -> ServiceSettings {

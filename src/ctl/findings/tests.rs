@@ -43,6 +43,19 @@ fn a_cluster_that_is_well_has_no_finding() {
     assert_eq!(well(&cluster, &[]).len(), 3);
 }
 
+#[test]
+fn a_unit_that_is_only_observed_and_runs_on_two_hosts_is_wrong() {
+    let mut cluster = small();
+    service(&mut cluster, "db").activity = Activity::Observed;
+    for (host, runs) in [("h1", true), ("h2", false), ("h3", false)] {
+        state(&mut cluster, host, "db").bar = Some(Bar::Observed { runs });
+    }
+    assert_eq!(found(&cluster, true), Vec::<String>::new());
+    state(&mut cluster, "h2", "db").bar = Some(Bar::Observed { runs: true });
+    let why = "db: stop it on all hosts but one: it runs on h1 and h2, and is only observed";
+    assert_eq!(found(&cluster, true), [why]);
+}
+
 /// A host of 55 services loses its power.
 #[test]
 fn a_host_that_is_lost_is_one_cause_and_named() {

@@ -31,7 +31,10 @@ use super::host::Host;
 use crate::{
     cluster::picture::{SILENT, is_overdue},
     daemon::store_access::notes::is_refusal,
-    facts::{At, ClusterState, HostState, KnownHost, Missing, Presence, Seen, ServiceState, Wait},
+    facts::{
+        At, ClusterState, HostState, KnownHost, Missing, Presence, Seen, ServiceState,
+        TimingsState, Wait,
+    },
     store::StoreError,
     task::{OwnedTask, lock},
     types::{Key, NodeId, shortened},
@@ -48,9 +51,6 @@ const AWAY: Duration = Duration::from_secs(2);
 
 /// A holder that the store's silence has kept from renewing has so long to do it again before its own silence is told of.
 const RECOVERY: Duration = Duration::from_secs(3);
-
-/// How long after a renewal that did not come any more a report of a host that dies may be found.
-const LAST_REPORT: Duration = Duration::from_secs(3);
 
 /// How long a report that is wanted at once, or the reports of the others, are waited for.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -140,27 +140,13 @@ impl Cluster {
 
     /// What is known of the hosts now.
     pub fn known(&self) -> ClusterState {
+        self.see_losses();
         let (now, wall) = (self.0.host.machine.now().boot, self.0.host.machine.wall());
         let at = At::new(wall);
         let own = self.0.own(at);
         let view = lock(&self.0.view);
         let hosts = view.hosts(now, wall);
         let mut hosts: Vec<KnownHost> = hosts.chain([own]).collect();
-        for service in &self.0.services.borrow().running {
-            let service = service.borrow();
-            if let Some(Wait::Holder {
-                holder,
-                seen: Seen::Renewed(seen),
-                ..
-            }) = &service.wait
-                && is_overdue(&service, *seen, at)
-                && let Some(until) = self.0.loss(&service, *seen)
-                && let Some(host) = hosts.iter_mut().find(|host| host.node() == holder)
-                && host.reported.is_none_or(|reported| reported <= until)
-            {
-                host.presence = Presence::Silent;
-            }
-        }
         hosts.sort_by(|one, other| one.node().cmp(other.node()));
         let mut missing: Vec<Missing> = lock(&self.0.troubles).values().map(missing).collect();
         // What is so for both parts is told once.
@@ -177,9 +163,12 @@ impl Cluster {
         }
     }
 
-    /// Notes which host is silent by what `service` waits for, here or on another host.
-    pub fn see_loss(&self, service: &ServiceState) {
-        self.0.see_loss(service);
+    /// Notes which hosts are silent by what the services wait for here.
+    pub fn see_losses(&self) {
+        for service in &self.0.services.borrow().running {
+            let service = service.borrow();
+            self.0.see_loss(&service, service.timings.as_ref());
+        }
     }
 
     /// Whether no other host is known, and there was no time yet to hear of any.
@@ -217,34 +206,30 @@ impl SharedCluster {
         Key::of_host(self.host.cluster.as_ref(), node, page)
     }
 
-    /// A host from which a lock is being taken because it fell silent is silent until it reports again.
-    fn see_loss(&self, service: &ServiceState) {
-        if let Some(Wait::Entitlement { former, .. }) = &service.wait
-            && let Some((node, seen)) = former
-            && let Some(until) = self.loss(service, seen.at())
-        {
-            let machine = &self.host.machine;
-            let ago = until.since(At::new(machine.wall()));
-            lock(&self.view).lose(node, machine.now().boot.saturating_sub(ago));
-        }
-    }
-
-    /// Until when the last report of a host may have come that is silent, because it has not renewed the lock of `service` since `seen`.
-    /// `None`: it was last heard of before the store was away, and had no store either: its report tells whether it is up.
-    fn loss(&self, service: &ServiceState, seen: At) -> Option<At> {
-        let ago = seen.since(At::new(self.host.machine.wall()));
-        let returned = self.returns.borrow().map(|at| at.elapsed());
-        let is_own = returned.is_none_or(|returned| ago + RECOVERY < returned);
-        let interval = |one: &ServiceState| Some(one.timings.as_ref()?.renew_interval_ms);
-        // No host tells others its timings.
-        let here = || {
-            let services = self.services.borrow();
-            let mut here = services.running.iter().map(watch::Receiver::borrow);
-            here.find(|one| one.service == service.service)
-                .and_then(|one| interval(&one))
+    /// A host that does not renew a lock, or from which one is being taken because of that, is silent until it reports again. One that was
+    /// last heard of before the store was away had no store either, and its report tells whether it is up. `timings`: those of the service.
+    fn see_loss(&self, service: &ServiceState, timings: Option<&TimingsState>) {
+        let (machine, returns) = (&self.host.machine, &self.returns);
+        let now = At::new(machine.wall());
+        let (node, seen) = match &service.wait {
+            Some(Wait::Entitlement {
+                former: Some((node, seen)),
+                ..
+            }) => (node, seen.at()),
+            Some(Wait::Holder {
+                holder,
+                seen: Seen::Renewed(seen),
+                ..
+            }) if is_overdue(timings, *seen, now) => (holder, *seen),
+            Some(_) | None => return,
         };
-        let until_due = Duration::from_millis(interval(service).or_else(here).unwrap_or(0));
-        is_own.then(|| seen.plus(until_due + LAST_REPORT))
+        let ago = seen.since(now);
+        let returned = returns.borrow().map(|at| at.elapsed());
+        if returned.is_none_or(|returned| ago + RECOVERY < returned) {
+            let interval = timings.map_or(0, |timings| timings.renew_interval_ms);
+            let due = machine.now().boot.saturating_sub(ago) + Duration::from_millis(interval);
+            lock(&self.view).lose(node, due);
+        }
     }
 
     /// What this host says of itself and its services at `now`, as it knows itself.

@@ -276,26 +276,27 @@ async fn hosts_see_each_others_reports_and_a_silence() {
         ..ServiceState::default()
     };
     let now = || At::new(one.cluster.0.host.machine.wall());
-    one.cluster.see_loss(&loss(At(now().0 - 10_000)));
+    let see_loss = |loss: &ServiceState| one.cluster.0.see_loss(loss, None);
+    see_loss(&loss(At(now().0 - 10_000)));
     let why = "it has reported since, and has lost one lock alone";
     assert_eq!(presence(), Presence::Up, "{why}");
     one.returns.send_replace(Some(Instant::now()));
-    one.cluster.see_loss(&loss(now()));
+    see_loss(&loss(now()));
     let why = "it may have had no store either";
     assert_eq!(presence(), Presence::Up, "{why}");
     sleep(RECOVERY * 2).await;
-    one.cluster.see_loss(&loss(At(now().0 - 1_000)));
+    see_loss(&loss(At(now().0 - 1_000)));
     assert_eq!(presence(), Presence::Silent);
     let two = Member::new(&store, "h2", 1);
     two.enter(State::Active);
     sleep(SEEN).await;
     assert_eq!(presence(), Presence::Up);
     // The report that it wrote just before its next renewal was due says nothing of the time after that.
-    let seen = one
-        .sees("h2")
-        .reported
-        .expect("it has reported")
-        .minus(Duration::from_millis(5_500));
+    let last_renewal = || {
+        let reported = one.sees("h2").reported.expect("it has reported");
+        reported.minus(Duration::from_millis(5_500))
+    };
+    let seen = last_renewal();
     one.statuses[0].send_modify(|status| {
         let timings = status.timings.as_mut().expect("it has timings");
         timings.renew_interval_ms = 6_000;
@@ -311,21 +312,21 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     sleep(Duration::from_secs(8)).await;
     assert_eq!(presence(), Presence::Silent, "a lock of it is not renewed");
     one.statuses[0].send_modify(|status| status.wait = None);
+    let (two, three) = (Member::new(&store, "h2", 1), Member::new(&store, "h3", 1));
+    two.enter(State::Active);
+    sleep(SEEN).await;
     assert_eq!(presence(), Presence::Up);
-    let taken = ServiceState {
-        service: service_name(0).to_string(),
-        ..loss(seen)
-    };
-    one.cluster.see_loss(&taken);
-    assert_eq!(
-        presence(),
-        Presence::Silent,
-        "another host, which tells no timings, takes it"
-    );
+    // Another host takes a lock from it, and tells no timings.
+    three.statuses[0].send_modify(|status| status.wait = loss(last_renewal()).wait);
+    drop(two);
+    three.enter(State::Confirming);
+    sleep(RECOVERY).await;
+    assert_eq!(presence(), Presence::Silent);
     let two = Member::new(&store, "h2", 1);
     two.enter(State::Active);
     sleep(SEEN).await;
     assert_eq!(presence(), Presence::Up);
+    drop(three);
     drop(two);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(one.sees("h2").presence, Presence::Up);
@@ -344,7 +345,7 @@ async fn hosts_see_each_others_reports_and_a_silence() {
     // While the store is away the last known is shown, with its age.
     store.go_down("it is away");
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(one.cluster.known().hosts.len(), 2);
+    assert_eq!(one.cluster.known().hosts.len(), 3);
     let trouble = one.trouble();
     assert!(
         trouble.contains("see that the store can be reached"),

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{AWAY, Cluster, Part, REPORT, SharedCluster};
 use crate::{
@@ -25,6 +28,9 @@ const LOOK: Duration = Duration::from_secs(11);
 /// Shortest time between two looks, and what each host that is looked at adds to it.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_OF_HOST: Duration = Duration::from_millis(10);
+
+/// How long after the renewal is due that a host that dies does not make a report of it may be found.
+const LAST_REPORT: Duration = Duration::from_secs(3);
 
 /// How many bytes of the reports of all other hosts are kept. What is kept takes several times the memory, and somebody else may have
 /// written it.
@@ -130,11 +136,12 @@ impl View {
         })
     }
 
-    /// Notes that a lock is being taken from `node`. A host that has reported after `until` is up, and has lost that lock alone.
-    pub fn lose(&mut self, node: &str, until: Duration) {
+    /// Notes that `node` has not renewed a lock, which was due at `due`. A host that has reported after that is up, and has lost that lock
+    /// alone.
+    pub fn lose(&mut self, node: &str, due: Duration) {
         let mut hosts = self.hosts.iter_mut();
         if let Some((_, seen)) = hosts.find(|(name, _)| name.as_str() == node) {
-            let is_up = seen.reported.is_some_and(|at| at > until);
+            let is_up = seen.reported.is_some_and(|at| at > due + LAST_REPORT);
             seen.is_lost |= !is_up;
         }
     }
@@ -325,7 +332,13 @@ impl SharedCluster {
                 services.extend(wire::report(&value, node).unwrap_or_default().services);
             }
             let services = wire::services(services);
-            services.values().for_each(|service| self.see_loss(service));
+            // No host tells others its timings.
+            let here = self.services.borrow();
+            for service in services.values().filter(|one| one.wait.is_some()) {
+                let mut here = here.running.iter().map(watch::Receiver::borrow);
+                let own = here.find(|own| own.service == service.service);
+                self.see_loss(service, own.as_ref().and_then(|own| own.timings.as_ref()));
+            }
             report = Some((host, services, bytes));
         }
         lock(&self.view).read(node, found, report, self.host.machine.now().boot);

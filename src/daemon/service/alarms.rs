@@ -270,8 +270,10 @@ impl Service {
             (change.from, change.to),
             (State::Standby, State::NoStore) | (State::NoStore, State::Standby)
         );
-        // The alarm tells it once for all services.
-        if !(follows_the_store && self.host.alarms.stands(AlarmKind::StoreLost)) {
+        // An alarm tells it once for all services.
+        let alarms = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
+        let is_told = || alarms.iter().any(|kind| self.host.alarms.stands(*kind));
+        if !(follows_the_store && is_told()) {
             journal::transition(service, unit, change);
         }
     }

@@ -61,7 +61,7 @@ struct HealthState {
     refusal: Option<StoreError>,
     /// The writes that it does not take.
     untaken: Option<Untaken>,
-    /// Since when it answers again; it is not known yet whether it goes on doing so.
+    /// Since when it answers again, without a silence since; it is not known yet whether it goes on doing so.
     back: Option<Instant>,
     /// When the last noteworthy silence ended, or the store was made that did not exist.
     returned: Option<Instant>,
@@ -107,7 +107,7 @@ impl HealthState {
     fn is_silent(&mut self, noticed: Instant, error: &str) -> &mut Silence {
         let known = |answered: &Instant| noticed.saturating_duration_since(*answered) <= IDLE;
         let began = self.answered.filter(known).unwrap_or(noticed);
-        self.refusal = None;
+        (self.refusal, self.back) = (None, None);
         let silence = self.silence.get_or_insert_with(|| Silence {
             began,
             noticed,

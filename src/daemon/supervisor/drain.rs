@@ -67,14 +67,16 @@ impl Draining {
             self.cluster.changed();
             return Ok("this host was drained already; what is said of it now counts".to_owned());
         }
-        if let Some(busy) = self.busy().await.filter(|_| !force) {
+        let busy = self.busy().await;
+        if let Some(busy) = busy.as_ref().filter(|_| !force) {
             return Err(format!("nothing was changed: {busy}; or use --force"));
         }
         self.host.drain.announce(word.clone())?;
         let done = self.decide_announced(word, force).await;
         self.host.drain.decided();
         self.cluster.changed();
-        done
+        let busy = busy.map_or_else(String::new, |busy| format!("; {busy}"));
+        done.map(|begun| begun + &busy)
     }
 
     async fn decide_announced(&self, word: Word, force: bool) -> Result<String, String> {
@@ -478,7 +480,12 @@ mod tests {
         );
         assert!(!scene.is_drained(0) && scene.members[0].drain.reported().is_none());
         scene.drain(1, false).await.expect("it holds nothing");
-        scene.drain(0, true).await.expect("the operator insists");
+        let begun = scene.drain(0, true).await.expect("the operator insists");
+        assert!(
+            begun.contains("; service-000: have process 7 (worker) leave it")
+                && begun.contains(", and after stop-limit = "),
+            "{begun}"
+        );
     }
 
     #[test]

@@ -99,9 +99,7 @@ impl Supervisor {
 
     /// Has the properties on the bus, and STATUS=, show what is so now.
     pub fn show(&mut self) {
-        for handle in self.services.values() {
-            self.cluster.see_loss(&handle.status.borrow());
-        }
+        self.cluster.see_losses();
         let services = self.states().into_iter();
         let now = Shown {
             drained: self.host.drain.word().is_some(),

@@ -1,7 +1,11 @@
 //! Mounts that are in use by processes which do not belong to their service, such as an administrator's shell: an orderly stop cannot
 //! unmount them, and the host goes down for that.
 
-use crate::{config::ServiceSettings, systemd::Manager, types::UnitName};
+use crate::{
+    config::ServiceSettings,
+    systemd::Manager,
+    types::{UnitName, span::rounded},
+};
 
 /// How many processes are told of.
 const SHOWN: usize = 8;
@@ -16,7 +20,8 @@ pub async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) -> Option
         // A stop that cannot unmount it says so as well.
         if let Some(words) = users_of(systemd, mount, &own).await {
             return Some(format!(
-                "{words}, and {}",
+                "{words}, and after stop-limit = {} {}",
+                rounded(settings.stop_limit),
                 settings.on_stop_failure.consequence()
             ));
         }
@@ -64,7 +69,7 @@ mod tests {
             in_use(&fake, &settings).await.as_deref(),
             Some(
                 "have process 7 (worker) leave it, or run \"kill -KILL 7\": srv-data.mount cannot be unmounted while it is \
-                 in use, and this host is rebooted"
+                 in use, and after stop-limit = 90s this host is rebooted"
             )
         );
         fake.with(|state| state.users = (1..=10).map(process).collect());

@@ -240,6 +240,15 @@ async fn a_store_that_comes_and_goes_is_one_loss() {
         assert!(health.alarms.stands(AlarmKind::StoreLost));
         pass(500).await;
     }
+    // The next silences are too short to be a loss by themselves.
+    for _ in 0..30 {
+        health.connected(&Link::lost("refused"));
+        pass(400).await;
+        health.call(false).ends(Ok(None));
+        pass(600).await;
+        health.settle();
+        assert!(health.alarms.stands(AlarmKind::StoreLost));
+    }
     assert_eq!(written.take(), ["the store is lost: refused"]);
     settled(&health).await;
     assert_eq!(written.take().len(), 1);
