@@ -301,10 +301,7 @@ pub fn is_overdue(timings: Option<&TimingsState>, seen: At, now: At) -> bool {
 
 /// When this host has last seen another one renew the lock.
 fn renewed(here: &ServiceState) -> Option<At> {
-    match here.seen()? {
-        Seen::Renewed(at) => Some(at),
-        Seen::Found(_) => None,
-    }
+    here.seen()?.renewed()
 }
 
 /// When the holder's lease ends if it does not renew.

@@ -89,6 +89,14 @@ impl<P: Copy> Seen<P> {
         }
     }
 
+    /// When the record was seen to change, if it was.
+    pub fn renewed(self) -> Option<P> {
+        match self {
+            Self::Renewed(at) => Some(at),
+            Self::Found(_) => None,
+        }
+    }
+
     /// The same with another point in time.
     pub fn map<Q>(self, time: impl Fn(P) -> Q) -> Seen<Q> {
         match self {

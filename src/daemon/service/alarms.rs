@@ -114,6 +114,7 @@ impl Service {
     )]
     fn lasts(&self, kind: AlarmKind, now: Time) -> bool {
         let (runs_unit, is_dead) = (self.runs_unit(), self.seen.are_dead);
+        let record = self.election.record();
         match kind {
             AlarmKind::SharedName => self.election.duplicate(now).is_some(),
             AlarmKind::StrayUnit => !(runs_unit || is_dead),
@@ -123,8 +124,8 @@ impl Service {
                 .is_some_and(Bar::ends_running),
             AlarmKind::LeftControlGroup => self.bars.has(BarSource::Outside),
             AlarmKind::StopFailed => !(runs_unit || is_dead && !self.ends_tenure()),
-            AlarmKind::OddRecord => self.election.shows_odd_record(),
-            AlarmKind::NewerRecord => self.election.shows_newer_record(),
+            AlarmKind::OddRecord => record.is_some_and(|record| record.oddity.is_some()),
+            AlarmKind::NewerRecord => record.is_some_and(|record| record.newer.is_some()),
             // The fence has succeeded, or another host runs the unit by now.
             AlarmKind::FenceFailed => {
                 let waits = self.election.waiting(now, Duration::ZERO);

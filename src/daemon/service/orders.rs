@@ -30,10 +30,15 @@ impl Service {
                     return self.obey(order, Some(answer)).unwrap_or(Event::Timeout);
                 }
                 let holder = self.election.holder();
-                let said = match self.silence_of_holder() {
-                    Some(why) => refused(why),
-                    None => Ok(format!("{holder} is asked for it by the lock's record")),
-                };
+                let now = At::new(self.host.machine.wall());
+                let lease = self.settings.timings.lease();
+                let shown = self.display.status.borrow();
+                let silence = shown
+                    .wait
+                    .as_ref()
+                    .and_then(|wait| silence(wait, lease, now));
+                let asked = format!("{holder} is asked for it by the lock's record");
+                let said = silence.map_or(Ok(asked), refused);
                 settled(Some(answer), order.word.at, said, Event::Order(order))
             }
             // The release by which it ends here is told as a change of state.
@@ -115,13 +120,6 @@ impl Service {
         });
     }
 
-    /// Why nothing is asked of the holder: it has not renewed for its whole lease, and what only it can do is not done.
-    fn silence_of_holder(&self) -> Option<String> {
-        let wall = At::new(self.host.machine.wall());
-        let lease = self.settings.timings.lease();
-        silence(self.display.status.borrow().wait.as_ref()?, lease, wall)
-    }
-
     /// Whether this host can do what only the holder can.
     fn may_obey(&self, Order { what, word }: &Order) -> Said {
         let now = self.host.machine.now();
@@ -197,7 +195,7 @@ impl Service {
     }
 }
 
-/// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`.
+/// Why nothing is asked of the holder for which this host waits, if that has not renewed for `lease`: what only it can do is not done.
 fn silence(wait: &Wait, lease: Duration, now: At) -> Option<String> {
     let Wait::Holder { holder, seen, .. } = wait else {
         return None;

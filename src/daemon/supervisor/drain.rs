@@ -155,9 +155,13 @@ fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
     if status.stopped.is_some() || fails {
         return false;
     }
+    let is_drained = |node: &str| {
+        let host = known.host(node);
+        host.is_some_and(|host| host.state.drained.is_some())
+    };
     let is_free = status
         .holder()
-        .is_none_or(|holder| holder == known.node || is_drained(known, holder));
+        .is_none_or(|holder| holder == known.node || is_drained(holder));
     status.is_held()
         || status.state == Some(State::Standby) && is_free && status.own_bar().is_none()
 }
@@ -245,11 +249,6 @@ fn nobody(
         return Some((why, true));
     }
     Some((reasons.join(", "), may_change))
-}
-
-fn is_drained(known: &ClusterState, node: &str) -> bool {
-    let known = known.host(node);
-    known.is_some_and(|known| known.state.drained.is_some())
 }
 
 #[cfg(test)]

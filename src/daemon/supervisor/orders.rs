@@ -70,7 +70,11 @@ impl Supervisor {
             let (orders, mut status) = handle?;
             // After a hand-over nobody holds the lock until the next host has taken it. Whether there is a holder then or not, this host
             // says what comes of it.
-            let holds = |status: &ServiceState| !is_between_holders(status);
+            let holds = |status: &ServiceState| {
+                status.state != Some(State::Standby)
+                    || status.holder().is_some()
+                    || status.stopped.is_some()
+            };
             let _ = timeout(HOLDER, status.wait_for(holds)).await;
             let holder = status.borrow().holder().map(ToOwned::to_owned);
             if let (Asked::StepDown(to), Some(holder)) = (&what, holder) {
@@ -159,11 +163,6 @@ impl Supervisor {
             fencings.see(&node, now.minus(reported.since(wall) + READ_LATE));
         }
     }
-}
-
-/// Whether nobody holds the lock although nobody keeps the service stopped.
-fn is_between_holders(status: &ServiceState) -> bool {
-    status.state == Some(State::Standby) && status.holder().is_none() && status.stopped.is_none()
 }
 
 /// Waits for a moment whether another host can take over. `Err`: why nobody can, or why not `to`.

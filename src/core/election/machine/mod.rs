@@ -18,7 +18,7 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    facts::{Bar, Retirement, Seen, alarm::Problem},
+    facts::{Bar, Retirement, alarm::Problem},
     types::{FencingToken, Instance, NodeId, Revision, Time},
 };
 
@@ -231,10 +231,7 @@ impl Election {
 
     /// When the lock was last seen to be renewed. `None`: it was only found.
     pub fn last_renewed(&self) -> Option<Time> {
-        match self.lock.seen()?.holder_seen {
-            Seen::Renewed(at) => Some(at),
-            Seen::Found(_) => None,
-        }
+        self.lock.seen()?.holder_seen.renewed()
     }
 
     /// The fencing token that the record of the lock's holder has; 0 if there is none.

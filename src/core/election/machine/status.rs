@@ -75,18 +75,9 @@ impl Election {
         self.lock.duplicate(node, &own, now, timings)
     }
 
-    /// Whether the lock has a record that is not believed.
-    pub fn shows_odd_record(&self) -> bool {
-        self.lock
-            .record()
-            .is_some_and(|record| record.oddity.is_some())
-    }
-
-    /// Whether the lock has a record of a later format, which this putexd does not know in full.
-    pub fn shows_newer_record(&self) -> bool {
-        self.lock
-            .record()
-            .is_some_and(|record| record.newer.is_some())
+    /// The record that the lock has.
+    pub fn record(&self) -> Option<&Record> {
+        self.lock.record()
     }
 
     /// What this host waits for, by a wall clock that is `ahead` of `CLOCK_BOOTTIME`. `None`: it waits for nothing, or for nothing that
