@@ -193,7 +193,7 @@ fn an_unsafe_timing_is_refused_with_its_numbers() {
     assert_eq!(status(&output), 78);
     let shown = text(&output.stdout);
     assert!(
-        shown.contains("db.toml:5:") && shown.contains("3s − 100ms + 5s"),
+        shown.contains("db.toml:5:") && shown.contains(" for 8s after a renewal"),
         "{shown}"
     );
 }
@@ -335,7 +335,8 @@ fn timings_are_explained_without_a_running_putexd() {
     assert_eq!(status(&output), 0, "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(
-        shown.contains("R = 3s, F = 6, C = 2") && shown.contains("planned hand-over"),
+        shown.contains("lease 18.0s = failures 6 × 3s, confirmations 2 × 3s")
+            && shown.contains("planned hand-over"),
         "{shown}"
     );
     let what_if = |line| {
@@ -347,7 +348,7 @@ fn timings_are_explained_without_a_running_putexd() {
     let output = what_if("renew-interval = 1s");
     let shown = text(&output.stdout);
     assert!(
-        shown.contains("R = 1s, F = 6, C = 2") && shown.contains("105s → 95s"),
+        shown.contains("failures 6 × 1s, confirmations 2 × 1s") && shown.contains("105s → 95s"),
         "{shown}"
     );
     for (line, why) in [

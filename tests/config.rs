@@ -1353,10 +1353,13 @@ fn numbers_out_of_range_are_refused() {
             "confirmations must be greater than zero",
         ),
         ("confirmations = 4294967295", "is more than the limit"),
-        ("margin = \"6s\"", "margin = 6s leaves nothing"),
+        (
+            "margin = \"6s\"",
+            "lower margin, or raise renew-interval or failures: 6s",
+        ),
         (
             "kill-reserve = \"6s\"",
-            "kill-reserve = 6s must be above zero and below",
+            "set kill-reserve above zero and below stop-budget = 6s, not to 6s",
         ),
         (
             "clock-error = \"0ppm\"",
@@ -1364,10 +1367,13 @@ fn numbers_out_of_range_are_refused() {
         ),
         ("clock-error = \"60000ppm\"", "clock-error"),
         ("clock-error = 0.001", "a whole number"),
-        ("longest-hold = \"1s\"", "below this service's own hold"),
+        (
+            "longest-hold = \"1s\"",
+            "less than this service's own, 23.7s",
+        ),
         (
             "stop-limit = \"5s\"",
-            "stop-limit = 5s is below stop-budget = 6s",
+            "raise stop-limit, or lower stop-budget: 5s is below 6s",
         ),
         (
             "stop-limit = \"48h\"",
@@ -1481,7 +1487,7 @@ fn fencing_is_checked() {
 fn two_failures_are_warned_of() {
     warned(
         "unit = \"x.service\"\nfailures = 2\n",
-        "failures = 2 leaves little room",
+        "set failures to at least 3: with 2",
     );
 }
 

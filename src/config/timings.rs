@@ -39,10 +39,13 @@ pub fn check_timings(timings: &Timings, election: Option<Duration>, table: &Tabl
 pub fn check_stop_limit(limit: Duration, budget: Duration, table: &Table<'_>) -> bool {
     if limit < budget {
         table.error(
-            &["stop-limit", "stop-budget", "confirmations", "renew-interval"],
-            format!(
-                "stop-limit = {limit:?} is below stop-budget = {budget:?}: raise stop-limit, or lower stop-budget"
-            ),
+            &[
+                "stop-limit",
+                "stop-budget",
+                "confirmations",
+                "renew-interval",
+            ],
+            format!("raise stop-limit, or lower stop-budget: {limit:?} is below {budget:?}"),
         );
     }
     limit >= budget

@@ -246,6 +246,7 @@ pub fn store_trouble(store: &StoreState, now: At) -> Option<String> {
 impl fmt::Display for ReleaseCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Barred(Bar::Drained(word)) => f.write_str(&asked(word, "this host is drained")),
             Self::Barred(why) => f.write_str(&bar(why)),
             Self::SteppedDown(StepDown::Order(asked)) => f.write_str(&order(asked)),
             Self::SteppedDown(StepDown::Stopped(word)) => {

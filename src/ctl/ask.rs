@@ -50,7 +50,9 @@ impl From<fdo::Error> for Failure {
             E::ServiceUnknown(_) | E::NameHasNoOwner(_) | E::NoReply(_) | E::Disconnected(_) => {
                 "see \"systemctl status putexd\", and start it: it does not run".to_owned()
             }
-            other => format!("failed to reach putexd over the system bus: {other}"),
+            other => format!(
+                "see that dbus.service runs: putexd is not reached over the system bus: {other}"
+            ),
         })
     }
 }

@@ -321,7 +321,7 @@ pub async fn run(verb: Verb, waiting: WaitOptions) -> Result<(), Failure> {
     progress("");
     let (status, text) = match outcome {
         Ok((Ok(end), took)) => {
-            let mut text = format!("{subject}: {end} in {}", rounded(took));
+            let mut text = format!("{subject}: {end} after {}", rounded(took));
             if let Verb::StepDown { .. } = verb
                 && let Some(gap) = gap_after(&bus, subject, &before).await
             {

@@ -9,7 +9,6 @@ use super::output::{Cell, Failure, Screen, Style, width};
 use crate::{
     command_line::exit,
     config::{self, ServiceSettings},
-    election::Confirmation,
     types::{OnStopFailure, ServiceName, span::rounded},
 };
 
@@ -34,13 +33,9 @@ type Bound = (&'static str, Vec<(&'static str, Duration)>);
 /// loss of what the lease needs, or from the order on.
 fn bounds(service: &ServiceSettings) -> [Bound; 5] {
     let timings = &service.timings;
-    let wait = match timings.confirmation {
-        Confirmation::Full => "T + C·R",
-        Confirmation::Minimal => "hold",
-    };
     let mut silence = vec![
-        (wait, timings.wait(timings.usual_hold())),
-        ("2 round trips", timings.call_limit() * 2),
+        ("wait", timings.wait(timings.usual_hold())),
+        ("2 calls", timings.call_limit() * 2),
     ];
     if service.fence.others.is_some() {
         silence.push(("fence", service.fence.timeout));
@@ -51,8 +46,8 @@ fn bounds(service: &ServiceSettings) -> [Bound; 5] {
     ];
     let planned = vec![
         ("stop-limit", service.stop_limit),
-        ("4 round trips", timings.call_limit() * 4),
-        ("R", timings.renew_interval),
+        ("4 calls", timings.call_limit() * 4),
+        ("renew", timings.renew_interval),
     ];
     [
         ("planned hand-over", planned),
@@ -72,7 +67,7 @@ pub fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
         return Err(match loaded.broken.get(name).or(loaded.for_all.as_ref()) {
             Some(error) => Failure::new(exit::CONFIGURATION, error.to_string()),
             None => Failure::refused(format!(
-                "this host has no file for a service called {name} in /etc/putex.d"
+                "see /etc/putex.d: no file there is for a service called {name}"
             )),
         });
     };
@@ -92,15 +87,15 @@ fn screen(
 ) -> Screen {
     let mut screen = Screen::new(width);
     let timings = &service.timings;
-    let condition = assumed.map_or_else(String::new, |(assumed, _)| format!(", if {assumed}:"));
+    let interval = timings.renew_interval;
+    let condition = assumed.map_or_else(String::new, |(assumed, _)| format!(", if {assumed}"));
     screen
         .put(service.name.as_str(), Style::Bold)
         .line(&format!(
-            "{condition}  R = {:?}, F = {}, C = {}, lease T = {}",
-            timings.renew_interval,
+            "{condition}: lease {} = failures {} × {interval:?}, confirmations {} × {interval:?}",
+            rounded(timings.lease()),
             timings.failures,
-            timings.confirmations,
-            rounded(timings.lease())
+            timings.confirmations
         ));
     let at_most = |(_, terms): &Bound| rounded(terms.iter().map(|(_, span)| *span).sum());
     let former = bounds(assumed.map_or(service, |(_, former)| former));
@@ -110,8 +105,9 @@ fn screen(
             sum = format!("{} → {sum}", at_most(&former));
         }
         let (event, terms) = bound;
-        let terms = terms.iter();
-        let terms = terms.map(|(name, span)| format!("{name} {}", rounded(*span)));
+        let terms = terms
+            .iter()
+            .map(|(name, span)| format!("{name} {}", rounded(*span)));
         let terms = terms.collect::<Vec<_>>().join(" + ");
         [Cell::from(event), sum.into(), terms.into()]
     };
@@ -119,7 +115,8 @@ fn screen(
     let both = bounds(service).into_iter().zip(former);
     screen.table(0, header, both.map(row));
     screen.line(&format!(
-        "The start of the unit comes to each. Below {} the store is not missed.",
+        "wait: until a lost host's unit is certainly dead. call: of the store.\n\
+         The start comes on top. A store that is away for less than {} stops nothing.",
         rounded(timings.rides_through())
     ));
     if service.on_stop_failure == OnStopFailure::Alert {

@@ -34,23 +34,26 @@ pub struct Finding {
     lasts: Option<Duration>,
     /// Why, or what follows; empty = nothing more is known.
     why: String,
+    /// The verb of putexctl that ends it.
+    end: Option<&'static str>,
 }
 
 impl Finding {
-    fn new(is_wrong: bool, what: impl Into<String>, why: impl Into<String>) -> Self {
+    fn new(is_wrong: bool, what: String) -> Self {
         Self {
             is_wrong,
             services: Vec::new(),
-            what: what.into(),
+            what,
             raised_on: String::new(),
             lasts: None,
-            why: why.into(),
+            why: String::new(),
+            end: None,
         }
     }
 
     /// What somebody should know, although nothing is wrong.
-    fn note(what: impl Into<String>) -> Self {
-        Self::new(false, what, "")
+    fn note(what: String) -> Self {
+        Self::new(false, what)
     }
 
     fn in_words(&self) -> String {
@@ -60,8 +63,13 @@ impl Finding {
             None => String::new(),
         };
         let colon = if self.why.is_empty() { "" } else { "; " };
-        let text = format!("{}{span}{colon}{}", self.what, self.why);
+        let mut text = format!("{}{span}{colon}{}", self.what, self.why);
         let names = first_named(&self.services, NAMED);
+        if let Some(verb) = self.end {
+            let is_one = self.services.len() == 1;
+            let name = if is_one { &names } else { "SERVICE" };
+            text.extend(["; \"putexctl ", verb, " ", name, "\" ends it"]);
+        }
         match self.services.len() {
             0 => text,
             count if count > NAMED => format!("{count} services ({names}): {text}"),
@@ -102,7 +110,8 @@ pub fn mark(findings: &[Finding]) -> Option<(&'static str, Style)> {
 
 /// All findings, the worst first.
 pub fn of(cluster: &ClusterState) -> Vec<Finding> {
-    let mut all: Vec<Finding> = Vec::new();
+    let mut all = Vec::from_iter(of_store(cluster));
+    let is_away = !all.is_empty();
     for service in &cluster.services {
         for finding in of_service(cluster, service) {
             if !all.iter_mut().any(|other| other.take_in(&finding)) {
@@ -110,25 +119,33 @@ pub fn of(cluster: &ClusterState) -> Vec<Finding> {
             }
         }
     }
-    let trouble = words::store_trouble(&cluster.store, cluster.at);
-    all.extend(trouble.map(|text| Finding::new(true, text, "")));
-    all.extend(of_hosts(cluster));
-    let missing = cluster.missing.iter().map(words::missing);
-    all.extend(missing.map(Finding::note));
+    all.extend(of_hosts(cluster, is_away));
+    if !is_away {
+        all.extend(
+            cluster
+                .missing
+                .iter()
+                .map(words::missing)
+                .map(Finding::note),
+        );
+    }
     all.sort_by_key(|finding| !finding.is_wrong);
     all
 }
 
+/// That the store is away, which is the cause of much else.
+pub fn of_store(cluster: &ClusterState) -> Option<Finding> {
+    let trouble = words::store_trouble(&cluster.store, cluster.at)?;
+    Some(Finding::new(true, trouble))
+}
+
 /// Those of one service.
-pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Finding> {
-    let is_gone = |host: &str| {
-        let host = cluster.host(host);
-        host.is_some_and(KnownHost::is_silent)
+pub fn of_service<'a>(cluster: &ClusterState, service: &'a ServiceSummary) -> Vec<Finding> {
+    let told = |one: &'a Candidate| {
+        let is_gone = cluster.host(&one.host).is_some_and(KnownHost::is_silent);
+        Some((&*one.host, one.state.as_ref().filter(|_| !is_gone)?))
     };
-    let states = service.hosts.iter().filter(|one| !is_gone(&one.host));
-    let states: Vec<(&str, &ServiceState)> = states
-        .filter_map(|one| Some((&*one.host, one.state.as_ref()?)))
-        .collect();
+    let states: Vec<(&str, &ServiceState)> = service.hosts.iter().filter_map(told).collect();
     let alarms = states.iter();
     let alarms = alarms.flat_map(|(host, one)| one.alarms.iter().map(|alarm| (*host, alarm)));
     let mut all = of_alarms(&alarms.collect::<Vec<_>>(), cluster.at);
@@ -140,7 +157,7 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
     if runs.len() > 1 {
         let runs = list(runs);
         let what = format!("stop it on all hosts but one: it runs on {runs}, and is only observed");
-        all.push(Finding::new(true, what, ""));
+        all.push(Finding::new(true, what));
     }
     let hosts = service.hosts.iter();
     let differing = hosts.filter_map(|host| Some((host.host.clone(), host.differs_from.clone()?)));
@@ -158,7 +175,8 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
             .all(|host| host.presence != Presence::Unknown);
     if is_known && service.holder.is_some() && able(service.others()).is_empty() {
         let why = reasons(service.others(), cluster.at);
-        all.push(Finding::new(false, "no standby", why));
+        let what = format!("see that another host can take it; {why}");
+        all.push(Finding::note(what));
     }
     for (word, what, end) in [
         (
@@ -167,18 +185,24 @@ pub fn of_service(cluster: &ClusterState, service: &ServiceSummary) -> Vec<Findi
                 None => "stopped",
                 Some(_) => "to be stopped",
             },
-            "start",
+            Some("start"),
         ),
-        (&service.paused, "paused, without failover", "resume"),
+        (
+            &service.paused,
+            "paused, without failover",
+            // Only the holder ends a pause, and any host a stop.
+            (service.activity != Activity::Silent).then_some("resume"),
+        ),
     ] {
         all.extend(word.as_ref().map(|word| {
-            // Only the holder ends a pause, and any host a stop.
-            let end = if end == "resume" && service.activity == Activity::Silent {
-                "its holder is silent, and nobody else can end it".to_owned()
-            } else {
-                format!("\"putexctl {end} SERVICE\" ends it")
-            };
-            Finding::new(false, asked(word, what), end)
+            let mut what = asked(word, what);
+            if end.is_none() {
+                what += "; its holder is silent, and nobody else can end it";
+            }
+            Finding {
+                end,
+                ..Finding::note(what)
+            }
         }));
     }
     if let Some(here) = cluster.here(service) {
@@ -211,8 +235,7 @@ fn of_alarms(all: &[(&str, &Alarm)], now: At) -> Vec<Finding> {
             lasts: since.max(),
             ..Finding::new(
                 kind.urgency() == Urgency::Error,
-                kind.remedy(),
-                why.join("; "),
+                format!("{}; {}", kind.remedy(), why.join("; ")),
             )
         }
     };
@@ -231,7 +254,7 @@ pub fn well(cluster: &ClusterState, findings: &[Finding]) -> BTreeSet<String> {
 }
 
 /// The names of those of `hosts` that would take it; empty = none.
-fn able<'a>(hosts: impl Iterator<Item = &'a Candidate>) -> String {
+pub fn able<'a>(hosts: impl Iterator<Item = &'a Candidate>) -> String {
     let able = hosts.filter(|host| host.is_eligible());
     let able: Vec<String> = able.map(|host| host.host.clone()).collect();
     first_named(&able, NAMED)
@@ -289,7 +312,12 @@ fn idle(
     for (host, state) in states {
         // One before another host ran it is the cause of nothing that is so now.
         let is_old = |at: At| last.is_some_and(|last| last.host != *host && last.until > at);
-        let failure = state.failure.as_ref().filter(|one| !is_old(one.at));
+        // An alarm says why by itself.
+        let of_failure = [AlarmKind::ServiceFails, AlarmKind::FenceFailed];
+        let mut alarms = state.alarms.iter();
+        let is_alarm = alarms.any(|alarm| of_failure.contains(&alarm.kind()));
+        let failure = state.failure.as_ref();
+        let failure = failure.filter(|one| !is_alarm && !is_old(one.at));
         why.extend(failure.map(|failure| {
             format!(
                 "failed on {host}, see \"journalctl -u UNIT\": {}",
@@ -306,24 +334,19 @@ fn idle(
     let is_first = activity == Activity::Starting && last.is_none() && why.is_empty();
     Some(Finding {
         lasts: since.map(|since| since.since(now)),
-        ..Finding::new(
-            activity != Activity::Held && !is_first,
-            standing(service),
-            why.join("; "),
-        )
+        why: why.join("; "),
+        ..Finding::new(activity != Activity::Held && !is_first, standing(service))
     })
 }
 
 /// What somebody has to know of the hosts, and of what they say of themselves.
-fn of_hosts(cluster: &ClusterState) -> Vec<Finding> {
+fn of_hosts(cluster: &ClusterState, is_away: bool) -> Vec<Finding> {
     let mut found: Vec<Finding> = cluster
         .hosts
         .iter()
         .filter_map(|host| of_host(cluster, host))
         .collect();
     // That the store is away is told by itself.
-    let store = &cluster.store;
-    let is_away = store.silent_since.or(store.unwritten_since).is_some();
     let of_store = [AlarmKind::StoreLost, AlarmKind::StoreReadOnly];
     let alive = cluster.hosts.iter().filter(|host| !host.is_silent());
     let alarms = alive.flat_map(|host| host.state.alarms.iter().map(|alarm| (host.node(), alarm)));
@@ -344,16 +367,17 @@ fn of_host(cluster: &ClusterState, host: &KnownHost) -> Option<Finding> {
     }
     let services = cluster.services.iter();
     let held = services.filter(|one| one.holder.as_deref() == Some(node));
-    let (is_wrong, why) = match (drained, held.count()) {
-        // What was drained is not needed, and may be off, unless a lock still names it.
-        (Some(drained), 0) => (false, drained),
-        (_, held) => (
-            true,
-            format!("locks held: {held}; see that it and its putexd run"),
-        ),
+    let held = held.count();
+    // What was drained is not needed, and may be off, unless a lock still names it.
+    let is_wrong = drained.is_none() || held > 0;
+    let what = if is_wrong {
+        format!("see that host {node} and its putexd run; locks held: {held}; silent")
+    } else {
+        format!("host {node} silent")
     };
     Some(Finding {
         lasts: host.seen.map(|at| at.since(cluster.at)),
-        ..Finding::new(is_wrong, format!("host {node} silent"), why)
+        why: drained.unwrap_or_default(),
+        ..Finding::new(is_wrong, what)
     })
 }

@@ -211,15 +211,18 @@ pub fn troubled() -> ClusterState {
         mail.token,
     ) = (Activity::Broken, None, None, None, None);
     let part_here = part(&mut cluster, "h1", "mail");
-    let error =
-        "/etc/putex.d/mail.toml:2:1: unknown key \"unti\", did you mean \"unit\"?".to_owned();
-    let bar = Bar::Broken { error };
+    let error = "mend /etc/putex.d/mail.toml:2:1 and run \"systemctl reload putexd\": until then mail is not run on this host; the key \"unti\" is unknown here: did you mean \"unit\"?".to_owned();
+    let bar = Bar::Broken {
+        error: error.clone(),
+    };
     part_here.not_taking = Some(NotTaking::Barred(bar.clone()));
     part_here.state = Some(ServiceState {
         service: "mail".to_owned(),
         bar: Some(bar),
         ..ServiceState::default()
     });
+    let broken = Problem::ConfigurationBroken { error };
+    host(&mut cluster, "h1").state.alarms = vec![alarm(broken)];
     let web = service(&mut cluster, "web");
     (web.activity, web.holder, web.lease_until, web.token) = (Activity::Stopped, None, None, None);
     web.stopped = Some(word("schema change", None));

@@ -12,7 +12,7 @@ use super::{
     ask::Bus,
     output::{Cell, Failure, Screen, Style, print, print_json, width},
     picture,
-    runs::{Past, PastRun, began, ended, lasted},
+    runs::{Past, PastRun, ended, lasted},
     texts::{is_named, known, local},
 };
 use crate::{
@@ -124,7 +124,11 @@ pub fn table(screen: &mut Screen, runs: &[PastRun], now_ms: u64) {
 }
 
 fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
-    let PastRun { run, gap, .. } = shown;
+    let PastRun {
+        run, gap, takeover, ..
+    } = shown;
+    let began = takeover.as_ref();
+    let began = began.map_or_else(String::new, |host| format!("takeover ({host} silent)"));
     let gap = gap.map_or_else(String::new, |gap| gap.to_string());
     [
         local(run.at_ms() / 1000).into(),
@@ -132,7 +136,7 @@ fn row(shown: &PastRun, now_ms: u64) -> [Cell; 7] {
         lasted(shown, now_ms),
         Cell::styled(gap, Style::Notable),
         ended(run).into(),
-        began(shown).into(),
+        began.into(),
         run.token.to_string().into(),
     ]
 }

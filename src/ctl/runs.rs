@@ -90,12 +90,6 @@ pub fn lasted(PastRun { run, goes_on, .. }: &PastRun, now_ms: u64) -> Cell {
     }
 }
 
-/// Why it began; empty: nothing is special about it.
-pub fn began(shown: &PastRun) -> String {
-    let silent = shown.takeover.as_ref();
-    silent.map_or_else(String::new, |host| format!("takeover ({host} silent)"))
-}
-
 /// Why it ended; empty: that is not known, or it goes on.
 pub fn ended(run: &Run) -> &str {
     if run.is_silent() && run.ended.is_empty() {

@@ -8,7 +8,7 @@ use super::{
     history,
     output::{Failure, Screen, Style, width},
     runs::Past,
-    texts::{date, reasons, standing, style_of},
+    texts::{local, reasons, standing, style_of},
 };
 use crate::{
     facts::{Activity, Bar, Candidate, ClusterState, ServiceState, ServiceSummary},
@@ -38,7 +38,8 @@ fn screen(
     width: Option<usize>,
 ) -> Screen {
     let mut screen = Screen::new(width);
-    let findings = findings::of_service(cluster, service);
+    let mut findings = Vec::from_iter(findings::of_store(cluster));
+    findings.extend(findings::of_service(cluster, service));
     let here = cluster.here(service);
     let (mark, style) = mark(&findings).unwrap_or(("● ", style_of(service.activity)));
     screen.put(mark, style).put(&service.service, Style::Bold);
@@ -66,7 +67,11 @@ fn facts(
 ) -> Vec<(&'static str, String)> {
     let (now, node) = (cluster.at, &cluster.node);
     let since = service.since.map_or_else(String::new, |since| {
-        format!(" since {}; {} ago", date(since), rounded(since.since(now)))
+        format!(
+            " since {}; {} ago",
+            local(since.0 / 1000),
+            rounded(since.since(now))
+        )
     });
     let mut facts = vec![("State", standing(service) + &since)];
     let left = service.lease_until.map(|until| rounded(until.until(now)));
@@ -83,19 +88,16 @@ fn facts(
     if !lease.is_empty() {
         facts.push(("Lease", lease.join(" · ")));
     }
-    let (eligible, not): (Vec<&Candidate>, Vec<&Candidate>) =
-        service.others().partition(|host| host.is_eligible());
-    let names: Vec<&str> = eligible.iter().map(|host| &*host.host).collect();
-    let names = if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    };
-    facts.push(("Standby", names));
+    let mut able = findings::able(service.others());
+    if able.is_empty() {
+        able.push_str("none");
+    }
+    facts.push(("Standby", able));
     // Why this host would not take it stands with what it does.
-    let mut not = not.into_iter().filter(|host| host.host != *node).peekable();
+    let is_not = |host: &&Candidate| !host.is_eligible() && host.host != *node;
+    let mut not = service.others().filter(is_not).peekable();
     if not.peek().is_some() {
-        facts.push(("Not", reasons(not, now)));
+        facts.push(("Not ready", reasons(not, now)));
     }
     let mut hosts = service.hosts.iter().filter(|host| host.host != *node);
     let holder = hosts.find(|host| Some(&host.host) == service.holder.as_ref());
@@ -120,15 +122,18 @@ fn facts(
                 words::bar_and_pause(bar, left)
             ));
         }
-        facts.push(("Here", format!("{node} {}", parts.join("; "))));
+        facts.push(("This host", format!("{node} {}", parts.join("; "))));
         facts.extend(here.failure.as_ref().map(|failure| {
             (
                 "Failed",
-                format!("on {node} {}: {}", date(failure.at), failure.error),
+                format!(
+                    "on {node} {}: {}",
+                    local(failure.at.0 / 1000),
+                    failure.error
+                ),
             )
         }));
     }
-    facts.extend(words::store_trouble(&cluster.store, now).map(|trouble| ("Store", trouble)));
     facts
 }
 

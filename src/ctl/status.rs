@@ -167,9 +167,8 @@ fn services(screen: &mut Screen, cluster: &ClusterState, rows: &[&ServiceSummary
 
 /// How many of the other hosts would take it over.
 fn standby(service: &ServiceSummary) -> String {
-    let eligible = service.others().filter(|host| host.is_eligible());
-    let (eligible, all) = (eligible.count(), service.others().count());
-    format!("{eligible} of {all}")
+    let eligible = service.others().filter(|host| host.is_eligible()).count();
+    format!("{eligible} of {}", service.others().count())
 }
 
 fn hosts(screen: &mut Screen, cluster: &ClusterState) {

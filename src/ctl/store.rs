@@ -47,7 +47,7 @@ pub async fn init(root: &Path, is_local: bool) -> Result<(), Failure> {
         } else {
             exit::UNAVAILABLE
         };
-        let text = format!("failed to make the store, see putexd-stores(7): {error}");
+        let text = format!("see putexd-stores(7): failed to make the store: {error}");
         Failure::new(status, text)
     })?;
     let mut text = if is_new {

@@ -47,8 +47,8 @@ pub fn unwritten(here: &ServiceState) -> Option<String> {
     ))
 }
 
-/// A time in seconds since 1970, in the time zone of this host.
-fn zoned(seconds: u64, form: &str) -> String {
+/// A time in seconds since 1970, in the time zone of this host, as `2026-11-22 07:49:47`.
+pub fn local(seconds: u64) -> String {
     let seconds = seconds.try_into().unwrap_or(i64::MAX);
     // The screens of the tests are the same everywhere.
     let zone = if cfg!(test) {
@@ -57,17 +57,7 @@ fn zoned(seconds: u64, form: &str) -> String {
         TimeZone::system()
     };
     let time = Timestamp::from_second(seconds).unwrap_or_default();
-    time.to_zoned(zone).strftime(form).to_string()
-}
-
-/// A time in seconds since 1970, as `2026-11-22 07:49:47`.
-pub fn local(seconds: u64) -> String {
-    zoned(seconds, "%F %T")
-}
-
-/// The same as systemctl shows it, as `Sun 2026-11-22 07:49:47 UTC`.
-pub fn date(at: At) -> String {
-    zoned(at.0 / 1000, "%a %F %T %Z")
+    time.to_zoned(zone).strftime("%F %T").to_string()
 }
 
 /// What an operator has asked for, and until when.
@@ -121,18 +111,15 @@ pub fn is_named(names: &[String], service: &str) -> bool {
     names.is_empty() || names.iter().any(|name| fits(name, service))
 }
 
-fn fits(name: &str, service: &str) -> bool {
-    matches(name.as_bytes(), service.as_bytes())
-}
-
 /// Whether `text` fits the pattern, in which `*` is any text and `?` any character. Names are ASCII.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match (pattern, text) {
-        ([b'*', rest @ ..], _) => (0..=text.len()).any(|from| matches(rest, &text[from..])),
-        ([one, rest @ ..], [other, more @ ..]) => {
-            (*one == b'?' || one == other) && matches(rest, more)
+fn fits(pattern: &str, text: &str) -> bool {
+    let (mut rest, mut more) = (pattern.chars(), text.chars());
+    match (rest.next(), more.next()) {
+        (Some('*'), _) => (0..=text.len()).any(|from| fits(rest.as_str(), &text[from..])),
+        (Some(one), Some(other)) => {
+            (one == '?' || one == other) && fits(rest.as_str(), more.as_str())
         }
-        (rest, text) => rest.is_empty() && text.is_empty(),
+        (one, other) => one == other,
     }
 }
 
@@ -160,7 +147,7 @@ mod tests {
 
     #[test]
     fn patterns_pick_services() {
-        for (pattern, name, fits) in [
+        for (pattern, name, expected) in [
             ("db", "db", true),
             ("db", "dbx", false),
             ("*", "", true),
@@ -170,11 +157,7 @@ mod tests {
             ("*-1*", "app-210-11", true),
             ("**x", "yyx", true),
         ] {
-            assert_eq!(
-                matches(pattern.as_bytes(), name.as_bytes()),
-                fits,
-                "{pattern} {name}"
-            );
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
         }
     }
 

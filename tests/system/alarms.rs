@@ -113,7 +113,7 @@ fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
     signal(host, DAEMON, "CONT");
     let alarm = wait_for_alarm(host, "the lease has lapsed", SOON);
     assert!(
-        alarm.starts_with("find out why the lease was not renewed: "),
+        alarm.starts_with("look in the journal of putexd for the cause: "),
         "{alarm}"
     );
     // putexd does not know when the guard has stopped the unit, and no history shows it beside the next run.

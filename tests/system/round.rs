@@ -106,12 +106,12 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
     let printed = named(&fixture, &second).exec(&["script", "-qec", &command, "/dev/null"]);
     let (progress, outcome) = printed.trim_end().rsplit_once('\r').expect("a stage");
     assert!(
-        progress.contains("\rdb: ") && outcome.contains(&format!(" → {} in ", target.name)),
+        progress.contains("\rdb: ") && outcome.contains(&format!(" → {} after ", target.name)),
         "{printed:?}"
     );
 
     let printed = done(other, &["stop", "db", "--reason", "new schema"]);
-    assert!(printed.contains("stopped everywhere in "), "{printed}");
+    assert!(printed.contains("stopped everywhere after "), "{printed}");
     assert_eq!(active_status(other), Some(4));
     // A word that says nothing anew keeps what was said.
     done(other, &["stop", "db"]);

@@ -208,7 +208,7 @@ fn a_stop_that_is_said_when_the_holder_has_just_died_is_no_less_a_stop() {
     fixture.host_of(&first).power_off_hard();
     let stopped = other.output(&["putexctl", "stop", "db"]);
     assert!(
-        stopped.status.success() && said(&stopped).contains("stopped everywhere in "),
+        stopped.status.success() && said(&stopped).contains("stopped everywhere after "),
         "{}",
         said(&stopped)
     );

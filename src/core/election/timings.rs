@@ -237,13 +237,12 @@ impl Timings {
         let (lease, hold) = (self.lease(), self.hold());
         let dead_by = self.gamma_times(hold) + self.slack;
         let successor = lease + self.confirm();
-        let gamma = self.gamma();
         let unsafe_ones = [
             (
                 margin >= lease / 3,
                 &["margin", "renew-interval", "failures"] as Keys,
                 format!(
-                    "margin = {margin:?} leaves nothing to renew in: it must be below a third of the lease T = R·F = {lease:?}"
+                    "lower margin, or raise renew-interval or failures: {margin:?} is no less than a third of the lease of {lease:?}"
                 ),
             ),
             (
@@ -255,26 +254,24 @@ impl Timings {
                     "renew-interval",
                 ],
                 format!(
-                    "kill-reserve = {reserve:?} must be above zero and below stop-budget = {budget:?}"
+                    "set kill-reserve above zero and below stop-budget = {budget:?}, not to {reserve:?}"
                 ),
             ),
             (
                 self.confirmation == Confirmation::Full && dead_by > successor,
                 &HOLD[1..],
                 format!(
-                    "these timings are not safe: the unit may live for (T − margin + stop-budget)·γ + ε = ({lease:?} − {margin:?} + \
-                     {budget:?})·{gamma:.4} + {:?} = {dead_by:?} after a renewal, but another host may start it after T + C·R = \
-                     {successor:?}; {}",
-                    self.slack,
+                    "{}: the unit may live for {}s after a renewal, and another host may start it after {successor:?}",
                     self.remedy(),
+                    raised(dead_by)
                 ),
             ),
             (
                 self.longest_hold.is_some() && longest < hold,
                 HOLD,
                 format!(
-                    "longest-hold = {longest:?} is below this service's own hold of T − margin + stop-budget = {hold:?}: set it to \
-                     the largest hold of all hosts"
+                    "set longest-hold to the largest hold of all hosts: {longest:?} is less than this service's own, {}s",
+                    raised(hold)
                 ),
             ),
         ];
@@ -306,7 +303,7 @@ impl Timings {
                 failures < 3,
                 renewals,
                 format!(
-                    "failures = {failures} leaves little room for a lost renewal: one slow answer of the store stops the unit"
+                    "set failures to at least 3: with {failures}, one slow answer of the store stops the unit"
                 ),
             ),
             (
@@ -334,7 +331,8 @@ impl Timings {
     /// What to change: the largest safe stop budget, or confirmations or margin where none of at least 10 ms is safe.
     fn remedy(&self) -> String {
         let room = (self.lease() + self.confirm()).saturating_sub(self.slack);
-        let hold = room.div_f64(self.gamma());
+        let error = u64::from(self.clock_error_ppm);
+        let hold = scale_up(room, 1_000_000 - error, 1_000_000 + error);
         let budget = hold.saturating_sub(self.lease().saturating_sub(self.margin));
         let budget_ms = budget.as_millis().saturating_sub(1);
         if budget_ms >= 10 {
@@ -354,16 +352,16 @@ impl Timings {
         span.saturating_sub(scale_up(span, u64::from(self.clock_error_ppm), 1_000_000))
     }
 
-    /// γ = (1+ρ)/(1−ρ), for text.
-    fn gamma(&self) -> f64 {
-        f64::from(1_000_000 + self.clock_error_ppm) / f64::from(1_000_000 - self.clock_error_ppm)
-    }
-
     /// `span`·γ, rounded up.
     fn gamma_times(&self, span: Duration) -> Duration {
         let error = u64::from(self.clock_error_ppm);
         scale_up(span, 1_000_000 + error, 1_000_000 - error)
     }
+}
+
+/// The seconds of `span`, rounded up to a tenth.
+fn raised(span: Duration) -> f64 {
+    (span.as_secs_f64() * 10.0).ceil() / 10.0
 }
 
 fn scale_up(span: Duration, times: u64, over: u64) -> Duration {

@@ -314,7 +314,7 @@ problems! {
         /// Why.
         cause: String
     } = Warn, "bf53fe8cad78499295e38045a6cac98e",
-        "find out why the lease was not renewed",
+        "look in the journal of putexd for the cause",
         ("the lease has lapsed: {cause}");
 }
 

@@ -28,12 +28,13 @@ pub fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Text for a time in seconds since 1970: `2026-11-22T07:49:47Z`.
+/// Text for a time in seconds since 1970: `2026-11-22 07:49:47 UTC`.
 pub fn date(seconds: u64) -> String {
-    let date = i64::try_from(seconds)
-        .ok()
-        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    date.map_or_else(|| "an unknown time".to_owned(), |date| date.to_string())
+    let date = jiff::Timestamp::from_second(seconds.try_into().unwrap_or(i64::MAX));
+    date.map_or_else(
+        |_| "an unknown time".to_owned(),
+        |date| date.strftime("%F %T UTC").to_string(),
+    )
 }
 
 /// Reads a span of time.

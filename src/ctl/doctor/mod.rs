@@ -125,7 +125,7 @@ pub async fn run(root: &Path, json: bool) -> Result<(), Failure> {
 /// What keeps a former holder from being fenced.
 fn unfenced(fence: &FenceSettings, node: &NodeId) -> Option<&'static str> {
     if fence.others.is_none() {
-        Some("no fencing; see [fence] in putexd.toml(5)")
+        Some("see [fence] in putexd.toml(5): a lost host is not fenced")
     } else if fence.hosts.is_empty() {
         Some(
             "name all hosts in [fence] hosts: whoever may write to the store can have any host fenced",

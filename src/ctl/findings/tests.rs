@@ -3,7 +3,9 @@ use crate::{
     ctl::fixture::{
         NOW, ago, alarm, cluster, gone, host, lock, part, service, silent, small, state, word,
     },
-    facts::{Activity, Bar, FailedRun, LastRun, NotTaking, REMOVED, State, Wait, alarm::Problem},
+    facts::{
+        Activity, Bar, FailedRun, LastRun, Missing, NotTaking, REMOVED, State, Wait, alarm::Problem,
+    },
 };
 
 fn found(cluster: &ClusterState, is_wrong: bool) -> Vec<String> {
@@ -74,7 +76,7 @@ fn a_host_that_is_lost_is_one_cause_and_named() {
         wrong,
         [
             "55 services (app-002, app-005, app-008, app-011 and 51 more): silent on h3 for 12.3s; h1, h2 may take it",
-            "host h3 silent for 41s; locks held: 55; see that it and its putexd run"
+            "see that host h3 and its putexd run; locks held: 55; silent for 41s"
         ]
     );
 }
@@ -103,7 +105,10 @@ fn a_host_that_was_drained_and_is_off_is_not_wrong() {
     );
     // Whose lock nobody has taken is missed.
     service(&mut cluster, "mail").holder = Some("h2".to_owned());
-    assert!(found(&cluster, true)[0].starts_with("host h2 silent for 53s; locks held: 1"));
+    assert!(
+        found(&cluster, true)[0]
+            .starts_with("see that host h2 and its putexd run; locks held: 1; silent for 53s")
+    );
 }
 
 #[test]
@@ -125,8 +130,8 @@ fn an_alarm_is_reported_once_for_all_hosts_and_services() {
     let notes = found(&cluster, false);
     assert_eq!(notes.len(), 1, "{notes:#?}");
     assert!(
-        notes[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails (on h1, h2, 11h 6min ago); ")
-            && notes[0].ends_with("the health check has failed: exit code 1"),
+        notes[0].starts_with("40 services (app-000, app-001, app-002, app-003 and 36 more): find out why the health check fails; ")
+            && notes[0].ends_with("the health check has failed: exit code 1 (on h1, h2, 11h 6min ago)"),
         "{notes:#?}"
     );
     assert!(well(&cluster, &of(&cluster)).is_empty());
@@ -200,7 +205,7 @@ fn what_is_down_is_wrong_until_an_operator_has_it_stopped() {
     assert_eq!(found(&cluster, true), [""; 0]);
     assert_eq!(
         found(&cluster, false),
-        ["db: stopped by root@h2: schema; \"putexctl start SERVICE\" ends it"]
+        ["db: stopped by root@h2: schema; \"putexctl start db\" ends it"]
     );
 }
 
@@ -213,7 +218,7 @@ fn what_is_silent_is_not_stopped_yet() {
     assert_eq!(found(&cluster, true), ["web: silent on h3 for 60s"]);
     assert_eq!(
         found(&cluster, false),
-        ["web: to be stopped by root@h2: schema; \"putexctl start SERVICE\" ends it"]
+        ["web: to be stopped by root@h2: schema; \"putexctl start web\" ends it"]
     );
 }
 
@@ -234,7 +239,7 @@ fn a_start_tells_when_and_an_alarm_what_prevents_it() {
     let wrong = found(&cluster, true);
     assert!(
         wrong.len() == 2
-            && wrong[0].starts_with("db: see \"journalctl -u UNIT\" for why it fails (on h1, ")
+            && wrong[0].starts_with("db: see \"journalctl -u UNIT\" for why it fails; ")
             && wrong[1] == "db: starting on h1 for 2.0s",
         "{wrong:#?}"
     );
@@ -285,9 +290,9 @@ fn without_the_store_nobody_knows_of_others() {
     let mail = service(&mut cluster, "mail");
     (mail.activity, mail.holder) = (Activity::Unknown, None);
     let wrong = found(&cluster, true);
-    assert_eq!(wrong[..2], ["mail: unknown", "web: silent on h3 for 60s"]);
+    assert_eq!(wrong[1..], ["mail: unknown", "web: silent on h3 for 60s"]);
     assert!(
-        wrong[2].starts_with("see \"putexctl doctor\": the store"),
+        wrong[0].starts_with("see \"putexctl doctor\": the store"),
         "{wrong:#?}"
     );
     assert_eq!(found(&cluster, false), [""; 0]);
@@ -314,7 +319,7 @@ fn what_the_next_fault_would_miss_is_a_warning() {
     assert_eq!(
         found(&cluster, false),
         [
-            "db: no standby; each of h2, h3 does not have it",
+            "db: see that another host can take it; each of h2, h3 does not have it",
             "web: make what must agree in its file on h2 the same as on h1"
         ]
     );
@@ -328,8 +333,59 @@ fn a_pause_says_how_it_ends() {
     assert_eq!(
         found(&cluster, false),
         [
-            "db: paused, without failover until 2026-11-18 11:56:40 by root@h2: upgrade; \"putexctl resume SERVICE\" ends it"
+            "db: paused, without failover until 2026-11-18 11:56:40 by root@h2: upgrade; \"putexctl resume db\" ends it"
         ]
+    );
+}
+
+/// Whoever reads of one service can paste what ends it.
+#[test]
+fn what_ends_it_names_the_service_unless_there_are_several() {
+    let mut cluster = small();
+    for name in ["db", "web"] {
+        service(&mut cluster, name).stopped = Some(word("schema", None));
+    }
+    let end =
+        |name: &str| format!("to be stopped by root@h2: schema; \"putexctl start {name}\" ends it");
+    assert_eq!(
+        found(&cluster, false),
+        [format!("db, web: {}", end("SERVICE"))]
+    );
+    service(&mut cluster, "web").stopped = None;
+    assert_eq!(found(&cluster, false), [format!("db: {}", end("db"))]);
+}
+
+#[test]
+fn a_failure_that_an_alarm_tells_of_is_not_told_again() {
+    let mut cluster = small();
+    down(&mut cluster, Activity::Lapsed, 9);
+    let error = || "fence@h2.service: exit status 1".to_owned();
+    let here = state(&mut cluster, "h1", "db");
+    here.failure = Some(FailedRun {
+        at: ago(1),
+        error: error(),
+    });
+    assert!(found(&cluster, true)[0].contains("failed on h1"));
+    let fence = Problem::FenceFailed { error: error() };
+    state(&mut cluster, "h1", "db").alarms = vec![alarm(fence)];
+    let wrong = found(&cluster, true).join("\n");
+    assert_eq!(wrong.matches("exit status 1").count(), 1, "{wrong}");
+}
+
+/// What the store answers is told by the store's own line.
+#[test]
+fn a_store_that_is_away_is_told_of_once_and_first() {
+    let mut cluster = small();
+    cluster.store.silent_since = Some(ago(60));
+    cluster.missing = vec![Missing::StoreAway("refused".to_owned())];
+    host(&mut cluster, "h1").state.alarms = vec![alarm(Problem::StoreLost {
+        error: "refused".to_owned(),
+    })];
+    service(&mut cluster, "mail").activity = Activity::Unknown;
+    let all: Vec<String> = of(&cluster).iter().map(Finding::in_words).collect();
+    assert!(
+        all.len() == 2 && all[0].starts_with("see \"putexctl doctor\": the store"),
+        "{all:#?}"
     );
 }
 
@@ -361,9 +417,8 @@ fn a_host_that_is_to_be_kept_off_is_named() {
     host(&mut cluster, "h1").state.alarms = vec![alarm(dead)];
     let notes = found(&cluster, false);
     assert!(
-        notes[0]
-            .starts_with("look at the host that is off before it is switched on again (on h1, ")
-            && notes[0].ends_with("says that h3 is off"),
+        notes[0].starts_with("look at the host that is off before it is switched on again; ")
+            && notes[0].ends_with("says that h3 is off (on h1, 11h 6min ago)"),
         "{notes:#?}"
     );
 }
