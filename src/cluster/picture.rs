@@ -42,11 +42,6 @@ pub fn with_services(
     cluster
 }
 
-/// What a host says of a service.
-fn said<'a>(host: Option<&'a KnownHost>, service: &str) -> Option<&'a ServiceState> {
-    host?.services.get(service)
-}
-
 /// What is known of one service.
 struct KnownService<'a> {
     name: &'a str,
@@ -68,10 +63,11 @@ struct KnownHolder<'a> {
 
 impl<'a> KnownService<'a> {
     fn new(cluster: &'a ClusterState, name: &'a str) -> Self {
+        let this = cluster.host(&cluster.node);
         let mut service = Self {
             name,
             cluster,
-            here: said(cluster.host(&cluster.node), name),
+            here: this.and_then(|host| host.services.get(name)),
         };
         let is_held_by_another_key = |key: &str| {
             service.alive().any(|(host, state)| {
@@ -126,7 +122,7 @@ impl<'a> KnownService<'a> {
         let hosts = self.cluster.hosts.iter();
         hosts
             .filter(|host| !host.is_silent())
-            .filter_map(|host| Some((host, said(Some(host), self.name)?)))
+            .filter_map(|host| Some((host, host.services.get(self.name)?)))
     }
 
     fn holder(&self) -> Option<&'a str> {
@@ -148,7 +144,8 @@ impl<'a> KnownService<'a> {
         let alive = host.filter(|host| !host.is_silent());
         // A report of an earlier tenure says nothing of this one.
         let token = self.lock().and_then(|lock| lock.token);
-        let report = said(alive, self.name)
+        let report = alive
+            .and_then(|host| host.services.get(self.name))
             .filter(|report| report.token.is_none_or(|own| Some(own) >= token));
         let is_here = name == self.cluster.node;
         let is_seen = is_here || self.here.is_none_or(|here| renewed(here).is_some());
@@ -257,7 +254,7 @@ impl<'a> KnownService<'a> {
         let own = self.cluster.host(&self.cluster.node).into_iter();
         let mut hosts = own.chain(&self.cluster.hosts);
         let unit = hosts.find_map(|host| {
-            let unit = &said(Some(host), self.name)?.unit;
+            let unit = &host.services.get(self.name)?.unit;
             (!unit.is_empty()).then(|| unit.clone())
         });
         unit.unwrap_or_default()
@@ -332,9 +329,9 @@ pub fn candidates(cluster: &ClusterState, service: &str) -> Vec<Candidate> {
         .iter()
         .find(|host| host.presence == Presence::Up && host.holds(service))
         .or_else(|| cluster.host(&cluster.node))
-        .and_then(|host| Some((host.node(), said(Some(host), service)?)));
+        .and_then(|host| Some((host.node(), host.services.get(service)?)));
     let judge = |host: &KnownHost| {
-        let state = said(Some(host), service);
+        let state = host.services.get(service);
         let differs = |(_, other): &(&str, &ServiceState)| {
             state.is_some_and(|own| differ(&own.settings, &other.settings))
         };

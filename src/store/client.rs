@@ -348,23 +348,26 @@ impl<S: Session> Shared<S> {
 impl<S: Session> Store for Client<S> {
     async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let connection = self.connection()?;
-        let reading = connection.session.read(key, before);
-        connection.bounded(reading).await
+        connection
+            .bounded(connection.session.read(key, before))
+            .await
     }
 
     async fn compare_and_set(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
         let writing = async {
             let connection = self.connection()?;
-            let writing = connection.session.write(key, attempt);
-            connection.bounded(writing).await
+            connection
+                .bounded(connection.session.write(key, attempt))
+                .await
         };
         attempted(attempt, writing).await
     }
 
     async fn watch(&self) -> Result<Hints> {
         let connection = self.connection()?;
-        let watching = connection.session.watch();
-        connection.bounded_by(SLOW_LIMIT, watching).await
+        connection
+            .bounded_by(SLOW_LIMIT, connection.session.watch())
+            .await
     }
 
     fn link(&self) -> watch::Receiver<Link> {
@@ -373,13 +376,15 @@ impl<S: Session> Store for Client<S> {
 
     async fn init(&self) -> Result<Creation> {
         let connection = self.connection()?;
-        let making = connection.session.init();
-        connection.bounded_by(SLOW_LIMIT, making).await
+        connection
+            .bounded_by(SLOW_LIMIT, connection.session.init())
+            .await
     }
 
     async fn examine(&self) -> Result<Examination> {
         let connection = self.connection()?;
-        let examining = connection.session.examine();
-        connection.bounded_by(SLOW_LIMIT, examining).await
+        connection
+            .bounded_by(SLOW_LIMIT, connection.session.examine())
+            .await
     }
 }

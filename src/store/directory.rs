@@ -173,27 +173,29 @@ impl Session for Directory {
     async fn read(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot> {
         let (store, key) = (self.id()?, key.clone());
         let turn = self.setup.turn(&key).await?;
-        let reading = self.setup.run(move |root, answer| {
-            let _turn = turn;
-            let _ = answer.send(Lock::new(root, key, store).snapshot(before));
-        });
-        reading.await
+        self.setup
+            .run(move |root, answer| {
+                let _turn = turn;
+                let _ = answer.send(Lock::new(root, key, store).snapshot(before));
+            })
+            .await
     }
 
     async fn write(&self, key: &Key, attempt: &Attempt) -> Result<WriteOutcome> {
         let (store, key, attempt) = (self.id()?, key.clone(), attempt.clone());
         let turn = self.setup.turn(&key).await?;
-        let writing = self.setup.run(move |root, answer| {
-            let _turn = turn;
-            let lock = Lock::new(root, key, store);
-            let outcome = lock.compare_and_set(&attempt, || !answer.is_closed());
-            let _ = answer.send(outcome.clone());
-            if let Ok(WriteOutcome::Won(revision)) = outcome {
-                // What remains is collected after the next write.
-                let _ = lock.collect(revision);
-            }
-        });
-        writing.await
+        self.setup
+            .run(move |root, answer| {
+                let _turn = turn;
+                let lock = Lock::new(root, key, store);
+                let outcome = lock.compare_and_set(&attempt, || !answer.is_closed());
+                let _ = answer.send(outcome.clone());
+                if let Ok(WriteOutcome::Won(revision)) = outcome {
+                    // What remains is collected after the next write.
+                    let _ = lock.collect(revision);
+                }
+            })
+            .await
     }
 
     async fn watch(&self) -> Result<Hints> {
@@ -205,10 +207,9 @@ impl Session for Directory {
 
     async fn examine(&self) -> Result<Examination> {
         let id = self.id()?;
-        let examining = self
-            .setup
-            .within_limit(move |root| root::examine(root, &id));
-        examining.await
+        self.setup
+            .within_limit(move |root| root::examine(root, &id))
+            .await
     }
 
     async fn init(&self) -> Result<Creation> {
@@ -237,8 +238,7 @@ impl Setup<Directory> {
             .entry(key.clone())
             .or_insert_with(of_lock)
             .clone();
-        let turn = turns.acquire_owned().await;
-        turn.map_err(|error| unreachable(&error))
+        turns.acquire_owned().await.map_err(unreachable)
     }
 
     /// Runs `work` in a thread. It sends its answer itself, and may go on after it, also when nobody waits for the answer any more.
@@ -246,8 +246,10 @@ impl Setup<Directory> {
         &self,
         work: impl FnOnce(Folder, oneshot::Sender<Result<T>>) + Send + 'static,
     ) -> Result<T> {
-        let turn = Arc::clone(&self.kept.all).acquire_owned().await;
-        let turn = turn.map_err(|error| unreachable(&error))?;
+        let turn = Arc::clone(&self.kept.all)
+            .acquire_owned()
+            .await
+            .map_err(unreachable)?;
         let (sender, receiver) = oneshot::channel();
         let settings = self.settings.clone();
         let body = move || {
@@ -257,10 +259,12 @@ impl Setup<Directory> {
             }
             drop(turn);
         };
-        let thread = thread::Builder::new().name("putexd-store".to_owned());
-        let started = thread.stack_size(STACK_BYTES).spawn(body);
-        started.map_err(|error| unreachable(&error))?;
-        receiver.await.map_err(|error| unreachable(&error))?
+        thread::Builder::new()
+            .name("putexd-store".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(body)
+            .map_err(unreachable)?;
+        receiver.await.map_err(unreachable)?
     }
 
     /// The answer of `work`, which is waited for a little shorter than the limit of a connect, which would say less.
@@ -279,14 +283,14 @@ impl Setup<Directory> {
 
     /// Reads the store's id. With `probe`, also tests whether the file system can hold locks.
     async fn look(&self, probe: bool) -> Result<String> {
-        let looking = self.within_limit(move |root| {
+        self.within_limit(move |root| {
             let id = root::store_id(root)?;
             if probe {
                 root::probe(root)?;
             }
             Ok(id)
-        });
-        looking.await
+        })
+        .await
     }
 
     async fn latest(&self) -> Result<Latest> {

@@ -182,25 +182,23 @@ impl EtcdConnection {
     async fn replaced_by(&self, key: &Key, revision: Revision) -> Result<Snapshot> {
         let name = self.setup.settings.lock(key);
         let (_, incarnation) = self.incarnation().await?;
-        let nothing = Snapshot {
-            incarnation: incarnation.clone(),
+        let mut found = Snapshot {
+            incarnation,
             entry: None,
         };
         // Revision 1 is that of the empty cluster, and revision 0 would mean the latest in etcd's interface.
         let Some(asked) = i64::try_from(revision.0).ok().filter(|asked| *asked > 1) else {
-            return Ok(nothing);
+            return Ok(found);
         };
         // The revision may belong to another key. Then this key existed unchanged at that revision.
         let (made, _) = self.get(&name, asked).await?;
         if made.is_none_or(|made| made.revision != asked) {
-            return Ok(nothing);
+            return Ok(found);
         }
         // A key that was deleted and created again replaced nothing: right before it there is no entry.
         let (replaced, _) = self.get(&name, asked - 1).await?;
-        Ok(Snapshot {
-            incarnation,
-            entry: replaced.as_ref().map(entry_of).transpose()?,
-        })
+        found.entry = replaced.as_ref().map(entry_of).transpose()?;
+        Ok(found)
     }
 
     /// The incarnation, and the revision at which it was written.

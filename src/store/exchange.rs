@@ -9,10 +9,9 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, Entry, Examination, Link, Result, Snapshot, StoreSettings, TEXT_LIMIT, incarnation,
-    refusal,
+    Attempt, Examination, Link, Result, Snapshot, StoreSettings, TEXT_LIMIT, incarnation, refusal,
 };
-use crate::types::{Incarnation, Key, Revision, Value, shortened};
+use crate::types::{Key, Revision, Value, shortened};
 
 /// How many characters of a sentence for an administrator are shown.
 const SENTENCE_LIMIT: usize = 2048;
@@ -55,19 +54,12 @@ pub enum StoreEvent {
 }
 
 /// A snapshot as it is believed.
-pub fn believed(snapshot: Snapshot) -> Result<Snapshot> {
-    let Snapshot {
-        incarnation: Incarnation(text),
-        entry,
-    } = snapshot;
-    let of = |Entry { revision, value }: Entry| Entry {
-        revision,
-        value: value.map(within_bounds),
-    };
-    Ok(Snapshot {
-        incarnation: incarnation(&text)?,
-        entry: entry.map(of),
-    })
+pub fn believed(mut snapshot: Snapshot) -> Result<Snapshot> {
+    snapshot.incarnation = incarnation(&snapshot.incarnation.0)?;
+    if let Some(entry) = &mut snapshot.entry {
+        entry.value = entry.value.take().map(within_bounds);
+    }
+    Ok(snapshot)
 }
 
 /// A value as a store returns it: too large, malformed, or one that putexd could have written.
@@ -108,7 +100,8 @@ pub fn believed_examination(found: &Examination) -> Examination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
+    use crate::store::{Entry, StoreError};
+    use crate::types::Incarnation;
 
     fn entry(value: Value) -> Snapshot {
         let entry = Some(Entry {

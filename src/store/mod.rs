@@ -448,8 +448,7 @@ fn revision(number: i64) -> Result<Revision> {
 
 /// The interval of the heartbeats of a watch.
 fn heartbeat(call_limit: Duration) -> Duration {
-    let (shortest, longest) = HEARTBEAT_RANGE;
-    call_limit.clamp(shortest, longest)
+    call_limit.clamp(HEARTBEAT_RANGE.0, HEARTBEAT_RANGE.1)
 }
 
 /// The stream of the hints from `receiver`. It ends when all senders are gone.
@@ -465,8 +464,8 @@ fn random_name() -> io::Result<String> {
 }
 
 /// An error that another attempt may not meet, with all its causes.
-fn unreachable(error: &(dyn std::error::Error + 'static)) -> StoreError {
-    StoreError::Unreachable(with_sources(error))
+fn unreachable(error: impl std::error::Error) -> StoreError {
+    StoreError::Unreachable(with_sources(&error))
 }
 
 fn is_field_name(name: &str) -> bool {

@@ -18,7 +18,7 @@ use data_encoding::HEXLOWER;
 use ring::hmac;
 
 use super::{
-    Attempt, Entry, Result, Snapshot, Store, WriteOutcome,
+    Attempt, Result, Snapshot, Store, WriteOutcome,
     layered::{Layer, Layered},
     random_name,
 };
@@ -158,12 +158,12 @@ impl Layer for Sealer {
         key: &Key,
         before: Option<Revision>,
     ) -> Result<Snapshot> {
-        let Snapshot { incarnation, entry } = store.read(key, before).await?;
-        let entry = entry.map(|Entry { revision, value }| Entry {
-            revision,
-            value: value.map(|value| self.open(key, &incarnation, value)),
-        });
-        Ok(Snapshot { incarnation, entry })
+        let mut found = store.read(key, before).await?;
+        if let Some(entry) = &mut found.entry {
+            let value = entry.value.take();
+            entry.value = value.map(|value| self.open(key, &found.incarnation, value));
+        }
+        Ok(found)
     }
 
     async fn compare_and_set(
@@ -172,11 +172,8 @@ impl Layer for Sealer {
         key: &Key,
         attempt: &Attempt,
     ) -> WriteOutcome {
-        let value = self.seal(key, &attempt.incarnation, attempt.value.clone());
-        let sealed = Attempt {
-            value,
-            ..attempt.clone()
-        };
+        let mut sealed = attempt.clone();
+        sealed.value = self.seal(key, &attempt.incarnation, sealed.value);
         store.compare_and_set(key, &sealed).await
     }
 }
@@ -187,7 +184,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::memory::MemoryStore;
+    use super::super::{Entry, memory::MemoryStore};
     use super::*;
     use crate::types::{UnitName, WriteId};
 

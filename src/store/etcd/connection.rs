@@ -61,15 +61,14 @@ impl EtcdConnection {
         let options = ConnectOptions::new()
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        let mut client = Client::from_channel(etcd_client::Channel::Tonic(channel), Some(options))
-            .await
-            .map_err(|error| meaning(&error))?;
+        let mut client =
+            Client::from_channel(etcd_client::Channel::Tonic(channel), Some(options)).await?;
         if let Some((user, path)) = settings.access.login() {
             let password = files.password(path).await?;
             match client.update_user(Some((user.clone(), password))).await {
                 // A cluster without authentication is used without a login, as etcd's own tools do.
                 Err(Error::GRpcStatus(status)) if status.code() == Code::FailedPrecondition => {}
-                logged_in => logged_in.map_err(|error| meaning(&error))?,
+                logged_in => logged_in?,
             }
         }
         let connection = Self {
@@ -77,8 +76,7 @@ impl EtcdConnection {
             client,
             lost: lost.clone(),
         };
-        let probing = Box::pin(connection.kv().get(settings.incarnation(), None)).await;
-        probing.map_err(|error| meaning(&error))?;
+        Box::pin(connection.kv().get(settings.incarnation(), None)).await?;
         Ok(connection)
     }
 
@@ -86,7 +84,7 @@ impl EtcdConnection {
     pub async fn transact(&self, transaction: Txn) -> Result<TxnResponse> {
         Box::pin(self.kv().txn(transaction))
             .await
-            .map_err(|error| self.fails(&error))
+            .map_err(|error| self.fails(error))
     }
 
     /// Reads a key as it was at a revision, or with 0 the latest, linearizable, and the revision that the cluster is at. There is nothing
@@ -104,7 +102,7 @@ impl EtcdConnection {
             Err(Error::GRpcStatus(status)) if at != 0 && status.code() == Code::OutOfRange => {
                 return Ok((None, at));
             }
-            answer => answer.map_err(|error| self.fails(&error))?,
+            answer => answer.map_err(|error| self.fails(error))?,
         };
         let found = answer.kvs().first().map(|kv| Versioned {
             revision: kv.mod_revision(),
@@ -121,11 +119,12 @@ impl EtcdConnection {
     }
 
     /// Translates an error. If another connection may do better, the error ends this one.
-    pub fn fails(&self, error: &Error) -> StoreError {
+    pub fn fails(&self, error: Error) -> StoreError {
         // The next connection logs in anew. Only if that login is refused is the error `Denied`.
-        let mut meaning = meaning(error);
+        let is_about_login = is_about_login(&error);
+        let mut meaning = error.into();
         if let StoreError::Denied(text) = &meaning
-            && is_about_login(error)
+            && is_about_login
         {
             meaning = StoreError::Unreachable(format!("the login counts no more: {text}"));
         }
@@ -160,14 +159,14 @@ async fn channel(
 ) -> Result<Channel> {
     let (host, port) = host_and_port(server, 2379);
     let stream = TcpStream::connect((host, port)).await;
-    let stream = stream.map_err(|error| unreachable(&error))?;
+    let stream = stream.map_err(unreachable)?;
     stream.set_nodelay(true)?;
     let stream = if server.starts_with("https://") {
         let mut config = tls::client(access, files).await?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| unreachable(&error))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(unreachable)?;
         let encrypting = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        Either::Left(encrypting.await.map_err(|error| unreachable(&error))?)
+        Either::Left(encrypting.await.map_err(unreachable)?)
     } else {
         Either::Right(stream)
     };
@@ -188,7 +187,7 @@ async fn channel(
     let endpoint = endpoint
         .map_err(|error| StoreError::Unfit(format!("{server}: {}", with_sources(&error))))?;
     let connecting = endpoint.connect_with_connector(connector).await;
-    connecting.map_err(|error| unreachable(&error))
+    connecting.map_err(unreachable)
 }
 
 /// Ends with a socket, and says so.
@@ -219,27 +218,29 @@ fn is_too_large(error: &Error) -> bool {
         && status.message().contains("message length too large"))
 }
 
-fn meaning(error: &Error) -> StoreError {
-    let Error::GRpcStatus(status) = error else {
-        return unreachable(error);
-    };
-    let text = status.message().to_owned();
-    let is = |codes: &[Code]| codes.contains(&status.code());
-    if is(&[Code::PermissionDenied]) || is_about_login(error) {
-        StoreError::Denied(text)
-    } else if is(&[Code::ResourceExhausted, Code::DataLoss, Code::Unimplemented]) {
-        // The quota of the database is used up, it is corrupt, or this is no etcd of version 3.
-        StoreError::Unfit(text)
-    } else if is(&[
-        Code::InvalidArgument,
-        Code::FailedPrecondition,
-        Code::OutOfRange,
-        Code::NotFound,
-        Code::AlreadyExists,
-    ]) {
-        StoreError::Garbled(text)
-    } else {
-        // There is no leader, another leader or no quorum, or the member is shutting down or absent.
-        unreachable(status)
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        let Error::GRpcStatus(status) = &error else {
+            return unreachable(error);
+        };
+        let text = status.message().to_owned();
+        let is = |codes: &[Code]| codes.contains(&status.code());
+        if is(&[Code::PermissionDenied]) || is_about_login(&error) {
+            Self::Denied(text)
+        } else if is(&[Code::ResourceExhausted, Code::DataLoss, Code::Unimplemented]) {
+            // The quota of the database is used up, it is corrupt, or this is no etcd of version 3.
+            Self::Unfit(text)
+        } else if is(&[
+            Code::InvalidArgument,
+            Code::FailedPrecondition,
+            Code::OutOfRange,
+            Code::NotFound,
+            Code::AlreadyExists,
+        ]) {
+            Self::Garbled(text)
+        } else {
+            // There is no leader, another leader or no quorum, or the member is shutting down or absent.
+            unreachable(status)
+        }
     }
 }

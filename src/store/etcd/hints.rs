@@ -23,11 +23,11 @@ pub async fn watch(connection: &EtcdConnection) -> Result<Hints> {
     let mut stream = watch
         .watch(prefix.as_str(), Some(options))
         .await
-        .map_err(|error| connection.fails(&error))?;
+        .map_err(|error| connection.fails(error))?;
     let first = stream
         .message()
         .await
-        .map_err(|error| connection.fails(&error))?;
+        .map_err(|error| connection.fails(error))?;
     match first {
         Some(first) if first.canceled() => {
             return Err(StoreError::Denied(first.cancel_reason().to_owned()));

@@ -38,7 +38,7 @@ async fn ask(setup: &Arc<Setup<EtcdConnection>>, server: &str) -> Result<StatusR
     let asking = async {
         let own = EtcdConnection::connect(setup, server, &Disconnect::default()).await?;
         let mut client = own.client.maintenance_client();
-        client.status().await.map_err(|error| own.fails(&error))
+        client.status().await.map_err(|error| own.fails(error))
     };
     let late = |_| StoreError::Unreachable(no_answer(setup.call_limit));
     timeout(setup.call_limit, asking).await.map_err(late)?

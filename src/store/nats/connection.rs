@@ -181,7 +181,7 @@ impl NatsConnection {
         connected.store(true, Ordering::Relaxed);
         let answers = format!("{inbox}.answer.");
         let subscriber = client.subscribe(format!("{answers}*")).await;
-        let subscriber = subscriber.map_err(|error| unreachable(&error))?;
+        let subscriber = subscriber.map_err(unreachable)?;
         let requests = Arc::new(Mutex::new(Requests::default()));
         let sorting = sort(
             subscriber,
@@ -222,17 +222,12 @@ impl NatsConnection {
         let mut violation = self.violation.subscribe();
         let quoted = format!("\"{subject}\"");
         let (number, answer) = lock(&self.requests).next(holds_a_lease);
-        let (to, inbox, payload) = (
-            subject.to_owned(),
-            format!("{}{number}", self.answers),
-            payload.into(),
-        );
+        let (to, inbox) = (subject.to_owned(), format!("{}{number}", self.answers));
         let asking = async {
-            let sent = self
-                .client
-                .publish_with_reply_and_headers(to, inbox, headers, payload)
-                .await;
-            sent.map_err(|error| unreachable(&error))?;
+            self.client
+                .publish_with_reply_and_headers(to, inbox, headers, payload.into())
+                .await
+                .map_err(unreachable)?;
             let lost =
                 |_| StoreError::Unreachable("too many requests wait for an answer".to_owned());
             let message = answer.await.map_err(lost)?;
@@ -257,9 +252,11 @@ impl NatsConnection {
             .client
             .subscribe(foreign.clone())
             .await
-            .map_err(|error| unreachable(&error))?;
-        let sent = self.client.publish(foreign, Vec::new().into()).await;
-        sent.map_err(|error| unreachable(&error))?;
+            .map_err(unreachable)?;
+        self.client
+            .publish(foreign, Vec::new().into())
+            .await
+            .map_err(unreachable)?;
         // The server delivers it, or says that it does not.
         tokio::select! {
             message = inbox.next() => Ok(message.is_some()),

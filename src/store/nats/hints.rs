@@ -42,7 +42,7 @@ pub async fn watch(of_calls: &NatsConnection) -> Result<Hints> {
     });
     // The subscription comes first, because the server removes a consumer that nobody subscribes to.
     let subscriber = connection.client.subscribe(inbox).await;
-    let mut subscriber = subscriber.map_err(|error| unreachable(&error))?;
+    let mut subscriber = subscriber.map_err(unreachable)?;
     let created = connection.ask::<IgnoredAny>("CONSUMER.CREATE", &question);
     created.await?.map_err(|refusal| bucket.error(&refusal))?;
     let prefix = bucket.key_prefix();
