@@ -374,8 +374,10 @@ impl Peer {
     /// Whether an answer has been due for so long.
     fn waits(&self, patience: Duration) -> bool {
         let calls = lock(&self.calls);
-        let mut waiting = calls.waiting.values();
-        waiting.any(|(since, sender)| since.elapsed() >= patience && !sender.is_closed())
+        calls
+            .waiting
+            .values()
+            .any(|(since, sender)| since.elapsed() >= patience && !sender.is_closed())
     }
 }
 
@@ -391,8 +393,10 @@ async fn write_all(mut frames: mpsc::Receiver<Bytes>, write: OwnedWriteHalf) {
 
 async fn send<T: Serialize>(queue: &mpsc::Sender<Bytes>, head: Head, what: &T) -> io::Result<()> {
     let frame = encode(head, what)?;
-    let sent = queue.send(frame).await;
-    sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    queue
+        .send(frame)
+        .await
+        .map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
 fn codec() -> LengthDelimitedCodec {

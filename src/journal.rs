@@ -41,8 +41,8 @@ const DEFAULT_FILTER: &str = "info,async_nats=off,zbus=warn";
 ///
 /// Call it once, at the beginning of a main function; `program` becomes SYSLOG_IDENTIFIER.
 pub fn init(program: &str) -> Result<(), TryInitError> {
-    let wanted = EnvFilter::try_from_env(FILTER_VARIABLE);
-    let filter = wanted.unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let filter =
+        EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let registry = tracing_subscriber::registry().with(filter);
     // A journal that does not answer is no reason to be silent: stderr is used then.
     match journal_layer(program) {

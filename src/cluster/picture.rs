@@ -34,11 +34,15 @@ pub fn with_services(
         this.services = own;
     }
     cluster.store = store;
-    let hosts = cluster.hosts.iter();
-    let names: BTreeSet<&String> = hosts.flat_map(|host| host.services.keys()).collect();
-    let services = names.into_iter();
-    let services = services.map(|name| KnownService::new(&cluster, name).summary());
-    cluster.services = services.collect();
+    let names: BTreeSet<&String> = cluster
+        .hosts
+        .iter()
+        .flat_map(|host| host.services.keys())
+        .collect();
+    cluster.services = names
+        .into_iter()
+        .map(|name| KnownService::new(&cluster, name).summary())
+        .collect();
     cluster
 }
 
@@ -132,8 +136,7 @@ impl<'a> KnownService<'a> {
             // This host reads the lock itself, and nobody holds it.
             Some(here) if here.state.is_some_and(|state| state != State::NoStore) => None,
             Some(_) | None => {
-                let mut hosts = self.cluster.hosts.iter();
-                let holder = hosts.find(|host| host.holds(self.name));
+                let holder = self.cluster.hosts.iter().find(|host| host.holds(self.name));
                 holder.map(KnownHost::node)
             }
         }
@@ -252,12 +255,12 @@ impl<'a> KnownService<'a> {
     /// The unit, by this host's file or else by that of another.
     fn unit(&self) -> String {
         let own = self.cluster.host(&self.cluster.node).into_iter();
-        let mut hosts = own.chain(&self.cluster.hosts);
-        let unit = hosts.find_map(|host| {
-            let unit = &host.services.get(self.name)?.unit;
-            (!unit.is_empty()).then(|| unit.clone())
-        });
-        unit.unwrap_or_default()
+        own.chain(&self.cluster.hosts)
+            .find_map(|host| {
+                let unit = &host.services.get(self.name)?.unit;
+                (!unit.is_empty()).then(|| unit.clone())
+            })
+            .unwrap_or_default()
     }
 
     /// Each host's part in it. A host that neither says anything of the service nor holds it is named as well, because an operator who

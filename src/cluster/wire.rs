@@ -92,26 +92,26 @@ pub fn pages<'a>(services: impl IntoIterator<Item = &'a ServiceState>) -> Vec<Ve
 
 /// The services on the pages that another host has written: those with good names.
 pub fn services(pages: impl IntoIterator<Item = Json>) -> BTreeMap<String, ServiceState> {
-    let good = pages
+    pages
         .into_iter()
         .filter_map(|service| serde_json::from_value::<ServiceState>(service).ok())
-        .filter(|service| service.service.parse::<ServiceName>().is_ok());
-    good.map(|service| {
-        let mut service = service.for_others();
-        service.alarms.truncate(ALARMS_LIMIT);
-        (service.service.clone(), service)
-    })
-    .collect()
+        .filter(|service| service.service.parse::<ServiceName>().is_ok())
+        .map(|service| {
+            let mut service = service.for_others();
+            service.alarms.truncate(ALARMS_LIMIT);
+            (service.service.clone(), service)
+        })
+        .collect()
 }
 
 /// The hosts in a list, without what cannot be a host's name.
 pub fn listed(list: &Value) -> BTreeMap<NodeId, u64> {
     let list: HostList = decode(list).unwrap_or_default();
-    let good = list
-        .hosts
+    list.hosts
         .into_iter()
-        .filter_map(|(node, at)| Some((node.parse().ok()?, at)));
-    good.take(HOSTS_LIMIT).collect()
+        .filter_map(|(node, at)| Some((node.parse().ok()?, at)))
+        .take(HOSTS_LIMIT)
+        .collect()
 }
 
 /// A page of the report of `node`. `None`: the value is no report of that host.

@@ -88,8 +88,10 @@ pub const FENCE: &[FenceRow] = &[
 pub fn check_health(mut table: Table<'_>, timings: Option<Timings>) -> Option<HealthSettings> {
     let mut check = Check::default();
     table.read(HEALTH, &mut check);
-    let probes = ["command", "unit", "tcp", "http"];
-    let given = probes.into_iter().filter(|key| table.has(key)).count();
+    let given = ["command", "unit", "tcp", "http"]
+        .into_iter()
+        .filter(|key| table.has(key))
+        .count();
     if given != 1 {
         let message =
             format!("[health] has {given} of command, unit, tcp and http: set one of them");

@@ -66,8 +66,9 @@ impl Loaded {
     }
 
     fn of(&self, severity: Severity) -> impl Iterator<Item = &Diagnostic> {
-        let all = self.diagnostics.iter();
-        all.filter(move |found| found.severity == severity)
+        self.diagnostics
+            .iter()
+            .filter(move |found| found.severity == severity)
     }
 
     /// The services that run as their files have them.
@@ -82,8 +83,9 @@ impl Loaded {
     }
 
     fn errors_in(&self, file: &Path) -> usize {
-        let errors = self.of(Severity::Error);
-        errors.filter(|error| error.path == file).count()
+        self.of(Severity::Error)
+            .filter(|error| error.path == file)
+            .count()
     }
 
     /// A line for each service: its file, and its times or how many errors there are; and what moves together.
@@ -103,8 +105,9 @@ impl Loaded {
             rows.insert(&service.name, row);
         }
         let broken = self.broken.iter().map(|(name, first)| (name, &first.path));
-        let services = self.services();
-        let services = services.map(|service| (&service.name, &service.source.0));
+        let services = self
+            .services()
+            .map(|service| (&service.name, &service.source.0));
         for (name, file) in broken.chain(services) {
             let errors = || plural(self.errors_in(file), "error");
             rows.entry(name).or_insert_with(errors);
@@ -186,8 +189,10 @@ fn unlisted(
     former: Option<&Settings>,
     leased: &BTreeSet<ServiceName>,
 ) -> Loaded {
-    let broken = leased.iter().map(|name| (name.clone(), error.clone()));
-    let broken = broken.collect();
+    let broken = leased
+        .iter()
+        .map(|name| (name.clone(), error.clone()))
+        .collect();
     let services = kept(former, leased, &broken);
     let host = former.filter(|_| !services.is_empty()).cloned();
     Loaded {
@@ -209,8 +214,12 @@ fn kept(
     let is_kept = |service: &&ServiceSettings| {
         leased.contains(&service.name) && broken.contains_key(&service.name)
     };
-    let services = former.iter().flat_map(|former| &former.services);
-    services.filter(is_kept).cloned().collect()
+    former
+        .iter()
+        .flat_map(|former| &former.services)
+        .filter(is_kept)
+        .cloned()
+        .collect()
 }
 
 /// As [`load`], with a given host name, where the services of `leased` have leases. Such a service whose file is broken keeps its
@@ -264,8 +273,10 @@ pub fn load_keeping(
         );
     }
     // A running service has the better right to its unit and its key: another service that names them is refused.
-    let kept = kept(former, leased, &broken);
-    let kept: Vec<ReadService> = kept.into_iter().map(ReadService::former).collect();
+    let kept: Vec<ReadService> = kept(former, leased, &broken)
+        .into_iter()
+        .map(ReadService::former)
+        .collect();
     refuse_clashes(kept.iter().chain(&good));
     for refused in good.iter().filter(|one| one.report.has_errors()) {
         diagnostics.extend(refused.report.diagnostics());
@@ -275,8 +286,11 @@ pub fn load_keeping(
         let former = former.filter(|former| former.has_its_files(root)).cloned();
         host = host.or(former).filter(|_| !kept.is_empty());
     }
-    let all = kept.into_iter().chain(good);
-    let mut services: Vec<_> = all.filter_map(|candidate| candidate.settings).collect();
+    let mut services: Vec<_> = kept
+        .into_iter()
+        .chain(good)
+        .filter_map(|candidate| candidate.settings)
+        .collect();
     services.sort_by(|one, other| one.name.cmp(&other.name));
     Loaded {
         settings: host.map(|host| Settings { services, ..host }),
@@ -317,8 +331,9 @@ impl ReadService {
     ) -> Self {
         let report = FileReport::new(path, text);
         // The claims of a file that is not TOML would be a guess, and a guess must not stop another service.
-        let checked = File::parse(&report).map(|file| service_file::check(&name, file, common));
-        let (settings, claims) = checked.unwrap_or_default();
+        let (settings, claims) = File::parse(&report)
+            .map(|file| service_file::check(&name, file, common))
+            .unwrap_or_default();
         Self {
             name,
             report,
@@ -341,8 +356,8 @@ impl ReadService {
 /// What `putexd.toml` says: the settings without the services, what services need of it, and what is wrong.
 fn load_host(root: &Path, host_name: &str) -> (Option<Settings>, Common, FileReport) {
     let path = root.join(HOST_FILE);
-    let found = fs::symlink_metadata(&path);
-    let is_missing = found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_missing =
+        fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     // A user who may write to the file's folder may replace the file.
     let text = match path.parent().and_then(why_not_obeyed) {
         Some(why) => Err(why),

@@ -254,8 +254,9 @@ fn key_problem(key: &Key) -> Option<String> {
             "the key {text:?} begins or ends with a dot, or has two in a row: NATS refuses that"
         ));
     }
-    let mut reserved = Key::RESERVED.iter();
-    let prefix = reserved.find(|prefix| text.starts_with(**prefix))?;
+    let prefix = Key::RESERVED
+        .iter()
+        .find(|prefix| text.starts_with(**prefix))?;
     Some(format!(
         "the key {text:?} begins with {prefix:?}, which is putexd's own: name another"
     ))

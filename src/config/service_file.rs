@@ -97,8 +97,11 @@ impl UnitClaim {
 
     /// Only claims of one group can clash.
     pub fn group(&self) -> &str {
-        let mut parts = self.path.trim_start_matches('/').split('/');
-        parts.next().unwrap_or_default()
+        self.path
+            .trim_start_matches('/')
+            .split('/')
+            .next()
+            .unwrap_or_default()
     }
 
     /// Whether another service's claim is the same, or one lies within the other.

@@ -302,8 +302,9 @@ impl<'t> Table<'t> {
     }
 
     fn at(&self, keys: &[&str]) -> Range<usize> {
-        let mut places = keys.iter().filter_map(|key| self.values.get(*key));
-        places.next().map_or(self.span.clone(), Spanned::span)
+        keys.iter()
+            .find_map(|key| self.values.get(*key))
+            .map_or(self.span.clone(), Spanned::span)
     }
 
     /// The place of an item of a list. Where there is none: that of the value.
@@ -324,9 +325,12 @@ impl<'t> Table<'t> {
 fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let written = name.to_lowercase();
     let distance = |known: &str| strsim::damerau_levenshtein(&written, &known.to_lowercase());
-    let all = known.iter().map(|known| (distance(known), *known));
-    let near = all.filter(|(distance, known)| *distance <= (known.chars().count() / 3).max(1));
-    near.min().map(|(_, known)| known)
+    known
+        .iter()
+        .map(|known| (distance(known), *known))
+        .filter(|(distance, known)| *distance <= (known.chars().count() / 3).max(1))
+        .min()
+        .map(|(_, known)| known)
 }
 
 #[cfg(test)]

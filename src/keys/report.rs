@@ -81,10 +81,10 @@ impl fmt::Display for Diagnostic {
 
 /// The error to correct first. An error at a place comes before one about a file as a whole, which may follow from it.
 pub fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
-    let errors = diagnostics
+    diagnostics
         .iter()
-        .filter(|found| found.severity == Severity::Error);
-    errors.min_by_key(|error| error.place.is_none())
+        .filter(|found| found.severity == Severity::Error)
+        .min_by_key(|error| error.place.is_none())
 }
 
 /// The findings in one file, with its text to find places in.

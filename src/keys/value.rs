@@ -122,8 +122,10 @@ impl Read for Confirmation {
 
 impl Read for bool {
     fn read(value: &ConfigValue<'_>) -> Option<Self> {
-        let found = value.get().as_bool();
-        found.or_else(|| value.is_not("true or false, without quotes"))
+        value
+            .get()
+            .as_bool()
+            .or_else(|| value.is_not("true or false, without quotes"))
     }
 }
 

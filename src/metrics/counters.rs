@@ -67,7 +67,9 @@ impl Metrics {
     pub(super) fn services(&self) -> Vec<ServiceState> {
         let mut services = lock(&self.services);
         services.retain(|_, status| status.has_changed().is_ok());
-        let shown = services.values();
-        shown.map(|status| status.borrow().clone()).collect()
+        services
+            .values()
+            .map(|status| status.borrow().clone())
+            .collect()
     }
 }

@@ -108,8 +108,9 @@ pub fn render(sources: &Sources) -> String {
     }
     let of = |service: &ServiceState| vec![("service", service.service.clone())];
     let mut each = |name, help, value: &dyn Fn(&ServiceState) -> Option<f64>| {
-        let samples = services.iter();
-        let samples = samples.filter_map(|service| Some((of(service), value(service)?)));
+        let samples = services
+            .iter()
+            .filter_map(|service| Some((of(service), value(service)?)));
         gauges(&mut registry, name, help, samples);
     };
     each(

@@ -104,11 +104,8 @@ impl<S: Session> Connection<S> {
             link,
             ..Disconnect::default()
         };
-        let opening = timeout(setup.call_limit, S::open(setup, server, &lost)).await;
-        let session =
-            opening.map_err(|_| StoreError::Unreachable(no_answer(setup.call_limit)))??;
         Ok(Self {
-            session,
+            session: within(setup.call_limit, S::open(setup, server, &lost)).await?,
             server: server.to_owned(),
             call_limit: setup.call_limit,
             lost,
@@ -159,6 +156,12 @@ impl<S> Drop for Connection<S> {
 /// The reason where nothing came within the limit.
 pub fn no_answer(limit: Duration) -> String {
     format!("no answer within {}", rounded(limit))
+}
+
+/// What `call` returns, if that comes within the limit.
+pub async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| StoreError::Unreachable(no_answer(limit));
+    timeout(limit, call).await.map_err(late)?
 }
 
 /// The end of a connection and its reason, for all who wait for that. A signal that is sent once; clones belong to the same connection,

@@ -212,8 +212,8 @@ impl EtcdConnection {
         let text = found
             .value
             .as_deref()
-            .and_then(|value| str::from_utf8(value).ok());
-        let text = text.ok_or_else(|| StoreError::Garbled(format!("{name} is not text")))?;
+            .and_then(|value| str::from_utf8(value).ok())
+            .ok_or_else(|| StoreError::Garbled(format!("{name} is not text")))?;
         Ok((found.revision, super::incarnation(text)?))
     }
 }

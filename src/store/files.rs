@@ -26,10 +26,10 @@ impl Files {
     pub async fn read(&self, path: &Path) -> Result<String> {
         let text = match &self.0 {
             None => text_of(path).await,
-            Some(putexd) => {
-                let text = putexd.ask(&StoreEvent::File(path.to_owned())).await;
-                text.unwrap_or_else(|error| Err(error.to_string()))
-            }
+            Some(putexd) => putexd
+                .ask(&StoreEvent::File(path.to_owned()))
+                .await
+                .unwrap_or_else(|error| Err(error.to_string())),
         };
         text.map_err(|why| unusable(path, &why))
     }

@@ -39,7 +39,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Attempt, Creation, Examination, Hints, Result, Snapshot, StoreError, WriteOutcome,
-    client::{Client, Disconnect, Session, Setup, no_answer},
+    client::{Client, Disconnect, Session, Setup, within},
     sealed,
 };
 use crate::{
@@ -193,9 +193,7 @@ impl Session for NatsConnection {
 
     /// The watch has a connection of its own, and one that cannot be opened does not end that of the locks.
     async fn watch(&self) -> Result<Hints> {
-        let limit = self.setup.call_limit * 2;
-        let watching = timeout(limit, hints::watch(self)).await;
-        watching.map_err(|_| StoreError::Unreachable(no_answer(limit)))?
+        within(self.setup.call_limit * 2, hints::watch(self)).await
     }
 
     async fn examine(&self) -> Result<Examination> {

@@ -155,8 +155,11 @@ fn warnings(found: &[String]) -> Vec<String> {
             "Connect a standby of synchronous_standby_names: none is connected, and no write is acknowledged.",
         ),
     ];
-    let applying = warnings.into_iter().filter(|(applies, _)| *applies);
-    applying.map(|(_, text)| text.to_owned()).collect()
+    warnings
+        .into_iter()
+        .filter(|(applies, _)| *applies)
+        .map(|(_, text)| text.to_owned())
+        .collect()
 }
 
 #[cfg(test)]

@@ -108,8 +108,10 @@ impl Sealer {
     /// The value as it was before it was sealed. A value that was not sealed for this key and incarnation is returned
     /// as it was found, with the mark.
     pub fn open(&self, key: &Key, incarnation: &Incarnation, mut value: Value) -> Value {
-        let seal = value.fields.get(FIELD);
-        let seal = seal.and_then(|seal| HEXLOWER.decode(seal.as_bytes()).ok());
+        let seal = value
+            .fields
+            .get(FIELD)
+            .and_then(|seal| HEXLOWER.decode(seal.as_bytes()).ok());
         let is_valid = !value.is_too_large()
             && seal.is_some_and(|seal| {
                 hmac::verify(&self.key, &self.text(key, incarnation, &value), &seal).is_ok()
@@ -133,8 +135,11 @@ impl Sealer {
             &incarnation.0
         };
         let mut text = Vec::with_capacity(value.size() + 256);
-        let fields = value.fields.iter().filter(|(name, _)| *name != FIELD);
-        let fields = fields.flat_map(|(name, field)| [name.as_bytes(), field.as_bytes()]);
+        let fields = value
+            .fields
+            .iter()
+            .filter(|(name, _)| *name != FIELD)
+            .flat_map(|(name, field)| [name.as_bytes(), field.as_bytes()]);
         let first = [
             LABEL,
             self.cluster.as_bytes(),

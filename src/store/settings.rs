@@ -97,13 +97,16 @@ impl Access {
 
     /// The files with secrets and certificates.
     pub(super) fn files(&self) -> Vec<PathBuf> {
-        let files = [
+        [
             &self.password_file,
             &self.ca_file,
             &self.certificate,
             &self.key,
-        ];
-        files.into_iter().flatten().cloned().collect()
+        ]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect()
     }
 
     /// Refuses certificates where connections need not be encrypted: an attacker between client and server could make the client

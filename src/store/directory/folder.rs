@@ -67,8 +67,9 @@ impl Folder {
     /// empty path means this folder itself.
     pub fn why_not_ours(&self, path: &Path) -> io::Result<Option<String>> {
         let folder = self.walk(path);
-        let found = folder.and_then(|folder| Ok(kernel::fstat(&folder)?));
-        let found = found.map_err(|error| named(&self.shown(path), &error))?;
+        let found = folder
+            .and_then(|folder| Ok(kernel::fstat(&folder)?))
+            .map_err(|error| named(&self.shown(path), &error))?;
         let rights = Rights {
             owner: found.st_uid,
             mode: found.st_mode,
@@ -229,8 +230,9 @@ impl Folder {
     ) -> io::Result<T> {
         let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
         let parent = self.walk(path.parent().unwrap_or(Path::new("")));
-        let done = parent.and_then(|parent| work(&parent, name));
-        done.map_err(|error| named(&self.shown(path), &error))
+        parent
+            .and_then(|parent| work(&parent, name))
+            .map_err(|error| named(&self.shown(path), &error))
     }
 
     fn walk(&self, path: &Path) -> io::Result<OwnedFd> {

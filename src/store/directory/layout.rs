@@ -33,8 +33,8 @@ pub(super) fn nonce_of(name: &str) -> Option<&str> {
 
 /// The path of a lock's folder. `+` stands for `/`, and no key contains it. The prefix keeps a leading dot of a key
 /// from hiding the folder.
-pub(super) fn lock(root: &Path, key: &Key) -> PathBuf {
-    root.join(format!("{LOCK_PREFIX}{}", key.as_str().replace('/', "+")))
+pub(super) fn lock(key: &Key) -> PathBuf {
+    format!("{LOCK_PREFIX}{}", key.as_str().replace('/', "+")).into()
 }
 
 /// The key of the lock whose folder has this name; `None` for other names.
@@ -56,8 +56,11 @@ pub(super) fn revision_of(name: &str) -> Option<Revision> {
 
 /// The highest revision of a lock's folder with these names; 0 if it has none.
 pub(super) fn highest_of(names: &[String]) -> Revision {
-    let revisions = names.iter().filter_map(|name| revision_of(name));
-    revisions.max().unwrap_or_default()
+    names
+        .iter()
+        .filter_map(|name| revision_of(name))
+        .max()
+        .unwrap_or_default()
 }
 
 /// The inner folder of a revision, whose nonce distinguishes it from another revision with the same number.
@@ -91,8 +94,8 @@ pub(super) fn is_discarded(name: &str) -> bool {
 }
 
 /// The path to which an administrator moves a damaged lock's folder.
-pub(super) fn moved(root: &Path, key: &Key) -> PathBuf {
-    root.join(format!("x-{}", key.as_str().replace('/', "+")))
+pub(super) fn moved(key: &Key) -> PathBuf {
+    format!("x-{}", key.as_str().replace('/', "+")).into()
 }
 
 /// The bytes of the file that holds `value`.
@@ -131,13 +134,13 @@ mod tests {
             "A-b_c",
         ] {
             let key = Key::new(name).expect("a key");
-            let path = lock(Path::new("/srv/putex"), &key);
-            assert_eq!(path.parent(), Some(Path::new("/srv/putex")), "{name}");
+            let path = lock(&key);
+            assert_eq!(path.parent(), Some(Path::new("")), "{name}");
             let folder = path.file_name().expect("a name").to_str().expect("text");
             assert_eq!(key_of(folder), Some(key));
         }
         let longest = Key::new(&"/".repeat(128)).expect("a key");
-        assert!(lock(Path::new(""), &longest).as_os_str().len() < 255);
+        assert!(lock(&longest).as_os_str().len() < 255);
         for number in [0, 7, u64::MAX] {
             let path = revision(Path::new("/l"), Revision(number));
             assert_eq!(

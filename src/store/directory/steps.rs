@@ -81,7 +81,7 @@ impl Lock {
     pub fn new(root: Folder, key: Key, store: String) -> Self {
         Self {
             root,
-            folder: layout::lock(Path::new(""), &key),
+            folder: layout::lock(&key),
             key,
             store,
         }
@@ -239,9 +239,9 @@ impl Lock {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                let shown = self.shown();
                 return Err(StoreError::Unfit(format!(
-                    "remove {shown}: it is no folder, and no link is followed"
+                    "remove {}: it is no folder, and no link is followed",
+                    self.shown()
                 )));
             }
             Err(error) => return Err(error.into()),
@@ -367,7 +367,7 @@ impl Lock {
     }
 
     fn damaged(&self, why: &str) -> StoreError {
-        let (shown, moved) = (self.shown(), layout::moved(Path::new(""), &self.key));
+        let (shown, moved) = (self.shown(), layout::moved(&self.key));
         StoreError::Garbled(format!(
             "run \"mv {shown} {}\" on one host unless a holder mends it: {shown} is damaged: {why}",
             self.root.shown(&moved).display()

@@ -158,8 +158,9 @@ async fn channel(
     lost: &Disconnect,
 ) -> Result<Channel> {
     let (host, port) = host_and_port(server, 2379);
-    let stream = TcpStream::connect((host, port)).await;
-    let stream = stream.map_err(unreachable)?;
+    let stream = TcpStream::connect((host, port))
+        .await
+        .map_err(unreachable)?;
     stream.set_nodelay(true)?;
     let stream = if server.starts_with("https://") {
         let mut config = tls::client(access, files).await?;
@@ -184,10 +185,11 @@ async fn channel(
     });
     // The channel is not to know of TLS, which it would begin itself.
     let endpoint = Endpoint::from_shared(server.replacen("https://", "http://", 1));
-    let endpoint = endpoint
-        .map_err(|error| StoreError::Unfit(format!("{server}: {}", with_sources(&error))))?;
-    let connecting = endpoint.connect_with_connector(connector).await;
-    connecting.map_err(unreachable)
+    endpoint
+        .map_err(|error| StoreError::Unfit(format!("{server}: {}", with_sources(&error))))?
+        .connect_with_connector(connector)
+        .await
+        .map_err(unreachable)
 }
 
 /// Ends with a socket, and says so.

@@ -49,8 +49,10 @@ impl Settings for EtcdSettings {
         let is_good = table.read(KEYS, &mut store);
         let schemes = ["http", "https"];
         check_servers("endpoints", &mut store.endpoints, schemes, 2379, table);
-        let mut servers = store.endpoints.iter();
-        let is_encrypted = servers.all(|server| server.starts_with("https://"));
+        let is_encrypted = store
+            .endpoints
+            .iter()
+            .all(|server| server.starts_with("https://"));
         store.access = Access::read(USER, table);
         let user = table.has("user").then_some("user");
         let (far, remedy) = (

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use etcd_client::StatusResponse;
 use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use super::EtcdConnection;
 use crate::store::{
-    Result, StoreError,
-    client::{Disconnect, Setup, no_answer},
+    Result,
+    client::{Disconnect, Setup, within},
 };
 
 /// Surveys the cluster. Takes as long as the slowest endpoint, which is bounded by the call limit.
@@ -35,11 +34,13 @@ pub async fn warnings(setup: &Arc<Setup<EtcdConnection>>) -> Vec<String> {
 }
 
 async fn ask(setup: &Arc<Setup<EtcdConnection>>, server: &str) -> Result<StatusResponse> {
-    let asking = async {
+    let asking = Box::pin(async {
         let own = EtcdConnection::connect(setup, server, &Disconnect::default()).await?;
-        let mut client = own.client.maintenance_client();
-        client.status().await.map_err(|error| own.fails(error))
-    };
-    let late = |_| StoreError::Unreachable(no_answer(setup.call_limit));
-    timeout(setup.call_limit, asking).await.map_err(late)?
+        own.client
+            .maintenance_client()
+            .status()
+            .await
+            .map_err(|error| own.fails(error))
+    });
+    within(setup.call_limit, asking).await
 }

@@ -116,11 +116,10 @@ impl NatsConnection {
     ) -> Result<Option<StoredMessage>> {
         let subject = self.bucket.subject(key)?;
         // Revisions are counted over all keys, so the message may be another key's.
-        let raw = self
-            .raw_message(question)
+        self.raw_message(question)
             .await?
-            .filter(|raw| raw.subject == subject);
-        raw.map(found)
+            .filter(|raw| raw.subject == subject)
+            .map(found)
             .transpose()
             .map_err(|error| StoreError::Garbled(format!("the message under {key}: {error}")))
     }

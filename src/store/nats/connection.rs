@@ -180,8 +180,10 @@ impl NatsConnection {
         })?;
         connected.store(true, Ordering::Relaxed);
         let answers = format!("{inbox}.answer.");
-        let subscriber = client.subscribe(format!("{answers}*")).await;
-        let subscriber = subscriber.map_err(unreachable)?;
+        let subscriber = client
+            .subscribe(format!("{answers}*"))
+            .await
+            .map_err(unreachable)?;
         let requests = Arc::new(Mutex::new(Requests::default()));
         let sorting = sort(
             subscriber,

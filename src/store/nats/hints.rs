@@ -41,10 +41,15 @@ pub async fn watch(of_calls: &NatsConnection) -> Result<Hints> {
         },
     });
     // The subscription comes first, because the server removes a consumer that nobody subscribes to.
-    let subscriber = connection.client.subscribe(inbox).await;
-    let mut subscriber = subscriber.map_err(unreachable)?;
-    let created = connection.ask::<IgnoredAny>("CONSUMER.CREATE", &question);
-    created.await?.map_err(|refusal| bucket.error(&refusal))?;
+    let mut subscriber = connection
+        .client
+        .subscribe(inbox)
+        .await
+        .map_err(unreachable)?;
+    connection
+        .ask::<IgnoredAny>("CONSUMER.CREATE", &question)
+        .await?
+        .map_err(|refusal| bucket.error(&refusal))?;
     let prefix = bucket.key_prefix();
     Ok(of_calls.lost.watched(|sender| async move {
         let forwarding = async {

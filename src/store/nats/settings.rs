@@ -102,7 +102,11 @@ impl Settings for NatsSettings {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let own = [&self.creds, &self.nkey_seed].into_iter().flatten();
-        own.cloned().chain(self.access.files()).collect()
+        [&self.creds, &self.nkey_seed]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .chain(self.access.files())
+            .collect()
     }
 }

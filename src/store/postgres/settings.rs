@@ -61,8 +61,8 @@ impl Settings for PostgresSettings {
         let password = table.has("password-file").then_some("password-file");
         let far = schemes
             .iter()
-            .find_map(|scheme| far(&store.servers, scheme));
-        let far = far.filter(|_| !is_encrypted);
+            .find_map(|scheme| far(&store.servers, scheme))
+            .filter(|_| !is_encrypted);
         let remedy = "add sslmode=require to the connection";
         store
             .access
