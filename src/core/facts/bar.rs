@@ -103,16 +103,27 @@ pub enum Retirement {
 impl Bar {
     /// Whether a unit that runs is stopped because of it. Everything else only keeps a new start from being begun.
     pub fn ends_running(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Stopped(_)
-                | Self::StopLost(_)
-                | Self::Retiring { .. }
-                | Self::ShuttingDown
-                | Self::Drained(_)
-                | Self::OtherLock { .. }
-                | Self::Outside { .. }
-                | Self::NotAdmitted { ungated: true, .. }
-        )
+            | Self::StopLost(_)
+            | Self::Retiring { .. }
+            | Self::ShuttingDown
+            | Self::Drained(_)
+            | Self::OtherLock { .. }
+            | Self::Outside { .. } => true,
+            Self::NotAdmitted { ungated, .. } => *ungated,
+            Self::Writing
+            | Self::Broken { .. }
+            | Self::Observed { .. }
+            | Self::EntryUnknown { .. }
+            | Self::StoreAway
+            | Self::GuardAway
+            | Self::UnitAlive
+            | Self::SharedName { .. }
+            | Self::CheckFails { .. }
+            | Self::CheckPending
+            | Self::BackOff { .. }
+            | Self::Unknown => false,
+        }
     }
 }
