@@ -23,7 +23,7 @@ use crate::{
     host::mounts::place_of,
     systemd::{
         BusError, MANAGER, MANAGER_PATH, PROPERTIES, Properties, SIGKILL, UNIT, ask, bounded,
-        of_type, private,
+        known, of_type, private,
     },
     types::{UnitName, mount::MountUnit},
 };
@@ -269,13 +269,5 @@ impl<'a> Pid1<'a> {
 impl Drop for Pid1<'_> {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// `None`: systemd does not know the unit.
-fn known<T>(answer: Result<T, BusError>) -> Result<Option<T>, BusError> {
-    match answer {
-        Err(error) if error.is_no_such_unit() => Ok(None),
-        answer => answer.map(Some),
     }
 }

@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     Systemd, drop_ins,
+    elsewhere::file_name,
     error::BusError,
     lists,
     properties::{Properties, is_lease},
@@ -29,16 +30,15 @@ static PROPERTIES: LazyLock<Vec<&str>> = LazyLock::new(|| {
         "LoadState",
         "ActiveState",
         "FragmentPath",
-        "FailureAction",
-        "SuccessAction",
-        "JobTimeoutAction",
         "DropInPaths",
         "Conflicts",
         "ConflictedBy",
     ];
-    [&of_itself[..], &PULLS, &BOUND, &PULLED_BY].concat()
+    [&of_itself[..], &ACTIONS, &PULLS, &BOUND, &PULLED_BY].concat()
 });
 
+/// The properties that tell what systemd does to the host at the end of a unit.
+const ACTIONS: [&str; 3] = ["FailureAction", "SuccessAction", "JobTimeoutAction"];
 /// The properties that name what systemd starts with a unit or because of it.
 pub const PULLS: [&str; 7] = [
     "Requires",
@@ -149,8 +149,10 @@ struct UnitLinks {
 impl UnitLinks {
     fn of(name: &str, properties: &Properties) -> Self {
         let all = |names: &[&str]| -> Vec<String> {
-            let texts = names.iter().flat_map(|name| properties.texts(name));
-            texts.collect()
+            names
+                .iter()
+                .flat_map(|name| properties.texts(name))
+                .collect()
         };
         // Two units that end each other are never there together, as Debian's postfix.service and postfix@-.service.
         let rivals = all(&["Conflicts", "ConflictedBy"]);
@@ -166,7 +168,6 @@ impl UnitLinks {
             (!matches!(action, "" | "none")).then(|| format!("{setting}={action}"))
         };
         let to = PULLS.into_iter().chain(BOUND).chain([TRIGGER]);
-        let actions = ["FailureAction", "SuccessAction", "JobTimeoutAction"];
         Self {
             is_loaded: properties.is_loaded(),
             to: to
@@ -178,7 +179,7 @@ impl UnitLinks {
             depends: all(&["BoundBy", "RequiredBy"]),
             has_drop_in: drop_ins::is_bound(properties),
             is_of_host: is_there || is_program_of_systemd(name, file),
-            action: actions.into_iter().find_map(action),
+            action: ACTIONS.into_iter().find_map(action),
         }
     }
 }
@@ -250,8 +251,11 @@ impl<'a> Walk<'a> {
         let mut queue: VecDeque<&str> = self.own.iter().map(String::as_str).collect();
         while let Some(from) = queue.pop_front() {
             let links = self.links(from)?;
-            let followers = links.depends.iter().filter(|_| is_lease(from));
-            let followers = followers.map(|to| (WITH_LEASE, to));
+            let followers = links
+                .depends
+                .iter()
+                .filter(|_| is_lease(from))
+                .map(|to| (WITH_LEASE, to));
             for (how, to) in followers.chain(links.to.iter().map(|(how, to)| (*how, to))) {
                 let is_bound = BOUND.contains(&how);
                 // What systemd stops with the service is not the host's, whatever it is.
@@ -322,9 +326,10 @@ impl<'a> Walk<'a> {
             .partition(|unit| matches!(unit.rsplit_once('.'), Some((_, "target" | "slice"))));
         let mut groups = groups.into_iter();
         let acts = || groups.find_map(|unit| Some((unit, self.known.get(unit)?.action.clone()?)));
-        let mut ends = edges.iter();
-        let ends = ends.find(|(_, how, to)| PULLS.contains(how) && ends_all(to));
-        let ends = ends.map(|&(of, how, unit)| (of, format!("{how}={unit}")));
+        let ends = edges
+            .iter()
+            .find(|(_, how, to)| PULLS.contains(how) && ends_all(to))
+            .map(|&(of, how, unit)| (of, format!("{how}={unit}")));
         // A drop-in cannot take the first away, and nothing turns off the second.
         let ends = ends.or_else(acts).map(|(unit, setting)| {
             format!(
@@ -337,7 +342,7 @@ impl<'a> Walk<'a> {
             parts: units
                 .iter()
                 .filter(|unit| self.is_part(unit))
-                .map(|&unit| unit.to_owned())
+                .map(ToString::to_string)
                 .collect(),
             trouble: ends,
         }
@@ -346,8 +351,11 @@ impl<'a> Walk<'a> {
     /// Whether systemd stops a unit with the main one.
     fn is_part(&self, unit: &str) -> bool {
         self.known.get(&self.main).is_some_and(|main| {
-            let mut parts = main.to.iter().filter(|(how, _)| *how == "ConsistsOf");
-            parts.any(|(_, name)| name == unit) || main.depends.iter().any(|name| name == unit)
+            main.to
+                .iter()
+                .filter(|(how, _)| *how == "ConsistsOf")
+                .any(|(_, name)| name == unit)
+                || main.depends.iter().any(|name| name == unit)
         })
     }
 
@@ -384,11 +392,7 @@ impl Belongings {
         main: &Properties,
         around: Surroundings<'_>,
     ) -> Result<(), Refusal> {
-        let is_true = |command: &Vec<String>| {
-            command
-                .first()
-                .is_some_and(|program| program.rsplit('/').next() == Some("true"))
-        };
+        let is_true = |command: &Vec<String>| file_name(&command[0]) == "true";
         let does_nothing = main.flag("RemainAfterExit") == Some(true)
             && main.commands("ExecStart").iter().all(is_true);
         if !does_nothing {
@@ -452,8 +456,12 @@ impl Belongings {
             return Ok(());
         }
         let units: Vec<String> = self.units.iter().map(ToString::to_string).collect();
-        let triggers = self.units.iter().filter(|found| found.how == TRIGGER);
-        let triggers: Vec<&str> = triggers.map(|found| found.unit.as_str()).collect();
+        let triggers: Vec<&str> = self
+            .units
+            .iter()
+            .filter(|found| found.how == TRIGGER)
+            .map(|found| found.unit.as_str())
+            .collect();
         let (units, triggers) = (units.join(", "), triggers.join(" "));
         let first = if triggers.is_empty() {
             String::new()
@@ -462,8 +470,12 @@ impl Belongings {
                 "; run \"systemctl disable --now {triggers} && systemctl add-wants {unit} {triggers}\", so that the lease starts them"
             )
         };
-        let named = around.bound.iter().filter(|named| *named != unit);
-        let mut bound: Vec<&str> = named.map(UnitName::as_str).collect();
+        let mut bound: Vec<&str> = around
+            .bound
+            .iter()
+            .filter(|named| *named != unit)
+            .map(UnitName::as_str)
+            .collect();
         bound.extend(self.units.iter().map(|found| found.unit.as_str()));
         bound.sort_unstable();
         let file = around.service.or(around.named_in);

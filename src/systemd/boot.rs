@@ -62,13 +62,12 @@ impl Systemd {
                 continue;
             }
             let found = link.common(&unit, &PULLS).await?;
-            for (name, started) in PULLS
-                .into_iter()
-                .flat_map(|name| found.texts(name).into_iter().map(move |one| (name, one)))
-            {
-                let by: &mut BTreeSet<_> = starters.entry(started.clone()).or_default();
-                by.insert((name, unit.clone()));
-                open.push(started);
+            for name in PULLS {
+                for started in found.texts(name) {
+                    let by: &mut BTreeSet<_> = starters.entry(started.clone()).or_default();
+                    by.insert((name, unit.clone()));
+                    open.push(started);
+                }
             }
         }
         Ok(Boot {
@@ -115,8 +114,10 @@ impl Boot {
         name: &str,
         by: &str,
     ) -> Result<String, BusError> {
-        let mount = UnitName::new(&unit.replace(".automount", ".mount")).ok();
-        let place = mount.as_ref().and_then(mounts::place_of);
+        let place = UnitName::new(&unit.replace(".automount", ".mount"))
+            .ok()
+            .as_ref()
+            .and_then(mounts::place_of);
         if let Some(place) = place.filter(|_| facts.text("SourcePath") == Some("/etc/fstab")) {
             return Ok(remedy::mounted_by_putexd_alone(&place));
         }

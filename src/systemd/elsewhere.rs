@@ -12,7 +12,8 @@ mod command;
 
 use std::path::Path;
 
-use command::{file_name, programs};
+pub use command::file_name;
+use command::programs;
 
 use super::{lists, properties::Properties};
 use crate::{
@@ -150,8 +151,10 @@ pub struct OutsideWork {
 impl OutsideWork {
     /// A process that has left the units' control groups.
     pub fn left(process: Process) -> Self {
-        let client = None;
-        Self { process, client }
+        Self {
+            process,
+            client: None,
+        }
     }
 
     /// Whether both are of the same process.
@@ -207,31 +210,28 @@ pub fn found(running: Running, own: &[UnitName]) -> Option<OutsideWork> {
 
 /// The commands of a unit.
 pub fn commands(properties: &Properties) -> Vec<Vec<String>> {
-    let commands = COMMANDS.into_iter();
-    commands
-        .flat_map(|name| properties.commands(name))
-        .collect()
+    COMMANDS.map(|name| properties.commands(name)).concat()
 }
 
 /// The commands of a service that were run since they were loaded.
 pub fn commands_run(properties: &Properties) -> Vec<Vec<String>> {
-    let of_service = COMMANDS
-        .into_iter()
-        .filter(|_| properties.kind() == "service");
-    of_service
-        .flat_map(|name| properties.commands_run(name))
-        .collect()
+    if properties.kind() != "service" {
+        return Vec::new();
+    }
+    COMMANDS.map(|name| properties.commands_run(name)).concat()
 }
 
 /// What these commands are known to have done elsewhere, other than in the units `own`, and the remedy; `None` if nothing is known. A
 /// unit with such commands is not started; its file may have been changed while it ran.
 pub fn begun(commands: &[Vec<String>], own: &[UnitName]) -> Option<(String, &'static str)> {
-    let mut programs = commands.iter().flat_map(|command| programs(command));
-    programs.find_map(|command| {
-        let (name, remedy) = (file_name(&command[0]), remedy(&command, own)?);
-        let words = format!("has {name} begin work outside of its control group");
-        Some((words, remedy))
-    })
+    commands
+        .iter()
+        .flat_map(|command| programs(command))
+        .find_map(|command| {
+            let (name, remedy) = (file_name(&command[0]), remedy(&command, own)?);
+            let words = format!("has {name} begin work outside of its control group");
+            Some((words, remedy))
+        })
 }
 
 /// What to do about a command that begins work elsewhere; `None`: it is not known for that. A name without a folder is looked up in

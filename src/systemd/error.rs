@@ -101,6 +101,14 @@ impl From<zbus::Error> for BusError {
     }
 }
 
+/// `None`: systemd does not know the unit.
+pub fn known<T>(answer: Result<T, BusError>) -> Result<Option<T>, BusError> {
+    match answer {
+        Err(error) if error.is_no_such_unit() => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

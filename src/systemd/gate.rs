@@ -63,8 +63,7 @@ pub fn check_reach(properties: &Properties) -> Result<(), Refusal> {
         return Ok(());
     }
     let paths = |name: &'static str, hides: bool| {
-        let entries = properties.texts(name).into_iter();
-        entries.map(move |entry| Cover {
+        properties.texts(name).into_iter().map(move |entry| Cover {
             place: entry.trim_start_matches(['-', '+']).to_owned(),
             setting: format!("{name}={entry}"),
             hides,
@@ -105,9 +104,10 @@ pub fn check_reach(properties: &Properties) -> Result<(), Refusal> {
         Some("NoExecPaths") => EXEC_PATHS.to_owned(),
         Some("RootDirectory" | "RootImage") => "RootDirectoryStartOnly=yes".to_owned(),
         Some("InaccessiblePaths") => {
-            let left = paths("InaccessiblePaths", false);
-            let left = left.filter(|other| other.place != cover.place);
-            let left: Vec<_> = left.map(|other| other.setting).collect();
+            let left: Vec<_> = paths("InaccessiblePaths", false)
+                .filter(|other| other.place != cover.place)
+                .map(|other| other.setting)
+                .collect();
             format!("InaccessiblePaths=\n{}", left.join("\n"))
         }
         Some(_) | None => {
@@ -136,8 +136,8 @@ struct Cover {
 /// What hides a path: of all that is laid over it, the closest counts.
 fn hiding<'a>(path: &str, all: &'a [Cover]) -> Option<&'a Cover> {
     let is_over = |cover: &&Cover| Path::new(path).starts_with(&cover.place);
-    let closest = all.iter().filter(is_over);
-    closest
+    all.iter()
+        .filter(is_over)
         .max_by_key(|cover| cover.place.trim_end_matches('/').len())
         .filter(|cover| cover.hides)
 }
@@ -161,8 +161,11 @@ fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
         missing.push(format!("AssertPathExists={grant}"));
     }
     if properties.kind() == "service" {
-        let mut conditions = properties.list("ExecConditionEx").into_iter();
-        if !conditions.any(|command| calls_the_gate(&command, service)) {
+        let conditions = properties.list("ExecConditionEx");
+        if !conditions
+            .iter()
+            .any(|command| calls_the_gate(command, service))
+        {
             missing.push(format!("ExecCondition={PROGRAM} gate {service}"));
         }
         let successes: Option<(Vec<i32>, Vec<i32>)> = properties.get("SuccessExitStatus");
@@ -202,13 +205,13 @@ fn calls_the_gate((program, arguments, flags, ..): &CommandEx, service: &Service
 
 /// What the operator should do about the drop-in that is in the way, as far as the names of the files tell.
 pub fn remedy(drop_ins: &[String]) -> String {
-    let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
-    let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
+    let is_ours = |path: &String| Path::new(path).ends_with(DROP_IN);
+    let Some(at) = drop_ins.iter().position(is_ours) else {
         return "run \"systemctl daemon-reload\", and see \"journalctl -kg putex-generator\""
             .to_owned();
     };
-    if !Path::new(&drop_ins[at]).starts_with(GENERATED_DIR) {
-        let path = &drop_ins[at];
+    let path = &drop_ins[at];
+    if !Path::new(path).starts_with(GENERATED_DIR) {
         return format!(
             "remove {path}, which hides what putex-generator writes, and run \"systemctl daemon-reload\""
         );

@@ -91,8 +91,9 @@ impl Systemd {
                 }
             }
         };
-        let end = timeout_at(deadline, self.await_end(ends, order.unit(), job));
-        end.await.unwrap_or(Ok(JobEnd::StillQueued))
+        timeout_at(deadline, self.await_end(ends, order.unit(), job))
+            .await
+            .unwrap_or(Ok(JobEnd::StillQueued))
     }
 
     async fn queue(&self, order: &JobOrder<'_>, link: &Pid1Link) -> Result<u32, BusError> {

@@ -159,8 +159,10 @@ impl Pid1Link {
 
     /// The line of one unit.
     pub async fn row(&self, unit: &str) -> Result<UnitRow, BusError> {
-        let row = self.rows(vec![unit.to_owned()]).await?.pop();
-        row.ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
+        self.rows(vec![unit.to_owned()])
+            .await?
+            .pop()
+            .ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
     }
 
     /// One property of an object.
@@ -184,8 +186,11 @@ impl Pid1Link {
         let path = object(unit);
         let values = names.iter().map(|name| self.property(&path, UNIT, name));
         let values = try_join_all(values).await?;
-        let names = names.iter().map(|&name| name.to_owned());
-        Ok(names.zip(values).collect())
+        Ok(names
+            .iter()
+            .map(|&name| name.to_owned())
+            .zip(values)
+            .collect())
     }
 
     /// The properties that only units of its type have, read at one moment.
@@ -203,8 +208,8 @@ impl Pid1Link {
                 ask(&connection, MANAGER_PATH, PROPERTIES, "Get", &asked).await?;
             // They are read as soon as the link is there: an answer is behind what is not read.
             let signals = MatchRule::builder().msg_type(zbus::message::Type::Signal);
-            let signals = MessageStream::for_match_rule(signals.build()?, &connection, None);
-            let signals = signals.await?;
+            let signals =
+                MessageStream::for_match_rule(signals.build()?, &connection, None).await?;
             let link = Self {
                 connection,
                 root: Arc::from(<&str>::try_from(&group)?.trim_end_matches('/')),
@@ -228,8 +233,11 @@ where
     A: Serialize + DynamicType,
     T: for<'d> DynamicDeserialize<'d>,
 {
-    let answer = connection.call_method(Some(DESTINATION), path, Some(interface), method, body);
-    answer.await?.body().deserialize()
+    connection
+        .call_method(Some(DESTINATION), path, Some(interface), method, body)
+        .await?
+        .body()
+        .deserialize()
 }
 
 /// The newest link, and the task that replaces it. The task ends with the last clone.
@@ -259,8 +267,10 @@ impl Keeper {
     pub async fn link_by(&self, deadline: Instant) -> Result<Pid1Link, BusError> {
         let mut newest = self.newest.clone();
         let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
-        let link = found.ok().and_then(|found| found.ok()?.clone());
-        link.ok_or_else(|| BusError::Unreachable("no connection".to_owned()))
+        found
+            .ok()
+            .and_then(|found| found.ok()?.clone())
+            .ok_or_else(|| BusError::Unreachable("no connection".to_owned()))
     }
 }
 

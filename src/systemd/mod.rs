@@ -50,16 +50,14 @@ pub use changes::ChangeHints;
 pub use check_user::{CheckUser, CheckUserError};
 pub use confinement::{RunAs, check_confinement};
 pub use elsewhere::{OutsideWork, begun};
-pub use error::{BusError, KernelError};
+pub use error::{BusError, KernelError, known};
 pub use interface::{MANAGER, MANAGER_PATH, PROPERTIES, SIGKILL, UNIT, of_type, type_name};
 pub use job::JobEnd;
-pub use link::Setting;
 use link::{Keeper, Pid1Link};
-pub use link::{ask, bounded};
+pub use link::{Setting, ask, bounded};
 pub use manager::{Manager, ManagerFuture};
 use outside::Walker;
-pub use properties::Properties;
-pub use properties::{ActiveState, Invocation, UnitState};
+pub use properties::{ActiveState, Invocation, Properties, UnitState};
 pub use refusal::Refusal;
 pub use run::{CheckCommand, RunResult};
 pub use start::{PATIENCE, PreparedStart, RESTARTS_LIMIT, insist};
@@ -148,9 +146,7 @@ impl Systemd {
     /// unit.
     pub async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError> {
         let link = self.link().await?;
-        match link.manager("ResetFailedUnit", (unit.to_string(),)).await {
-            Err(error) if error.is_no_such_unit() => Ok(()),
-            other => other,
-        }
+        let reset = link.manager::<_, ()>("ResetFailedUnit", (unit.to_string(),));
+        known(reset.await).map(drop)
     }
 }

@@ -75,13 +75,9 @@ impl Systemd {
             return Ok(Vec::new());
         }
         let groups = groups.clone();
-        let programs = self
-            .blocking(move || family.programs(&named, &groups))
-            .await?;
-        Ok(programs
-            .into_iter()
-            .filter_map(|running| elsewhere::found(running, own))
-            .collect())
+        let programs = self.blocking(move || family.programs(&named, &groups));
+        let client = |running| elsewhere::found(running, own);
+        Ok(programs.await?.into_iter().filter_map(client).collect())
     }
 
     /// The processes that keep the file system of a mount from being unmounted, and that neither belong to `own` nor are stopped by
@@ -113,8 +109,9 @@ impl Systemd {
 
     async fn family(&self, age: Duration) -> Result<Arc<Family>, KernelError> {
         let limit = self.keeper.call_limit;
-        let family = timeout(limit, self.walker.family(age)).await;
-        family.unwrap_or(Err(KernelError::no_answer_within(limit)))
+        timeout(limit, self.walker.family(age))
+            .await
+            .unwrap_or(Err(KernelError::no_answer_within(limit)))
     }
 
     /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run

@@ -46,8 +46,8 @@ pub enum ActiveState {
 
 impl ActiveState {
     pub fn new(text: &str) -> Self {
-        let known = Self::deserialize(StrDeserializer::<value::Error>::new(text));
-        known.unwrap_or_else(|_| Self::Other(text.to_owned()))
+        Self::deserialize(StrDeserializer::<value::Error>::new(text))
+            .unwrap_or_else(|_| Self::Other(text.to_owned()))
     }
 
     /// Whether the unit is started.
@@ -308,8 +308,10 @@ impl Properties {
 
     /// A setting as a unit's file would have it.
     pub fn setting(&self, name: &str) -> Option<String> {
-        let flag = self.flag(name).map(|flag| if flag { "yes" } else { "no" });
-        flag.or_else(|| self.text(name)).map(str::to_owned)
+        self.flag(name)
+            .map(|flag| if flag { "yes" } else { "no" })
+            .or_else(|| self.text(name))
+            .map(str::to_owned)
     }
 
     /// Whether a list of names has `wanted`.
@@ -324,15 +326,16 @@ impl Properties {
     /// The command lines of a property such as ExecStart. The first word of each is the path of the program, whatever name it
     /// is given.
     pub fn commands(&self, name: &str) -> Vec<Vec<String>> {
-        let commands = self.list::<Command>(name).into_iter();
-        commands.map(words_of).collect()
+        self.list(name).into_iter().map(words_of).collect()
     }
 
     /// Those of them that were run since they were loaded.
     pub fn commands_run(&self, name: &str) -> Vec<Vec<String>> {
-        let commands = self.list::<Command>(name).into_iter();
-        let run = commands.filter(|(.., pid, _, _)| *pid > 0);
-        run.map(words_of).collect()
+        self.list::<Command>(name)
+            .into_iter()
+            .filter(|(.., pid, _, _)| *pid > 0)
+            .map(words_of)
+            .collect()
     }
 
     /// How the commands of a property such as ExecStart have ended in the last run.
@@ -343,7 +346,7 @@ impl Properties {
 
     /// What a mount unit with this mount point is to mount.
     pub fn mounted_at(&self, place: String) -> MountUnit {
-        let text = |name| self.text(name).unwrap_or_default().to_owned();
+        let text = |name| self.get(name).unwrap_or_default();
         MountUnit {
             place,
             what: text("What"),
@@ -393,12 +396,12 @@ impl Properties {
     }
 
     pub fn state(&self) -> UnitState {
-        let text = |name| self.text(name).unwrap_or_default().to_owned();
+        let text = |name| self.get(name).unwrap_or_default();
         UnitState {
             load_state: text("LoadState"),
             active_state: ActiveState::new(self.text("ActiveState").unwrap_or_default()),
             sub_state: text("SubState"),
-            result: self.text("Result").map(str::to_owned),
+            result: self.get("Result"),
             job: self.job(),
             main_pid: self.get("MainPID").filter(|pid| *pid != 0),
             control_pid: self.get("ControlPID").filter(|pid| *pid != 0),
@@ -424,8 +427,11 @@ impl Properties {
             let negated = if negated { "!" } else { "" };
             (outcome < 0).then(|| format!("{name}={trigger}{negated}{parameter}"))
         };
-        let all = CONDITIONS.into_iter().flat_map(|name| self.list(name));
-        all.filter_map(unmet).collect()
+        CONDITIONS
+            .into_iter()
+            .flat_map(|name| self.list(name))
+            .filter_map(unmet)
+            .collect()
     }
 
     pub fn invocation(&self) -> Option<Invocation> {
@@ -442,8 +448,9 @@ impl Properties {
             let end = exit.in_words().filter(|_| !exit.has_succeeded())?;
             Some(format!("ExecCondition={program} ({end})"))
         };
-        let mut conditions = self.list("ExecConditionEx").into_iter();
+        let conditions = self.list("ExecConditionEx");
         conditions
+            .into_iter()
             .find_map(refusal)
             .or_else(|| self.main_exit().in_words())
             .unwrap_or_default()
@@ -451,8 +458,7 @@ impl Properties {
 
     fn stop_time(&self) -> Option<Duration> {
         let micros = self.get("TimeoutStopUSec");
-        let micros = micros.or_else(|| self.get("TimeoutUSec"))?;
-        Some(match micros {
+        Some(match micros.or_else(|| self.get("TimeoutUSec"))? {
             u64::MAX => Duration::MAX,
             micros => Duration::from_micros(micros),
         })

@@ -8,8 +8,11 @@ use std::iter;
 pub fn drop_in(unit: &str, section: &str, setting: &str) -> String {
     let folder = quoted(&format!("/etc/systemd/system/{unit}.d"));
     let section = format!("[{section}]");
-    let lines = iter::once(&*section).chain(setting.lines()).map(quoted);
-    let lines = lines.collect::<Vec<_>>().join(" ");
+    let lines = iter::once(&*section)
+        .chain(setting.lines())
+        .map(quoted)
+        .collect::<Vec<_>>()
+        .join(" ");
     // systemd reads drop-ins in the order of their names, and an administrator's own is often called override.conf.
     let name = setting.split('=').next().unwrap_or(setting);
     format!(

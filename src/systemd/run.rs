@@ -140,8 +140,8 @@ impl Systemd {
         self.reset_failed(unit).await?;
         let order = JobOrder::Start(unit.as_str());
         let end = self.carry_out(&order, before.invocation, deadline).await?;
-        let (result, _) = self.judge(unit, before.invocation, end, deadline).await?;
-        Ok(result)
+        let judged = self.judge(unit, before.invocation, end, deadline);
+        Ok(judged.await?.0)
     }
 
     /// Stops and kills a unit until nothing of it is left, or [`KILL_LIMIT`] is over.
@@ -200,8 +200,11 @@ impl Systemd {
 
 fn settings(check: &CheckCommand, apart: bool) -> Result<Vec<Setting>, BusError> {
     let program = check.argv.first().map_or("", String::as_str);
-    let name = Path::new(program).file_name().unwrap_or_default();
-    let name = name.to_string_lossy().into_owned();
+    let name = Path::new(program)
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let mut settings: Vec<Setting> = vec![
         ("Description", check.description.clone().into()),
         ("Type", "oneshot".into()),

@@ -77,8 +77,9 @@ impl Systemd {
             }
             let theirs = link.common(unit, &["BindsTo"]).await?.leases();
             if let Some(lease) = theirs.iter().find(|lease| !own.contains(lease)) {
-                let service = lease.trim_start_matches(LEASE_PREFIX);
-                let service = service.trim_end_matches(".target");
+                let service = lease
+                    .trim_start_matches(LEASE_PREFIX)
+                    .trim_end_matches(".target");
                 return Ok(Some(format!(
                     "{of} and {unit} of the service {service}, which runs on this host, end each other: run \"putexctl step-down \
                      {service}\", or remove Conflicts="

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     Systemd, elsewhere,
-    error::{BusError, KernelError},
+    error::{BusError, KernelError, known},
     interface::{MANAGER, MANAGER_PATH},
     job::queue,
     properties::{ACTIVE_SINCE, ActiveState, CONDITIONS, Properties, START_AT, UnitState},
@@ -221,11 +221,8 @@ impl Systemd {
     pub async fn kill_like(&self, pattern: &str) -> Result<(), BusError> {
         let link = self.link().await?;
         for unit in link.names_like(pattern).await? {
-            match link.kill_unit(&unit).await {
-                // It has ended since.
-                Err(error) if error.is_no_such_unit() => {}
-                killed => killed?,
-            }
+            // One that systemd does not know has ended since.
+            known(link.kill_unit(&unit).await)?;
         }
         Ok(())
     }
@@ -255,12 +252,11 @@ impl Systemd {
         let properties = self.read(unit.as_str()).await?;
         let placement = self.place(&properties).await?;
         let state = properties.state();
-        let frozen_by = if state.active_state.is_started() {
+        let mut frozen_by = None;
+        if state.active_state.is_started() {
             let groups = placement.groups.iter().cloned().collect();
-            self.frozen(groups).await.into_iter().next()
-        } else {
-            None
-        };
+            frozen_by = self.frozen(groups).await.into_iter().next();
+        }
         Ok(Look {
             dead: self
                 .prove(unit, &properties, &state, &placement.groups)
@@ -367,8 +363,9 @@ impl Systemd {
     /// Where processes of the unit may be. Nobody has to wait for the end of a main process that is not the unit's.
     async fn place(&self, properties: &Properties) -> Result<Placement, BusError> {
         let stranger = self.stranger(properties).await.map(|(pid, _)| pid);
-        let pids = ["MainPID", "ControlPID"].into_iter();
-        let pids = pids.filter_map(|name| i32::try_from(properties.get::<u32>(name)?).ok());
+        let pids = ["MainPID", "ControlPID"]
+            .into_iter()
+            .filter_map(|name| i32::try_from(properties.get::<u32>(name)?).ok());
         let is_own = |pid: &i32| *pid != 0 && Some(*pid) != stranger;
         Ok(Placement {
             groups: groups(properties, &self.link().await?.root),
@@ -553,39 +550,38 @@ impl Mounts {
 
 /// Where processes of the unit may be: the group that it has, and the one that it would be started in.
 fn groups(properties: &Properties, root: &str) -> Vec<String> {
-    let current = properties.text("ControlGroup").map(str::to_owned);
-    let current = current.filter(|group| !group.is_empty()).into_iter();
-    let mut groups: Vec<_> = current.chain(predicted(properties, root)).collect();
+    let mut groups: Vec<_> = properties
+        .text("ControlGroup")
+        .map(str::to_owned)
+        .filter(|group| !group.is_empty())
+        .into_iter()
+        .chain(predicted(properties, root))
+        .collect();
     groups.dedup();
     groups
 }
 
 fn predicted(properties: &Properties, root: &str) -> Option<String> {
     let (slice, id) = (properties.text("Slice")?, properties.text("Id")?);
-    let path = match properties.kind() {
-        "slice" => slice_path(id),
+    let slice = match properties.kind() {
+        "slice" => return Some(root.to_owned() + &slice_path(id)),
         // PID 1 knows nothing of a scope before it is made. Unless their maker names a slice, scopes of machines are made
         // in machine.slice, and others in system.slice.
-        "scope" if slice.is_empty() && id.starts_with("machine-") => {
-            format!("/machine.slice/{}", escape(id))
-        }
-        "scope" if slice.is_empty() => format!("/system.slice/{}", escape(id)),
-        _ => format!("{}/{}", slice_path(slice), escape(id)),
+        "scope" if slice.is_empty() && id.starts_with("machine-") => "machine.slice",
+        "scope" if slice.is_empty() => "system.slice",
+        _ => slice,
     };
-    Some(format!("{root}{path}"))
+    Some(format!("{root}{}/{}", slice_path(slice), escape(id)))
 }
 
 fn check_stopped(state: &UnitState) -> Result<(), NotDead> {
     if !state.active_state.is_stopped() {
         return Err(NotDead::Running(state.in_words()));
     }
-    match &state.job {
-        Some(job) => Err(NotDead::JobQueued {
-            job: *job,
-            state: state.in_words(),
-        }),
-        None => Ok(()),
-    }
+    state.job.map_or(Ok(()), |job| {
+        let state = state.in_words();
+        Err(NotDead::JobQueued { job, state })
+    })
 }
 
 #[cfg(test)]
