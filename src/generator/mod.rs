@@ -151,10 +151,8 @@ pub fn run(root: &Path, target: &Path) -> Generated {
         }
     }
     for (unit, services) in bound.iter_mut().filter(|(_, services)| services.len() > 1) {
-        let has_taken = |service: &ServiceName| {
-            let before = taken.get(service);
-            before.is_some_and(|units| units.contains(unit))
-        };
+        let has_taken =
+            |service: &ServiceName| taken.get(service).is_some_and(|units| units.contains(unit));
         // Otherwise a running unit would be bound to a second lease, and stopped because of a file that putexd refuses.
         if services.iter().any(has_taken) {
             let others = services.iter().filter(|other| !has_taken(other));
@@ -309,9 +307,14 @@ struct ServiceFile {
 /// observed: to bind a unit that runs would stop it.
 fn is_observed(files: &Files, before: Option<&BTreeSet<UnitName>>) -> bool {
     let is_now = files.first().and_then(|(_, found)| {
-        let file = toml::from_str::<ServiceFile>(&found.text).ok();
-        let file = file.filter(|_| found.why_not_obeyed.is_none())?;
-        Some(file.mode.as_deref() == Some("observe"))
+        Some(
+            toml::from_str::<ServiceFile>(&found.text)
+                .ok()
+                .filter(|_| found.why_not_obeyed.is_none())?
+                .mode
+                .as_deref()
+                == Some("observe"),
+        )
     });
     match before.map(BTreeSet::is_empty) {
         Some(true) => is_now != Some(false),

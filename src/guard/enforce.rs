@@ -56,8 +56,9 @@ impl Enforcer {
             cases: Mutex::default(),
         });
         let (asks, runtime) = (Arc::clone(&shared), pid1::runtime()?);
-        let thread = thread::Builder::new().name("asker".to_owned());
-        let thread = thread.stack_size(ASKER_STACK_BYTES);
+        let thread = thread::Builder::new()
+            .name("asker".to_owned())
+            .stack_size(ASKER_STACK_BYTES);
         let asker = thread.spawn(move || asks.ask(&runtime))?.thread().clone();
         Ok(Self { shared, asker })
     }
@@ -119,8 +120,12 @@ impl Enforcer {
     /// The services whose units are seen dead.
     pub fn stopped(&self) -> Vec<ServiceName> {
         let cases = self.shared.lock();
-        let stopped = cases.all.iter().filter(|(_, case)| case.is_stopped());
-        stopped.map(|(service, _)| service.clone()).collect()
+        cases
+            .all
+            .iter()
+            .filter(|(_, case)| case.is_stopped())
+            .map(|(service, _)| service.clone())
+            .collect()
     }
 
     /// Whether a look at a mount has not ended.
@@ -255,9 +260,12 @@ impl Enforcements {
             thread::sleep(KILL_INTERVAL);
             let (cases, now) = (self.lock(), clock::now());
             if cases.all.values().all(|case| case.is_settled(now)) {
-                let early = cases.all.values().filter(|case| !case.is_late(now));
-                let kill_ats = early.map(|case| case.lease().terms.kill_at());
-                let next = kill_ats.map(|at| now.until_passed(at)).min();
+                let next = cases
+                    .all
+                    .values()
+                    .filter(|case| !case.is_late(now))
+                    .map(|case| now.until_passed(case.lease().terms.kill_at()))
+                    .min();
                 drop(cases);
                 // When nothing is left to be asked but to watch, PID 1 keeps most of its time. Another case ends the pause.
                 let pause = (began.elapsed() * 4).clamp(WATCH_INTERVAL, ASK_LIMIT);
@@ -319,9 +327,12 @@ impl AskedLease {
             .retain(|unit| !systemd.is_active(unit).unwrap_or(false));
         // The slices come first: systemd thaws nothing in a frozen slice.
         let lease = &self.lease;
-        let names = lease.cgroups.iter().flat_map(|group| group.split('/'));
-        let slices = names.filter(|name| name.strip_suffix(".slice").is_some());
-        let frozen = slices.chain(lease.units.iter().map(UnitName::as_str));
+        let frozen = lease
+            .cgroups
+            .iter()
+            .flat_map(|group| group.split('/'))
+            .filter(|name| name.strip_suffix(".slice").is_some())
+            .chain(lease.units.iter().map(UnitName::as_str));
         systemd.thaw(frozen)?;
         // The lease target comes first: its stop takes everything that is bound to it along, in the right order.
         let target = lease.service.lease_target();

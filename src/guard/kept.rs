@@ -171,14 +171,12 @@ impl KeptLeases {
 
     /// Writes the record of a lease that has changed otherwise.
     pub fn write(&mut self, entry: &LeaseEntry) {
-        let written = self.write_record(entry);
-        self.note_of(written);
+        self.note_of(self.write_record(entry));
     }
 
     /// Removes the record of a disarmed lease. Its grant is removed before.
     pub fn forget(&mut self, service: &ServiceName) {
-        let removed = self.records.remove(service);
-        self.note_of(removed);
+        self.note_of(self.records.remove(service));
     }
 
     /// Writes a later deadline into the grant. A grant that is gone is made anew. If that fails as well, the gate lets nothing start

@@ -52,8 +52,11 @@ impl LookThreads {
             look();
             drop(running);
         };
-        let thread = thread::Builder::new().name("look".to_owned());
-        thread.stack_size(STACK_BYTES).spawn(look).map(drop)
+        thread::Builder::new()
+            .name("look".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(look)
+            .map(drop)
     }
 
     /// Whether a look has not ended.
@@ -144,8 +147,10 @@ impl LeaseMounts {
         };
         let begun = self.read(looks).and_then(|()| looks.begin(look));
         begun.map_err(|error| error.to_string())?;
-        let is_stale = false;
-        self.look = Some(MountLook { found, is_stale });
+        self.look = Some(MountLook {
+            found,
+            is_stale: false,
+        });
         shown
     }
 }

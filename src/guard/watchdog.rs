@@ -106,17 +106,17 @@ impl HostWatchdog {
             return;
         }
         let path = self.status.device.display();
-        let tell = |level, text: String| log::alarm(level, GuardAlarm::Unserved, None, &text);
-        match &trouble {
-            Some(trouble) => {
-                let text = format!("cannot serve the watchdog {path}, trying again: {trouble}");
-                tell(Priority::Alert, text);
-            }
-            None => tell(
+        let (level, text) = match &trouble {
+            Some(trouble) => (
+                Priority::Alert,
+                format!("cannot serve the watchdog {path}, trying again: {trouble}"),
+            ),
+            None => (
                 Priority::Notice,
                 format!("the watchdog {path} is served again"),
             ),
-        }
+        };
+        log::alarm(level, GuardAlarm::Unserved, None, &text);
         self.status.trouble = trouble;
     }
 

@@ -93,8 +93,11 @@ impl GuardClient {
 
     /// See [`Command::Arm`].
     pub async fn arm(&self, lease: Lease) -> Result<(), GuardError> {
-        let shorter = false;
-        self.order(Command::Arm { lease, shorter }).await
+        self.order(Command::Arm {
+            lease,
+            shorter: false,
+        })
+        .await
     }
 
     /// See [`Command::Close`].
@@ -157,8 +160,9 @@ impl GuardClient {
 
     async fn ask(&self, command: Command) -> Result<Outcome, GuardError> {
         let until = Instant::now() + self.limit;
-        let answer = timeout_at(until, self.send(command, Some(until))).await;
-        answer.unwrap_or(Err(GuardError::Gone))
+        timeout_at(until, self.send(command, Some(until)))
+            .await
+            .unwrap_or(Err(GuardError::Gone))
     }
 
     async fn send(&self, command: Command, until: Option<Instant>) -> Result<Outcome, GuardError> {

@@ -81,8 +81,10 @@ pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GrantError> {
     if found == token.to_string() {
         Ok(())
     } else {
-        let found = found.to_owned();
-        Err(GrantError::Token { found, token })
+        Err(GrantError::Token {
+            found: found.to_owned(),
+            token,
+        })
     }
 }
 
@@ -90,8 +92,8 @@ pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GrantError> {
 fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
     let mut tries = 1;
     loop {
-        let text = fs::read_to_string(directory.join(service.as_str()));
-        let text = text.map_err(GrantError::NoGrant)?;
+        let text =
+            fs::read_to_string(directory.join(service.as_str())).map_err(GrantError::NoGrant)?;
         if tries == TRIES || Extension::read(&text).is_some() {
             return Ok(text);
         }

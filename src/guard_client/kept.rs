@@ -74,13 +74,14 @@ pub fn kill_all<'a>(
 ) -> impl Iterator<Item = (String, io::Result<bool>)> + 'a {
     let kill = |path: &str| Ok(!hierarchy.is_empty(path)? && hierarchy.kill(path).map(|()| true)?);
     let signal = |(pid, began): (&i32, &u64)| processes::signal(*pid, *began, Signal::KILL);
-    let groups = groups.map(move |path| (path.clone(), kill(path)));
-    groups.chain((lease.outside.iter()).map(move |stray| {
-        (
-            format!("no group of its units (PID {})", stray.0),
-            signal(stray),
-        )
-    }))
+    groups
+        .map(move |path| (path.clone(), kill(path)))
+        .chain((lease.outside.iter()).map(move |stray| {
+            (
+                format!("no group of its units (PID {})", stray.0),
+                signal(stray),
+            )
+        }))
 }
 
 /// What the journal is told of a SIGKILL.

@@ -63,8 +63,8 @@ impl Hierarchy {
 
     /// The root has no such file, so that a group in it is looked at.
     fn check_kill(&self) -> io::Result<()> {
-        let groups = fs::read_dir(&self.root)?.flatten();
-        let mut groups = groups
+        let mut groups = fs::read_dir(&self.root)?
+            .flatten()
             .map(|entry| entry.path())
             .filter(|path| path.is_dir());
         // All groups have the file, or none has.
@@ -108,8 +108,10 @@ impl Hierarchy {
         if !has_line(&group.join("cgroup.events"), "frozen 1") {
             return Vec::new();
         }
-        let groups = group.ancestors().take_while(|group| *group != self.root);
-        let frozen = groups.filter(|group| has_line(&group.join("cgroup.freeze"), "1"));
+        let frozen = group
+            .ancestors()
+            .take_while(|group| *group != self.root)
+            .filter(|group| has_line(&group.join("cgroup.freeze"), "1"));
         let name = |group: &Path| Some(unescape(group.file_name()?.to_str()?).to_owned());
         let mut names: Vec<String> = frozen.filter_map(name).collect();
         names.reverse();
@@ -157,13 +159,16 @@ impl Hierarchy {
             rustix::fs::statfs(place)
                 .is_ok_and(|stat| i128::from(stat.f_type) == CGROUP2_SUPER_MAGIC)
         };
-        let found = places.into_iter().find(is_cgroup2);
-        found.map(|root| Self { root }).ok_or_else(|| {
-            odd(
-                "boot this host with systemd.unified_cgroup_hierarchy=1",
-                &format!("no cgroup2 file system is mounted at {}", mount.display()),
-            )
-        })
+        places
+            .into_iter()
+            .find(is_cgroup2)
+            .map(|root| Self { root })
+            .ok_or_else(|| {
+                odd(
+                    "boot this host with systemd.unified_cgroup_hierarchy=1",
+                    &format!("no cgroup2 file system is mounted at {}", mount.display()),
+                )
+            })
     }
 
     /// Has the kernel wait now for what it waits for before a process changes its group: a grace period of all processors, which takes

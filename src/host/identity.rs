@@ -41,6 +41,7 @@ pub fn host_name() -> String {
 }
 
 fn parse<T>(path: &str, read: impl Fn(&str) -> Result<T, IdError>) -> io::Result<T> {
-    let id = fs::read_to_string(path).and_then(|text| read(&text).map_err(io::Error::other));
-    id.map_err(|error| io::Error::other(format!("{path}: {error}")))
+    fs::read_to_string(path)
+        .and_then(|text| read(&text).map_err(io::Error::other))
+        .map_err(|error| io::Error::other(format!("{path}: {error}")))
 }

@@ -84,8 +84,10 @@ fn still_mounted(
         let users = users_of(proc, |mount| has(device, mount))?;
         return Ok(Some(busy(device, &users)));
     }
-    let users = MountSearch::of(unit, was, source, &table).find(proc)?;
-    Ok(users.first().map(User::to_string))
+    Ok(MountSearch::of(unit, was, source, &table)
+        .find(proc)?
+        .first()
+        .map(User::to_string))
 }
 
 /// What a unit mounts.

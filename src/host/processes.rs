@@ -234,8 +234,8 @@ impl Family {
     /// The processes in `groups` whose programs have names that are known.
     pub fn named_in(&self, groups: &BTreeSet<String>, is_known: impl Fn(&str) -> bool) -> Vec<i32> {
         let is_known = |stat: &Stat| !stat.is_dead && is_known(&stat.name);
-        let members = self.members(groups).into_iter();
-        members
+        self.members(groups)
+            .into_iter()
             .filter(|pid| self.stats.get(pid).is_some_and(is_known))
             .collect()
     }
@@ -249,8 +249,11 @@ impl Family {
             if status.is_none_or(|status| is_in_container(&status)) {
                 continue;
             }
-            let line = self.proc.read(process.pid, "cmdline").unwrap_or_default();
-            let line = line.unwrap_or_default();
+            let line = self
+                .proc
+                .read(process.pid, "cmdline")
+                .unwrap_or_default()
+                .unwrap_or_default();
             let words = line.trim_end_matches('\0').split('\0');
             found.push(Running {
                 name: self.stats[&process.pid].name.clone(),
@@ -297,12 +300,16 @@ impl Family {
     /// The processes of these groups and of those below them. In the sort order other groups may lie between the two, such as
     /// `/a.b` between `/a` and `/a/b`.
     fn members(&self, groups: &BTreeSet<String>) -> BTreeSet<i32> {
-        let of = groups.iter().flat_map(|group| {
-            let behind = self.groups.range((group.clone(), i32::MIN)..);
-            let near = behind.take_while(move |(other, _)| other.starts_with(group.as_str()));
-            near.filter(move |(other, _)| is_within(other, group))
-        });
-        of.map(|(_, pid)| *pid).collect()
+        groups
+            .iter()
+            .flat_map(|group| {
+                self.groups
+                    .range((group.clone(), i32::MIN)..)
+                    .take_while(move |(other, _)| other.starts_with(group.as_str()))
+                    .filter(move |(other, _)| is_within(other, group))
+            })
+            .map(|(_, pid)| *pid)
+            .collect()
     }
 }
 
@@ -317,16 +324,23 @@ fn users_in(proc: Proc, place: &Path, groups: &BTreeSet<String>) -> io::Result<V
     let is_user = |(pid, stat): &(&i32, &Stat)| {
         !stat.is_dead && !stat.is_kernels && uses(&family.proc.folder(**pid), place)
     };
-    let users = family.stats.iter().filter(is_user);
-    let users: Vec<i32> = users.map(|(pid, _)| *pid).collect();
+    let users: Vec<i32> = family
+        .stats
+        .iter()
+        .filter(is_user)
+        .map(|(pid, _)| *pid)
+        .collect();
     family.outside(&users, groups)
 }
 
 /// Whether the process in this folder of `/proc` uses something at `place` or below it. What ends meanwhile uses nothing. The links are
 /// only read and not followed: a file system that hangs is not asked.
 fn uses(process: &Path, place: &Path) -> bool {
-    let files = fs::read_dir(process.join("fd")).into_iter().flatten();
-    let files = files.flatten().map(|file| file.path());
+    let files = fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path());
     let links = ["cwd", "root", "exe"].map(|link| process.join(link));
     let leads_there = |link| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
     let is_there = |line: &str| {

@@ -359,8 +359,10 @@ impl AlarmKind {
 
 /// Reads a list of alarms without those that this version does not know.
 pub fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Alarm>, D::Error> {
-    let all = Vec::<Json>::deserialize(from)?.into_iter();
-    Ok(all.filter_map(|alarm| from_value(alarm).ok()).collect())
+    Ok(Vec::<Json>::deserialize(from)?
+        .into_iter()
+        .filter_map(|alarm| from_value(alarm).ok())
+        .collect())
 }
 
 fn gone_back(revisions: Option<(Revision, Revision)>) -> String {

@@ -38,8 +38,11 @@ impl ClusterState {
 
     /// What the host that says it says of the service itself.
     pub fn here<'a>(&self, service: &'a ServiceSummary) -> Option<&'a ServiceState> {
-        let here = service.hosts.iter().find(|host| host.host == self.node);
-        here.and_then(|host| host.state.as_ref())
+        service
+            .hosts
+            .iter()
+            .find(|host| host.host == self.node)
+            .and_then(|host| host.state.as_ref())
     }
 }
 
@@ -130,8 +133,9 @@ pub struct ServiceSummary {
 impl ServiceSummary {
     /// The hosts that do not hold its lock.
     pub fn others(&self) -> impl Iterator<Item = &Candidate> {
-        let all = self.hosts.iter();
-        all.filter(|host| Some(&host.host) != self.holder.as_ref())
+        self.hosts
+            .iter()
+            .filter(|host| Some(&host.host) != self.holder.as_ref())
     }
 }
 

@@ -236,8 +236,9 @@ impl LeaseTable {
         let revived = |entry: &&LeaseEntry| {
             entry.phase == LeasePhase::Stopped && !is_dead(&entry.lease.service)
         };
-        let revived = self.entries.values().filter(revived);
-        revived
+        self.entries
+            .values()
+            .filter(revived)
             .map(|entry| entry.lease.terms.dead_by())
             .chain(self.first(Due::Death))
             .reduce(Time::earliest)
@@ -268,8 +269,10 @@ impl LeaseTable {
         };
         let is_new = matches!(phase, LeasePhase::Lapsed { .. } | LeasePhase::GivenUp);
         if is_new {
-            let (lease, phase) = (lease.clone(), LeasePhase::Stopped);
-            self.put(LeaseEntry { lease, phase });
+            self.put(LeaseEntry {
+                lease: lease.clone(),
+                phase: LeasePhase::Stopped,
+            });
         }
         is_new
     }
@@ -376,10 +379,11 @@ impl LeaseTable {
                 return Err(why.to_owned());
             }
         }
-        let effects = vec![Effect::Grant(lease.clone())];
-        let phase = LeasePhase::Open;
-        self.put(LeaseEntry { lease, phase });
-        Ok(effects)
+        self.put(LeaseEntry {
+            lease: lease.clone(),
+            phase: LeasePhase::Open,
+        });
+        Ok(vec![Effect::Grant(lease)])
     }
 
     /// Adds units and groups to a closed or lapsed lease which it was not known to cover: a unit whose start was under way may
@@ -417,8 +421,10 @@ impl LeaseTable {
         for other in self.leases().filter(|other| other.service != new.service) {
             let unit = new.units.iter().find(|unit| other.units.contains(unit));
             let overlaps = |group: &&String| {
-                let mut groups = other.cgroups.iter();
-                groups.any(|covered| is_within(covered, group) || is_within(group, covered))
+                other
+                    .cgroups
+                    .iter()
+                    .any(|covered| is_within(covered, group) || is_within(group, covered))
             };
             let group = || new.cgroups.iter().find(overlaps).map(String::as_str);
             if let Some(covered) = unit.map(UnitName::as_str).or_else(group) {
@@ -455,8 +461,10 @@ impl LeaseTable {
             entry.extend(to);
             self.put(entry);
         }
-        let effect = is_open.then(|| Effect::Extend(service.clone(), to.deadline));
-        Ok(effect.into_iter().collect())
+        Ok(is_open
+            .then(|| Effect::Extend(service.clone(), to.deadline))
+            .into_iter()
+            .collect())
     }
 
     fn close(&mut self, service: &ServiceName, instance: Instance) -> Result<Vec<Effect>, String> {
@@ -466,8 +474,10 @@ impl LeaseTable {
         }
         let mut lease = lease.clone();
         lease.closing = true;
-        let phase = LeasePhase::Closing;
-        self.put(LeaseEntry { lease, phase });
+        self.put(LeaseEntry {
+            lease,
+            phase: LeasePhase::Closing,
+        });
         Ok(vec![Effect::Withdraw(service.clone())])
     }
 
@@ -500,11 +510,9 @@ impl LeaseTable {
 
     fn entry(&self, service: &ServiceName, instance: Instance) -> Result<&LeaseEntry, String> {
         let entry = self.entries.get(service).ok_or("there is no such lease")?;
-        if entry.lease.terms.instance != instance {
-            return Err(format!(
-                "the lease is that of instance {}",
-                entry.lease.terms.instance
-            ));
+        let held = entry.lease.terms.instance;
+        if held != instance {
+            return Err(format!("the lease is that of instance {held}"));
         }
         Ok(entry)
     }

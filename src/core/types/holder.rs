@@ -65,8 +65,7 @@ impl Holder {
 
     /// The holder as a node, if its name can be that of one.
     pub fn node(&self) -> Option<NodeId> {
-        let node = NodeId::new(&self.shown).ok();
-        node.filter(|_| !self.is_unknown)
+        NodeId::new(&self.shown).ok().filter(|_| !self.is_unknown)
     }
 }
 
