@@ -184,18 +184,17 @@ async fn services_with_leases(
     guard: &GuardClient,
 ) -> BTreeMap<ServiceName, Time> {
     let is_lost = loaded.settings.is_none();
-    let mut kept = kept.settings.iter();
-    if kept.all(|kept| kept.services.is_empty()) {
+    let kept = kept.settings.as_ref();
+    if kept.is_none_or(|kept| kept.services.is_empty()) {
         return BTreeMap::new();
     }
     notify::status("waiting for the guard");
     let limit = if is_lost { LEASES_LIMIT } else { Duration::MAX };
     let listed = timeout(limit, list_leases(guard)).await.unwrap_or_default();
     // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
-    let counting = listed
+    listed
         .into_iter()
-        .filter(|listed| !(is_lost && listed.lapsed));
-    counting
+        .filter(|listed| !(is_lost && listed.lapsed))
         .map(|listed| (listed.lease.service, listed.lease.terms.deadline))
         .collect()
 }
@@ -257,10 +256,15 @@ impl Supervisor {
         let machine_id = identity::machine_id()
             .map_err(|error| (format!("failed to read the machine id: {error}"), exit::OS))?;
         let timings = settings.services.iter().map(|service| service.timings);
-        let intervals = timings.clone().map(|timings| timings.renew_interval);
-        let renew_interval = intervals.min().unwrap_or(IDLE_LIMIT);
-        let limits = timings.map(|timings| timings.call_limit());
-        let call_limit = limits.min().unwrap_or(IDLE_LIMIT);
+        let renew_interval = timings
+            .clone()
+            .map(|timings| timings.renew_interval)
+            .min()
+            .unwrap_or(IDLE_LIMIT);
+        let call_limit = timings
+            .map(|timings| timings.call_limit())
+            .min()
+            .unwrap_or(IDLE_LIMIT);
         notify::status("waiting for the system bus");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let systemd =
@@ -450,8 +454,9 @@ impl Supervisor {
     fn alarm_of_broken_files(&self) {
         let brief = self.broken.in_brief(|name| self.goes_on(name));
         let problem = brief.map(|error| Problem::ConfigurationBroken { error });
-        let alarms = &self.host.alarms;
-        alarms.set(AlarmKind::ConfigurationBroken, problem);
+        self.host
+            .alarms
+            .set(AlarmKind::ConfigurationBroken, problem);
     }
 
     /// Whether a service goes on here if its file is broken. It does not once it has lost the lease that it had when putexd was
@@ -498,8 +503,9 @@ impl Supervisor {
     /// Begins a service, with its lease if there is one among `leases`.
     fn add(&mut self, settings: ServiceSettings, leases: &[ListedLease]) {
         let name = settings.name.clone();
-        let mut leases = leases.iter();
-        let kept = leases.find(|listed| listed.lease.service == name && !settings.observes());
+        let kept = leases
+            .iter()
+            .find(|listed| listed.lease.service == name && !settings.observes());
         let mut bar = None;
         if let Some(reason) = kept.and_then(|_| self.broken.of(&name, true)) {
             let unit = settings.unit.as_str();

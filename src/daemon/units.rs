@@ -232,8 +232,8 @@ impl UnitControl {
         said: Vec<Result<Placement, BusError>>,
     ) -> Result<Vec<CachedUnit>, BusError> {
         let groups = |said: &[Result<Placement, BusError>]| -> BTreeSet<String> {
-            let placements = said.iter().flatten();
-            placements
+            said.iter()
+                .flatten()
                 .flat_map(|placement| placement.groups.iter().cloned())
                 .collect()
         };
@@ -247,8 +247,9 @@ impl UnitControl {
             *lock(&self.contained_groups) = groups(contained);
         }
         let placements = said.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let known = units.into_iter().zip(placements);
-        let known: Vec<CachedUnit> = known
+        let known: Vec<CachedUnit> = units
+            .into_iter()
+            .zip(placements)
             .map(|(name, placement)| CachedUnit { name, placement })
             .collect();
         lock(&self.known).clone_from(&known);
@@ -290,10 +291,11 @@ impl UnitControl {
     /// guard's lease.
     pub fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
         // Mounts are left out, because the kernel says what is left of them.
-        let services = known
+        let units: Vec<UnitName> = known
             .iter()
-            .filter(|unit| unit.is_effect() && unit.name.kind() == "service");
-        let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
+            .filter(|unit| unit.is_effect() && unit.name.kind() == "service")
+            .map(|unit| unit.name.clone())
+            .collect();
         self.work.send_modify(|work| work.is_proven = false);
         self.covered.send_modify(|Covered { begun, .. }| {
             *begun = StartedUnits {
@@ -310,15 +312,15 @@ impl UnitControl {
     fn end_begun(&self, before: &StartedUnits, looks: &[(&UnitName, &Look)]) {
         self.covered.send_if_modified(|Covered { begun: all, .. }| {
             let count = all.units.len();
+            if all.round != before.round {
+                return false;
+            }
             for (name, look) in looks {
-                if all.round == before.round
-                    && (look.state.active_state.is_started() || before.is_up && look.dead.is_ok())
-                {
+                let is_started = look.state.active_state.is_started();
+                if is_started || before.is_up && look.dead.is_ok() {
                     all.units.remove(*name);
                 }
-                all.is_up |= all.round == before.round
-                    && look.state.active_state.is_started()
-                    && **name == self.main;
+                all.is_up |= is_started && **name == self.main;
             }
             all.units.len() != count
         });
@@ -449,8 +451,10 @@ impl UnitControl {
     /// Whether the start of the main unit is only queued, and nothing of the service is being started: it waits for other units.
     async fn waits_for_others(&self) -> Result<bool, BusError> {
         let units = self.all();
-        let states = join_all(units.iter().map(|unit| self.systemd.brief(unit))).await;
-        let states = states.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let states = join_all(units.iter().map(|unit| self.systemd.brief(unit)))
+            .await
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         let is_queued = |main: &UnitState| main.job.is_some() && main.active_state.is_stopped();
         Ok(states.first().is_some_and(is_queued) && !states.iter().any(UnitState::is_trying))
     }

@@ -55,8 +55,10 @@ impl Supervisor {
             units.insert(service.name.clone(), bound_by(service).cloned().collect());
         }
         let files = services.iter().map(|service| service.source.0.clone());
-        let folders = SERVICE_DIRECTORIES.iter().chain([&HOST_FILE]);
-        let folders = folders.map(|place| self.reader.root.join(place));
+        let folders = SERVICE_DIRECTORIES
+            .iter()
+            .chain([&HOST_FILE])
+            .map(|place| self.reader.root.join(place));
         let mut mounts = units_of(files.chain(folders)).unwrap_or_else(|error| {
             tracing::warn!("failed to read what the configuration is on: {error}, ignoring");
             BTreeSet::new()
@@ -85,8 +87,11 @@ impl Supervisor {
         let Ok(leases) = self.host.guard.list().await else {
             return;
         };
-        let running = self.services.values().map(|handle| &*handle.settings);
-        let wanted = running.chain(&self.coming);
+        let wanted = self
+            .services
+            .values()
+            .map(|handle| &*handle.settings)
+            .chain(&self.coming);
         let mut all = bound([], wanted);
         let supervised = all.len();
         for Retiring { handle, .. } in &self.retiring {
@@ -122,8 +127,10 @@ impl Supervisor {
 
 /// The units that a service binds to its lease: none where it is only observed.
 fn bound_by(settings: &ServiceSettings) -> impl Iterator<Item = &UnitName> {
-    let units = settings.units().chain(&settings.contains);
-    units.filter(|_| !settings.observes())
+    settings
+        .units()
+        .chain(&settings.contains)
+        .filter(|_| !settings.observes())
 }
 
 /// The services that bind each unit: all of `services`, and for units that those do not name, the first of `others` that

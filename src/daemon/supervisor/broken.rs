@@ -62,12 +62,16 @@ impl Broken {
     /// What to do about the first of the broken files, and the names of the others. `None`: every file is good. `goes_on` says which
     /// services go on here all the same.
     pub fn in_brief(&self, goes_on: impl Fn(&ServiceName) -> bool) -> Option<String> {
-        let for_all = self.for_all.iter();
-        let for_all = for_all.map(|error| (error, mend(error, "what runs here", true)));
+        let for_all = self
+            .for_all
+            .iter()
+            .map(|error| (error, mend(error, "what runs here", true)));
         // Where the error is that of the host, it is told once.
-        let own = self.services.iter();
-        let own = own.filter(|(_, error)| self.for_all.as_ref() != Some(error));
-        let own = own.map(|(name, error)| (error, mend(error, name.as_str(), goes_on(name))));
+        let own = self
+            .services
+            .iter()
+            .filter(|(_, error)| self.for_all.as_ref() != Some(error))
+            .map(|(name, error)| (error, mend(error, name.as_str(), goes_on(name))));
         let mut all = for_all.chain(own);
         let first = shortened(&all.next()?.1, MESSAGE_LIMIT);
         let more: Vec<String> = all

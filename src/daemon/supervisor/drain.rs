@@ -88,8 +88,10 @@ impl Draining {
         let lonely = asked.await.unwrap_or_else(|error| {
             let why = format!("it is not known whether another host would take it: {error}");
             // What this host has held before may be taken by nobody: without the store its lease may have ended since.
-            let held = held_before.into_iter().chain(self.held());
-            held.map(|settings| (settings.name.to_string(), why.clone()))
+            held_before
+                .into_iter()
+                .chain(self.held())
+                .map(|settings| (settings.name.to_string(), why.clone()))
                 .collect()
         });
         let left = in_words(&lonely);
@@ -126,8 +128,10 @@ impl Draining {
     }
 
     fn held(&self) -> Vec<Arc<ServiceSettings>> {
-        let services = self.services.iter();
-        let held = services.filter(|(_, status)| status.borrow().is_held());
+        let held = self
+            .services
+            .iter()
+            .filter(|(_, status)| status.borrow().is_held());
         held.map(|(settings, _)| Arc::clone(settings)).collect()
     }
 
@@ -136,8 +140,10 @@ impl Draining {
     async fn lonely(&self, force: bool) -> Result<Lonely, String> {
         let limit = if force { Duration::ZERO } else { PATIENCE };
         let leaves = |known: &ClusterState| {
-            let services = self.services.iter();
-            let leave = services.filter(|(_, status)| needs_another(&status.borrow(), known));
+            let leave = self
+                .services
+                .iter()
+                .filter(|(_, status)| needs_another(&status.borrow(), known));
             leave
                 .map(|(settings, _)| (settings.name.to_string(), known.node.clone()))
                 .collect()
@@ -150,8 +156,10 @@ impl Draining {
 /// drained, or from nobody.
 fn needs_another(status: &ServiceState, known: &ClusterState) -> bool {
     // What fails here again and again is lost by nobody when this host takes it no more.
-    let mut alarms = status.alarms.iter();
-    let fails = alarms.any(|alarm| alarm.kind() == AlarmKind::ServiceFails);
+    let fails = status
+        .alarms
+        .iter()
+        .any(|alarm| alarm.kind() == AlarmKind::ServiceFails);
     if status.stopped.is_some() || fails {
         return false;
     }

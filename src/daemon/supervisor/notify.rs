@@ -58,8 +58,8 @@ pub fn in_one_line(Shown { drained, services }: &Shown, node: &str) -> String {
         for service in services.values() {
             *counts.entry(&service.state).or_default() += 1;
         }
-        let counts = counts.iter();
         counts
+            .iter()
             .map(|(state, count)| format!("{count} {state}"))
             .collect()
     };

@@ -69,8 +69,9 @@ impl Supervisor {
                 due = now + TICK;
                 notify::watchdog();
                 notify::extend_timeout(STOP_EXTENSION);
-                let left = self.retiring.iter();
-                let left: Vec<&str> = left
+                let left: Vec<&str> = self
+                    .retiring
+                    .iter()
                     .map(|other| other.handle.settings.name.as_str())
                     .collect();
                 notify::status(&format!(
@@ -124,8 +125,11 @@ impl Supervisor {
         let is_over = |retiring: &mut Retiring| {
             retiring.handle.task.is_finished() || now >= retiring.give_up_at
         };
-        let over = self.retiring.extract_if(.., is_over);
-        let handles: Vec<Handle> = over.map(|retiring| retiring.handle).collect();
+        let handles: Vec<Handle> = self
+            .retiring
+            .extract_if(.., is_over)
+            .map(|retiring| retiring.handle)
+            .collect();
         if !handles.is_empty() {
             self.changed.notify_one();
         }

@@ -39,8 +39,10 @@ impl Supervisor {
         &self,
         service: &ServiceName,
     ) -> impl Future<Output = fdo::Result<Vec<Run>>> + Send + use<> {
-        let lock = self.services.get(service);
-        let lock = lock.map(|handle| handle.settings.key.clone());
+        let lock = self
+            .services
+            .get(service)
+            .map(|handle| handle.settings.key.clone());
         let none =
             format!("see \"putexctl status {service}\": it has no file here, or a broken one");
         let notes = Arc::clone(&self.host.notes);
@@ -83,8 +85,9 @@ impl Supervisor {
 
     /// The state of a service that has not begun here yet.
     fn of_coming(&self, service: &ServiceSettings) -> ServiceState {
-        let before = self.retiring.iter();
-        let before: Vec<String> = before
+        let before: Vec<String> = self
+            .retiring
+            .iter()
             .map(|retiring| &*retiring.handle.settings)
             .filter(|other| share(other, service))
             .map(|other| other.name.to_string())

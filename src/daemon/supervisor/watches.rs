@@ -37,9 +37,8 @@ pub fn begin(host: &Host, systemd: Systemd) {
     let pid1 = move || {
         let systemd = systemd.clone();
         async move {
-            let state = systemd.is_stopping().await;
-            let is_silent = state.is_err_and(|error| error.is_unreachable());
-            is_silent.then_some(Problem::SystemdSilent)
+            let error = systemd.is_stopping().await.err()?;
+            error.is_unreachable().then_some(Problem::SystemdSilent)
         }
     };
     tokio::spawn(watch(alarms.clone(), SYSTEMD_PATIENCE, 1, pid1));

@@ -14,8 +14,12 @@ const SHOWN: usize = 8;
 /// known.
 pub async fn in_use(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<String> {
     let lease = settings.name.lease_target();
-    let own = settings.units().chain(&settings.contains).chain([&lease]);
-    let own: Vec<UnitName> = own.cloned().collect();
+    let own: Vec<UnitName> = settings
+        .units()
+        .chain(&settings.contains)
+        .chain([&lease])
+        .cloned()
+        .collect();
     for mount in &own {
         // A stop that cannot unmount it says so as well.
         if let Some(words) = users_of(systemd, mount, &own).await {

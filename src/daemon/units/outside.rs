@@ -127,8 +127,10 @@ impl UnitControl {
 
     /// The processes that were seen outside.
     fn outside(&self) -> Members {
-        let seen = self.strays().into_iter();
-        seen.map(|stray| (stray.pid, stray.began)).collect()
+        self.strays()
+            .into_iter()
+            .map(|stray| (stray.pid, stray.began))
+            .collect()
     }
 
     /// `known` and the processes that were seen outside, as many as a lease may name: the guard would refuse more.
@@ -199,8 +201,11 @@ impl UnitControl {
         if strays.is_empty() {
             return Ok(());
         }
-        let alive = self.systemd.end_processes(strays, left.due(now)).await;
-        let alive = alive.map_err(|error| (self.main.clone(), error.into()))?;
+        let alive = self
+            .systemd
+            .end_processes(strays, left.due(now))
+            .await
+            .map_err(|error| (self.main.clone(), error.into()))?;
         match alive.first() {
             None => Ok(()),
             Some(stray) => Err((self.main.clone(), NotDead::Outside(stray.to_string()))),

@@ -105,8 +105,11 @@ impl UnitControl {
             return None;
         }
         let units = self.all();
-        let own = self.with_contained(&units).chain([&self.lease]);
-        let own: Vec<UnitName> = own.cloned().collect();
+        let own: Vec<UnitName> = self
+            .with_contained(&units)
+            .chain([&self.lease])
+            .cloned()
+            .collect();
         busy_mounts::users_of(&*self.systemd, unit, &own).await
     }
 
@@ -233,12 +236,10 @@ impl UnitControl {
         if !lease.active_state.is_stopped() && lease.job.is_none() {
             return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
         }
-        self.prove_groups_empty()
-            .await
-            .map_err(|trouble| (self.main.clone(), trouble))?;
+        let of_main = |trouble| (self.main.clone(), trouble);
+        self.prove_groups_empty().await.map_err(of_main)?;
         // What was in the groups at the last look, and is in none of them now, may have left them during the stop.
-        let strays = self.find_strays(Duration::ZERO).await;
-        let strays = strays.map_err(|trouble| (self.main.clone(), trouble))?;
+        let strays = self.find_strays(Duration::ZERO).await.map_err(of_main)?;
         self.end_left_behind(&strays, left, now, slice).await
     }
 
