@@ -200,8 +200,9 @@ pub fn run(root: &Path, target: &Path) -> Generated {
 fn in_time<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     let (sender, reading) = mpsc::channel();
     thread::spawn(move || sender.send(read()));
-    let read = reading.recv_timeout(READ_LIMIT);
-    read.map_err(|_| "a file system does not answer".to_owned())
+    reading
+        .recv_timeout(READ_LIMIT)
+        .map_err(|_| "a file system does not answer".to_owned())
 }
 
 /// What putexd had taken from the files when it last read them; nothing if it never has. Whoever may write to it gains that a unit

@@ -87,8 +87,12 @@ impl Enforcer {
 
     /// When [`Enforcer::look`] is due next.
     pub fn look_at(&self) -> Option<Time> {
-        let cases = self.shared.lock();
-        cases.all.values().map(Case::look_at).reduce(Time::earliest)
+        self.shared
+            .lock()
+            .all
+            .values()
+            .map(Case::look_at)
+            .reduce(Time::earliest)
     }
 
     /// Looks at the control groups for which that is due, and sends SIGKILL to what is in them; `beat` is called for each case. What
@@ -119,8 +123,8 @@ impl Enforcer {
 
     /// The services whose units are seen dead.
     pub fn stopped(&self) -> Vec<ServiceName> {
-        let cases = self.shared.lock();
-        cases
+        self.shared
+            .lock()
             .all
             .iter()
             .filter(|(_, case)| case.is_stopped())
@@ -158,8 +162,12 @@ pub fn tell(lease: &Lease, news: &LookNews) {
 }
 
 fn tell_death(lease: &Lease) {
-    let text = "nothing of its units runs any more";
-    log::alarm(Priority::Notice, GuardAlarm::Dead, Some(lease), text);
+    log::alarm(
+        Priority::Notice,
+        GuardAlarm::Dead,
+        Some(lease),
+        "nothing of its units runs any more",
+    );
 }
 
 /// What both threads share. The lock is held over no call that may hang.
@@ -183,6 +191,15 @@ impl Cases {
         let case = self.all.get(&lease.service);
         case.is_some_and(|case| Arc::ptr_eq(case.lease(), lease))
     }
+}
+
+/// What only the asker knows of a case.
+struct AskedLease {
+    lease: Arc<Lease>,
+    /// The units of the lease's `begun` that were not seen active since.
+    begun: Vec<UnitName>,
+    /// `None`: there is no mount among the units.
+    mounts: Option<LeaseMounts>,
 }
 
 impl Enforcements {
@@ -212,19 +229,8 @@ impl Enforcements {
         }
         found
     }
-}
 
-/// What only the asker knows of a case.
-struct AskedLease {
-    lease: Arc<Lease>,
-    /// The units of the lease's `begun` that were not seen active since.
-    begun: Vec<UnitName>,
-    /// `None`: there is no mount among the units.
-    mounts: Option<LeaseMounts>,
-}
-
-/// The work of the asker.
-impl Enforcements {
+    /// The work of the asker.
     fn ask(&self, runtime: &Runtime) {
         let mut all_asked: BTreeMap<ServiceName, AskedLease> = BTreeMap::new();
         loop {

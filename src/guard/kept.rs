@@ -56,11 +56,6 @@ impl LeaseFiles {
         write_new(&hidden, text.as_bytes(), self.mode, |_| Ok(()))
     }
 
-    /// Half of a file would take space that is scarce already.
-    fn drop_prepared(&self, service: &ServiceName) {
-        let _ = fs::remove_file(self.hidden(service));
-    }
-
     /// Moves a prepared file to its place. It replaces the file that is there, which needs no additional space.
     fn put(&self, service: &ServiceName) -> io::Result<()> {
         fs::rename(self.hidden(service), self.path(service))
@@ -117,8 +112,10 @@ impl KeptLeases {
         let folder = &self.records.folder;
         let lost = |path: &Path, error: &io::Error| {
             let path = path.display();
-            let text = format!("what the guard before has kept is lost, ignoring: {path}: {error}");
-            say(Priority::Alert, &text);
+            say(
+                Priority::Alert,
+                &format!("what the guard before has kept is lost, ignoring: {path}: {error}"),
+            );
         };
         let files = fs::read_dir(folder).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
@@ -149,11 +146,12 @@ impl KeptLeases {
     pub fn begin(&mut self, entry: &LeaseEntry) -> Result<(), String> {
         let lease = entry.lease();
         // The grant comes first: a lease that gets no grant must not have a record either.
-        let prepared = self.grants.prepare(&lease.service, &grant::render(lease));
-        prepared
+        self.grants
+            .prepare(&lease.service, &grant::render(lease))
             .and_then(|()| self.write_record(entry))
             .map_err(|error| {
-                self.grants.drop_prepared(&lease.service);
+                // Half of a file would take space that is scarce already.
+                let _ = fs::remove_file(self.grants.hidden(&lease.service));
                 self.note(&error)
             })
     }
@@ -165,8 +163,11 @@ impl KeptLeases {
 
     /// Writes what an extension has changed into the record. If that fails, the whole record is written.
     pub fn extend(&mut self, entry: &LeaseEntry) {
-        let extended = self.records.extend(entry.lease());
-        self.note_of(extended.or_else(|_| self.write_record(entry)));
+        self.note_of(
+            self.records
+                .extend(entry.lease())
+                .or_else(|_| self.write_record(entry)),
+        );
     }
 
     /// Writes the record of a lease that has changed otherwise.
@@ -201,8 +202,12 @@ impl KeptLeases {
             match self.has_room() {
                 Err(error) => drop(self.note(&error)),
                 Ok(()) if self.trouble.take().is_some() => {
-                    let text = "it is over: /run takes the guard's table again";
-                    log::alarm(Priority::Notice, GuardAlarm::NoRoom, None, text);
+                    log::alarm(
+                        Priority::Notice,
+                        GuardAlarm::NoRoom,
+                        None,
+                        "it is over: /run takes the guard's table again",
+                    );
                 }
                 Ok(()) => {}
             }

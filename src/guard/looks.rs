@@ -44,8 +44,10 @@ impl LookThreads {
 
     fn begin(&self, look: impl FnOnce() + Send + 'static) -> io::Result<()> {
         if Arc::strong_count(&self.running) > self.limit {
-            let why = format!("{} looks at mounts have not ended", self.limit);
-            return Err(io::Error::other(why));
+            return Err(io::Error::other(format!(
+                "{} looks at mounts have not ended",
+                self.limit
+            )));
         }
         let running = Arc::clone(&self.running);
         let look = move || {
@@ -145,8 +147,9 @@ impl LeaseMounts {
             // The enforcement that asked may have ended.
             let _ = tell.send(found);
         };
-        let begun = self.read(looks).and_then(|()| looks.begin(look));
-        begun.map_err(|error| error.to_string())?;
+        self.read(looks)
+            .and_then(|()| looks.begin(look))
+            .map_err(|error| error.to_string())?;
         self.look = Some(MountLook {
             found,
             is_stale: false,

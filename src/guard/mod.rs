@@ -159,8 +159,12 @@ pub fn main() -> ExitCode {
             let Err(error) = start::begin(&arguments.root, device.as_ref()).serve() else {
                 return ExitCode::SUCCESS;
             };
-            let reason = format!("the guard ends, and every lease of this host with it: {error}");
-            log::alarm(Priority::Emergency, GuardAlarm::Ends, None, &reason);
+            log::alarm(
+                Priority::Emergency,
+                GuardAlarm::Ends,
+                None,
+                &format!("the guard ends, and every lease of this host with it: {error}"),
+            );
             ExitCode::from(exit::OS)
         }
     }

@@ -98,8 +98,10 @@ impl Guard {
             self.converse()?;
             self.beat();
             if self.is_replaced() {
-                let text = "the guard ends, because it has no lease and another version of it is installed";
-                say(Priority::Notice, text);
+                say(
+                    Priority::Notice,
+                    "the guard ends, because it has no lease and another version of it is installed",
+                );
                 break;
             }
         }
@@ -139,8 +141,12 @@ impl Guard {
         if self.sigterm.read(&mut [0]).is_ok() && self.ending.is_none() {
             self.ending = Some(now);
             if self.at_stake().is_some() {
-                let reason = "the guard is told to end: every lease of this host ends now, and the guard when their units are dead";
-                log::alarm(Priority::Alert, GuardAlarm::Ends, None, reason);
+                log::alarm(
+                    Priority::Alert,
+                    GuardAlarm::Ends,
+                    None,
+                    "the guard is told to end: every lease of this host ends now, and the guard when their units are dead",
+                );
             }
             self.table.end(now);
             self.expire()?;
@@ -152,7 +158,7 @@ impl Guard {
                 .is_some_and(|extend_at| now.has_passed(extend_at))
         {
             self.ending = Some(now.plus(END_EXTENSION / 10));
-            let extension = u32::try_from(END_EXTENSION.as_micros()).unwrap_or(u32::MAX);
+            let extension = notify::micros(END_EXTENSION);
             // It is repeated. If all of them are lost, systemd kills the guard, and its watcher sends SIGKILL to the units.
             let _ = notify::try_tell(&[NotifyState::ExtendTimeoutUsec(extension)]);
         }
@@ -171,8 +177,10 @@ impl Guard {
     /// of the rest.
     fn wait(&mut self) -> io::Result<()> {
         let now = clock::now();
-        let due = [self.table.poll_timeout(), self.enforcer.look_at()];
-        let next = due.into_iter().flatten().reduce(Time::earliest);
+        let next = [self.table.poll_timeout(), self.enforcer.look_at()]
+            .into_iter()
+            .flatten()
+            .reduce(Time::earliest);
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| {
             let left = at.raw.saturating_sub(now.raw);
@@ -180,8 +188,9 @@ impl Guard {
                 .max(Duration::from_micros(100))
         });
         let keep_alive = self.watchdog.as_ref().map(|watchdog| {
-            let due_in = watchdog.due_in(now, self.at_stake());
-            due_in.unwrap_or(PROOF_INTERVAL)
+            watchdog
+                .due_in(now, self.at_stake())
+                .unwrap_or(PROOF_INTERVAL)
         });
         let end = self.ending.map(|_| PROOF_INTERVAL);
         let beat = self.beats.due_in();
@@ -265,15 +274,19 @@ impl Guard {
         let service = &lease.service;
         let alarm = |alarm, text: &str| log::alarm(Priority::Emergency, alarm, Some(lease), text);
         let doubt = self.enforcer.doubt(service).map(|why| format!(": {why}"));
-        let reason = format!(
-            "its units are not proven dead {} ms after the deadline; they may run on two hosts{}",
-            lease.terms.stop_budget.as_millis(),
-            doubt.unwrap_or_default()
+        alarm(
+            GuardAlarm::Unproven,
+            &format!(
+                "its units are not proven dead {} ms after the deadline; they may run on two hosts{}",
+                lease.terms.stop_budget.as_millis(),
+                doubt.unwrap_or_default()
+            ),
         );
-        alarm(GuardAlarm::Unproven, &reason);
         if let Err(error) = self_fence(lease.on_stop_failure, &self.sysrq) {
-            let reason = format!("cannot take this host down: {error}");
-            alarm(GuardAlarm::TakesDown, &reason);
+            alarm(
+                GuardAlarm::TakesDown,
+                &format!("cannot take this host down: {error}"),
+            );
         }
         if lease.on_stop_failure.is_self_fence() {
             return Err(format!(
@@ -305,8 +318,10 @@ impl Guard {
             let serves_putexd =
                 self.connection.is_some() && is_of_putexd(self.connection_group.as_deref());
             if serves_putexd && !is_of_putexd(group.as_deref()) {
-                let text = format!("process {peer} is sent away: the guard serves {DAEMON_UNIT}");
-                say(Priority::Warning, &text);
+                say(
+                    Priority::Warning,
+                    &format!("process {peer} is sent away: the guard serves {DAEMON_UNIT}"),
+                );
                 continue;
             }
             self.connection_group = group;
@@ -331,10 +346,12 @@ impl Guard {
                 Ok(None) => break,
                 Err(error) => {
                     // putexd ends its connection whenever it is stopped.
-                    let text = format!(
-                        "the connection of putexd has ended, its leases are kept to their deadlines: {error}"
+                    say(
+                        Priority::Notice,
+                        &format!(
+                            "the connection of putexd has ended, its leases are kept to their deadlines: {error}"
+                        ),
                     );
-                    say(Priority::Notice, &text);
                     return Ok(());
                 }
             };
@@ -446,8 +463,9 @@ impl Guard {
     /// Checks that the control groups of a lease may be killed: that none holds PID 1, the guard or putexd.
     fn check_groups(&self, lease: &Lease) -> Result<(), String> {
         for path in &lease.cgroups {
-            let checked = self.hierarchy.units_group(path);
-            checked.map_err(|error| error.to_string())?;
+            self.hierarchy
+                .units_group(path)
+                .map_err(|error| error.to_string())?;
             let putexd = self.connection_group.as_deref();
             if putexd.is_some_and(|putexd| is_within(putexd, path)) {
                 return Err(format!(
@@ -476,11 +494,15 @@ impl Guard {
 fn tell_lapse(lease: &Lease) {
     let terms = &lease.terms;
     let after = terms.stop_budget.saturating_sub(terms.kill_reserve);
-    let reason = format!(
-        "its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
-        after.as_millis()
+    log::alarm(
+        Priority::Alert,
+        GuardAlarm::Lapsed,
+        Some(lease),
+        &format!(
+            "its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
+            after.as_millis()
+        ),
     );
-    log::alarm(Priority::Alert, GuardAlarm::Lapsed, Some(lease), &reason);
 }
 
 fn refused(reason: String) -> Outcome {

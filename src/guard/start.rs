@@ -77,9 +77,10 @@ impl Guard {
             .map_err(cannot("remove the grants of the guard before"))?;
         let leases = table.leases().count();
         if leases > 0 {
-            let text =
-                format!("{leases} leases of a guard that ended are closed; their deadlines stand");
-            say(Priority::Warning, &text);
+            say(
+                Priority::Warning,
+                &format!("{leases} leases of a guard that ended are closed; their deadlines stand"),
+            );
         }
         let mut guard = Self {
             timer: BootTimer::new().map_err(cannot("make a timer"))?,
@@ -106,8 +107,10 @@ impl Guard {
         guard.expire()?;
         guard.keep_alive();
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            let text = format!("cannot tell systemd that the guard is ready, ignoring: {error}");
-            say(Priority::Warning, &text);
+            say(
+                Priority::Warning,
+                &format!("cannot tell systemd that the guard is ready, ignoring: {error}"),
+            );
         }
         guard.beat();
         Ok(guard)

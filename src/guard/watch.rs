@@ -330,8 +330,12 @@ impl WatchedGuard {
     fn kill(&mut self, silence: &GuardSilence) {
         if !std::mem::replace(&mut self.is_logged, true) {
             let ms = silence.length.as_millis();
-            let reason = format!("the guard was silent for {ms} ms, it is killed");
-            log::alarm(Priority::Alert, GuardAlarm::Ends, None, &reason);
+            log::alarm(
+                Priority::Alert,
+                GuardAlarm::Ends,
+                None,
+                &format!("the guard was silent for {ms} ms, it is killed"),
+            );
         }
         // An error means that the guard is gone already.
         let _ = pidfd_send_signal(&self.pin, Signal::KILL);
@@ -340,7 +344,7 @@ impl WatchedGuard {
 
 /// Tells systemd that the watcher lives, and how long to wait for its next sign of life.
 fn tell_systemd(patience: Duration) {
-    let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
+    let patience = notify::micros(patience);
     // If the message is lost, systemd decides whether the watcher is silent for too long.
     let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
 }

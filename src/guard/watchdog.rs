@@ -153,8 +153,10 @@ impl HostWatchdog {
             && let Err(error) = device.write_all(MAGIC_CLOSE)
         {
             let path = self.status.device.display();
-            let text = format!("cannot close the watchdog {path}, it may reset this host: {error}");
-            say(Priority::Alert, &text);
+            say(
+                Priority::Alert,
+                &format!("cannot close the watchdog {path}, it may reset this host: {error}"),
+            );
         }
     }
 

@@ -102,8 +102,11 @@ impl GuardClient {
 
     /// See [`Command::Close`].
     pub async fn close(&self, service: &ServiceName, instance: Instance) -> Result<(), GuardError> {
-        let service = service.clone();
-        self.order(Command::Close { service, instance }).await
+        self.order(Command::Close {
+            service: service.clone(),
+            instance,
+        })
+        .await
     }
 
     /// See [`Command::Disarm`].
@@ -112,8 +115,11 @@ impl GuardClient {
         service: &ServiceName,
         instance: Instance,
     ) -> Result<(), GuardError> {
-        let service = service.clone();
-        self.order(Command::Disarm { service, instance }).await
+        self.order(Command::Disarm {
+            service: service.clone(),
+            instance,
+        })
+        .await
     }
 
     /// All leases that are not disarmed, lapsed ones included.

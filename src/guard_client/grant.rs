@@ -105,10 +105,12 @@ fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
 fn held_of(grant: &str, now: Time) -> Result<Held, GrantError> {
     let (Extension { deadline, .. }, environment) =
         Extension::read(grant).ok_or(GrantError::Malformed("deadline"))?;
-    let token = environment
-        .lines()
-        .find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
-    let token = FencingToken(token.ok_or(GrantError::Malformed(TOKEN))?);
+    let token = FencingToken(
+        environment
+            .lines()
+            .find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok())
+            .ok_or(GrantError::Malformed(TOKEN))?,
+    );
     if now.has_passed(deadline) {
         return Err(GrantError::Passed);
     }

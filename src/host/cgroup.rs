@@ -145,8 +145,10 @@ impl Hierarchy {
         let group = self.locate(path)?;
         for (who, process) in [("PID 1", "/proc/1"), ("the caller", "/proc/self")] {
             if is_within(&group_of(Path::new(process))?, path) {
-                let why = format!("the group holds {who}, it is not a unit's to kill");
-                return Err(odd(path, &why));
+                return Err(odd(
+                    path,
+                    &format!("the group holds {who}, it is not a unit's to kill"),
+                ));
             }
         }
         Ok(group)

@@ -139,8 +139,10 @@ impl Source {
     fn of(unit: &MountUnit, was: Option<&Mount>) -> io::Result<Self> {
         let path = device_path(&unit.what);
         let file_type = fs::metadata(&path).map(|found| found.file_type());
-        let mut options = unit.options.split(',');
-        if options.any(|option| matches!(option, "bind" | "rbind"))
+        if unit
+            .options
+            .split(',')
+            .any(|option| matches!(option, "bind" | "rbind"))
             || file_type.as_ref().is_ok_and(fs::FileType::is_dir)
         {
             return Ok(Self {
@@ -223,11 +225,9 @@ fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
         let entry = entry?;
         let shown = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
         if Path::new(shown.trim_end_matches('\n')) == file {
-            let number = fs::read_to_string(entry.path().join("dev"))?
-                .trim()
-                .to_owned();
+            let number = fs::read_to_string(entry.path().join("dev"))?;
             let path = format!("/dev/{}", entry.file_name().to_string_lossy());
-            found.push(Device::new(path, number));
+            found.push(Device::new(path, number.trim()));
         }
     }
     Ok(found)

@@ -186,8 +186,10 @@ impl Family {
             stats.insert(pid, stat);
         }
         if stats.is_empty() {
-            let text = format!("{} shows no process", proc.0.display());
-            return Err(io::Error::other(text));
+            return Err(io::Error::other(format!(
+                "{} shows no process",
+                proc.0.display()
+            )));
         }
         let children = stats.iter().map(|(pid, stat)| (stat.parent, *pid));
         Ok(Self {

@@ -418,34 +418,7 @@ impl Belongings {
             format!("name the unit that does the work in its place: {remedy}"),
         )
     }
-}
 
-impl Systemd {
-    /// What belongs to the service of the main unit `unit`.
-    pub async fn belongings(
-        &self,
-        unit: &UnitName,
-        around: Surroundings<'_>,
-    ) -> Result<Belongings, BusError> {
-        let service = around.service.or(around.named_in);
-        let lease = service.map(ServiceName::lease_target);
-        let others = around.bound.iter().chain(&lease).chain(around.contains);
-        let link = self.link().await?;
-        let default = link.common("default.target", &["Id"]).await?;
-        let default = default.text("Id").unwrap_or_default();
-        let mut walk = Walk::new(unit, others, around.beside, default);
-        loop {
-            let name = match walk.found() {
-                Ok(found) => return Ok(found),
-                Err(name) => name,
-            };
-            let links = UnitLinks::of(&name, &link.common(&name, &PROPERTIES).await?);
-            walk.known.insert(name, links);
-        }
-    }
-}
-
-impl Belongings {
     /// Checks that all that belongs to the service of the main unit `unit` is named in its file. If not, the error names these units,
     /// what has to be done beside naming them, and the line to paste. Each of them is judged once it is named.
     pub fn check_named(self, unit: &UnitName, around: Surroundings<'_>) -> Result<(), Refusal> {
@@ -488,6 +461,31 @@ impl Belongings {
             "name in {file} what {unit} brings along, or it runs on two hosts: {units}{first}; list in beside = […] what may run on \
              several hosts, and the rest so: bound-units = {bound:?}"
         ))
+    }
+}
+
+impl Systemd {
+    /// What belongs to the service of the main unit `unit`.
+    pub async fn belongings(
+        &self,
+        unit: &UnitName,
+        around: Surroundings<'_>,
+    ) -> Result<Belongings, BusError> {
+        let service = around.service.or(around.named_in);
+        let lease = service.map(ServiceName::lease_target);
+        let others = around.bound.iter().chain(&lease).chain(around.contains);
+        let link = self.link().await?;
+        let default = link.common("default.target", &["Id"]).await?;
+        let default = default.text("Id").unwrap_or_default();
+        let mut walk = Walk::new(unit, others, around.beside, default);
+        loop {
+            let name = match walk.found() {
+                Ok(found) => return Ok(found),
+                Err(name) => name,
+            };
+            let links = UnitLinks::of(&name, &link.common(&name, &PROPERTIES).await?);
+            walk.known.insert(name, links);
+        }
     }
 }
 

@@ -176,15 +176,8 @@ fn known_ids(etc: &Path) -> BTreeSet<u32> {
             .parse()
             .ok()
     };
-    ["passwd", "group"]
-        .into_iter()
-        .flat_map(|name| {
-            read(name)
-                .split(|byte| *byte == b'\n')
-                .filter_map(id)
-                .collect::<Vec<_>>()
-        })
-        .collect()
+    let lines = [read("passwd"), read("group")].join(&b'\n');
+    lines.split(|byte| *byte == b'\n').filter_map(id).collect()
 }
 
 #[cfg(test)]

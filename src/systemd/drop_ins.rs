@@ -37,8 +37,11 @@ pub struct LoadedDropIns {
 impl Systemd {
     /// Which of the two drop-ins of `unit` PID 1 has loaded, by their names, whatever they contain.
     pub async fn loaded_drop_ins(&self, unit: &UnitName) -> Result<LoadedDropIns, BusError> {
-        let link = self.link().await?;
-        let properties = link.common(unit.as_str(), &["DropInPaths"]).await?;
+        let properties = self
+            .link()
+            .await?
+            .common(unit.as_str(), &["DropInPaths"])
+            .await?;
         Ok(LoadedDropIns::of(&properties))
     }
 }

@@ -250,8 +250,10 @@ fn remedy(command: &[String], own: &[UnitName]) -> Option<&'static str> {
     {
         return None;
     }
-    let mut all = STAYING.iter().chain(&PASSING);
-    let (_, begins, remedy) = all.find(|(names, ..)| lists(names, name))?;
+    let (_, begins, remedy) = STAYING
+        .iter()
+        .chain(&PASSING)
+        .find(|(names, ..)| lists(names, name))?;
     begins(&arguments, own).then_some(*remedy)
 }
 

@@ -1,7 +1,7 @@
 //! Messages to systemd by sd_notify(3), sent without ever waiting. A process that stops units must not stand still
 //! because PID 1 does, and PID 1's socket takes only a limited number of messages that it has not read.
 
-use std::{env, ffi::OsStr, io, os::unix::net::UnixDatagram};
+use std::{env, ffi::OsStr, io, os::unix::net::UnixDatagram, time::Duration};
 
 use sd_notify::NotifyState;
 
@@ -9,6 +9,11 @@ use crate::types::shortened;
 
 /// The limit of one line. systemd takes messages of at most 4 KiB, and ignores all of a longer one.
 const LINE_LIMIT: usize = 512;
+
+/// A span of time as a message has it.
+pub fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}
 
 /// Sends `states` to systemd, or fails at once. Without a `NOTIFY_SOCKET` nobody listens, and it succeeds.
 ///

@@ -68,8 +68,8 @@ impl Systemd {
         let mut latest: Vec<String> = all.iter().cloned().collect();
         while !latest.is_empty() {
             let asked = latest.iter().map(|unit| link.common(unit, &["After"]));
-            let found = try_join_all(asked).await?;
-            latest = found
+            latest = try_join_all(asked)
+                .await?
                 .iter()
                 .flat_map(|unit| unit.texts("After"))
                 .filter(|other| all.insert(other.clone()))

@@ -448,8 +448,7 @@ impl Properties {
             let end = exit.in_words().filter(|_| !exit.has_succeeded())?;
             Some(format!("ExecCondition={program} ({end})"))
         };
-        let conditions = self.list("ExecConditionEx");
-        conditions
+        self.list("ExecConditionEx")
             .into_iter()
             .find_map(refusal)
             .or_else(|| self.main_exit().in_words())

@@ -132,8 +132,9 @@ impl Systemd {
             Some(prepared) if prepared.counts() => prepared.startable,
             _ => self.startable(unit, service, patient_until).await?,
         };
-        let rival = insist(patient_until, || self.rival(unit, &rivals)).await?;
-        rival.map_or(Ok(()), refused)?;
+        insist(patient_until, || self.rival(unit, &rivals))
+            .await?
+            .map_or(Ok(()), refused)?;
         // The counters of systemd's start limit are not meant for starts that follow the death of another host.
         insist(patient_until, || self.reset_failed(unit)).await?;
         let order = JobOrder::Start(unit.as_str());
@@ -150,8 +151,10 @@ impl Systemd {
             let state = properties.state();
             let is_new = state.is_new(before.invocation);
             if is_new && state.active_state.is_started() {
-                let stranger = self.stranger(&properties).await;
-                return stranger.map_or(Ok(state), |(_, words)| refused(words));
+                return self
+                    .stranger(&properties)
+                    .await
+                    .map_or(Ok(state), |(_, words)| refused(words));
             }
             if is_new && state.restarts >= RESTARTS_LIMIT {
                 let (times, state) = (state.restarts, state.in_full());
@@ -220,8 +223,10 @@ impl Systemd {
             .ok()
             .filter(|pid| *pid > 1)?;
         // A process that cannot be looked at counts as the unit's, too.
-        let looked = self.blocking(move || processes::with_pid(pid)).await;
-        let process = looked.ok()??;
+        let process = self
+            .blocking(move || processes::with_pid(pid))
+            .await
+            .ok()??;
         process.began_before(properties.started_at()).then(|| {
             let words = format!(
                 "remove {file}, and have the program write its PIDFile= in /run: {process} began before {} was started",

@@ -50,8 +50,7 @@ impl Systemd {
             // A failure does not end a unit that runs: its bond ends it in time, and the look at what is contained ends the rest.
             for name in around.contains {
                 let contained = self.read_settings(name.as_str()).await?;
-                let bound = gate::check(&contained, service);
-                bound.or_else(|refusal| refused(refusal.to_string()))?;
+                gate::check(&contained, service).or_else(|refusal| refused(refusal.to_string()))?;
             }
         }
         Ok(())

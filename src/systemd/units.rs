@@ -319,8 +319,12 @@ impl Systemd {
         let Some(lease) = properties.leases().into_iter().next() else {
             return Ok(0);
         };
-        let link = self.link().await?;
-        Ok(link.common(&lease, &[ACTIVE_SINCE]).await?.active_since())
+        Ok(self
+            .link()
+            .await?
+            .common(&lease, &[ACTIVE_SINCE])
+            .await?
+            .active_since())
     }
 
     /// Sends SIGKILL to every process of the unit, through PID 1 and through its control groups.
@@ -389,8 +393,11 @@ impl Systemd {
 
     /// Whether the host is going down.
     pub async fn is_stopping(&self) -> Result<bool, BusError> {
-        let link = self.link().await?;
-        let state = link.property(MANAGER_PATH, MANAGER, "SystemState").await?;
+        let state = self
+            .link()
+            .await?
+            .property(MANAGER_PATH, MANAGER, "SystemState")
+            .await?;
         Ok(<&str>::try_from(&state).is_ok_and(|state| state == "stopping"))
     }
 
@@ -422,8 +429,12 @@ impl Systemd {
         if is_new {
             return Ok(Vec::new());
         }
-        let link = self.link().await?;
-        Ok(link.common(unit.as_str(), &CONDITIONS).await?.unmet())
+        Ok(self
+            .link()
+            .await?
+            .common(unit.as_str(), &CONDITIONS)
+            .await?
+            .unmet())
     }
 
     /// As [`read`](Self::read), with the properties that tell how the unit is set up.

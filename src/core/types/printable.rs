@@ -69,8 +69,7 @@ pub(crate) fn short_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D
 
 /// For serde: [`short_text`], if there is one.
 pub(crate) fn short_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let text = Option::<String>::deserialize(from)?;
-    Ok(text.as_deref().map(short))
+    Ok(Option::<String>::deserialize(from)?.as_deref().map(short))
 }
 
 /// An operator's text as a record can have it.

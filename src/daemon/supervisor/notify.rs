@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use crate::{
     dbus::{Shown, ShownService},
     election::State,
-    systemd::notify::try_tell,
+    systemd::notify::{micros, try_tell},
 };
 
 /// Up to so many services are named in STATUS=. More are counted by their states.
@@ -76,9 +76,7 @@ pub fn watchdog() {
 
 /// Tells that a stop is under way and needs this much more time.
 pub fn extend_timeout(by: Duration) {
-    repeat(&[NotifyState::ExtendTimeoutUsec(
-        u32::try_from(by.as_micros()).unwrap_or(u32::MAX),
-    )]);
+    repeat(&[NotifyState::ExtendTimeoutUsec(micros(by))]);
 }
 
 fn send(states: &[NotifyState]) {
