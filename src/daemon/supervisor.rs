@@ -38,7 +38,9 @@ use super::{
         machine::ThisMachine,
     },
     service::{self, Handle, Host},
-    store_access::{history::histories, notes::FewAtATime, store_health::StoreHealth},
+    store_access::{
+        hints::Hints, history::histories, notes::FewAtATime, store_health::StoreHealth,
+    },
 };
 use crate::{
     command_line::exit,
@@ -117,11 +119,12 @@ pub async fn run(root: &Path) -> ExitCode {
         let Some(settings) = loaded.settings else {
             return Err(exit::CONFIGURATION);
         };
-        let started = Supervisor::start(root, settings, broken, kept, reader).await;
-        started.map_err(|(error, status)| {
-            tracing::error!("{error}");
-            status
-        })
+        Supervisor::start(root, settings, broken, kept, reader)
+            .await
+            .map_err(|(error, status)| {
+                tracing::error!("{error}");
+                status
+            })
     };
     let mut supervisor = tokio::select! {
         started = started => match started {
@@ -161,8 +164,11 @@ async fn configuration(reader: &mut Reader, kept: &InForce) -> Loaded {
         if let (Some(error), false) = (&loaded.for_all, loaded.is_unread || is_awaited) {
             is_awaited = true;
             let names: Vec<&str> = leased.keys().map(ServiceName::as_str).collect();
-            let first = leased.values().copied().reduce(Time::earliest);
-            let left = first.map(|deadline| deadline.since_at_least(clock::now()));
+            let left = leased
+                .values()
+                .copied()
+                .reduce(Time::earliest)
+                .map(|deadline| deadline.since_at_least(clock::now()));
             tracing::error!(
                 "mend {} within {}, or the units of {} are stopped: {}",
                 error.location(),
@@ -291,7 +297,7 @@ impl Supervisor {
         let (history, entries) = histories();
         tokio::spawn(entries.write(Arc::clone(&notes), Arc::new(machine.clone())));
         let store = store_health.of(store);
-        let hints = super::store_access::hints::Hints::default();
+        let hints = Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
         let drain = Drain::read(Path::new(STATE_DIR));
         let http = Http::new(
@@ -452,8 +458,10 @@ impl Supervisor {
 
     /// Raises the alarm of broken files for as long as there are any.
     fn alarm_of_broken_files(&self) {
-        let brief = self.broken.in_brief(|name| self.goes_on(name));
-        let problem = brief.map(|error| Problem::ConfigurationBroken { error });
+        let problem = self
+            .broken
+            .in_brief(|name| self.goes_on(name))
+            .map(|error| Problem::ConfigurationBroken { error });
         self.host
             .alarms
             .set(AlarmKind::ConfigurationBroken, problem);
@@ -479,9 +487,12 @@ impl Supervisor {
 
     /// Has the services reported that there are now.
     fn report(&self) {
-        let running = self.services.values();
         self.cluster.report(Services {
-            running: running.map(|handle| handle.status.clone()).collect(),
+            running: self
+                .services
+                .values()
+                .map(|handle| handle.status.clone())
+                .collect(),
             resting: self.resting(),
         });
     }
@@ -537,8 +548,11 @@ impl Supervisor {
 
     fn begin_with(&mut self, leases: &[ListedLease]) {
         for service in std::mem::take(&mut self.coming) {
-            let mut ending = self.retiring.iter();
-            if ending.any(|retiring| share(&retiring.handle.settings, &service)) {
+            if self
+                .retiring
+                .iter()
+                .any(|retiring| share(&retiring.handle.settings, &service))
+            {
                 self.coming.push(service);
             } else {
                 self.add(service, leases);

@@ -38,6 +38,15 @@ mod stop;
 
 pub use observed::ObservedUnits;
 
+/// Limit of a start. The unit's own TimeoutStartSec= ends it long before, unless that is infinite: a database that recovers may
+/// rightly take hours, and the lease is renewed meanwhile. `start-limit` is for less.
+const START_LIMIT: Duration = Duration::from_secs(86_400);
+/// How long a start without a `start-limit` may wait for jobs of units that are not of the service. Nothing of the service is being
+/// started then, so that no TimeoutStartSec= of it counts.
+pub const AWAIT_LIMIT: Duration = Duration::from_secs(300);
+/// Time between two looks at what a start waits for.
+const AWAIT_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
 #[derive(Clone)]
 pub struct UnitControl(Arc<SharedUnits>);
@@ -359,18 +368,7 @@ impl UnitControl {
             () = sleep(interval) => {}
         }
     }
-}
 
-/// Limit of a start. The unit's own TimeoutStartSec= ends it long before, unless that is infinite: a database that recovers may
-/// rightly take hours, and the lease is renewed meanwhile. `start-limit` is for less.
-const START_LIMIT: Duration = Duration::from_secs(86_400);
-/// How long a start without a `start-limit` may wait for jobs of units that are not of the service. Nothing of the service is being
-/// started then, so that no TimeoutStartSec= of it counts.
-pub const AWAIT_LIMIT: Duration = Duration::from_secs(300);
-/// Time between two looks at what a start waits for.
-const AWAIT_INTERVAL: Duration = Duration::from_secs(10);
-
-impl UnitControl {
     /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
     /// with them, because they are bound to it. `limit`: the limit of the whole start, if one is configured. `Err`: why they are not known
     /// to be started; something of them may run.
@@ -401,8 +399,8 @@ impl UnitControl {
         // The units may have been started in other control groups than those that the guard was armed with. The guard queue
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.
-        let learned = insist(Instant::now() + START_LIMIT, || self.learn()).await;
-        learned
+        insist(Instant::now() + START_LIMIT, || self.learn())
+            .await
             .map(drop)
             .map_err(|error| format!("the units' control groups are not known: {error}"))
     }

@@ -142,8 +142,10 @@ fn bound<'a>(
     let mut bound = Bound::new();
     for settings in services {
         for unit in bound_by(settings) {
-            let services = bound.entry(unit.clone()).or_default();
-            services.insert(settings.name.clone());
+            bound
+                .entry(unit.clone())
+                .or_default()
+                .insert(settings.name.clone());
         }
     }
     for settings in others {
@@ -155,7 +157,8 @@ fn bound<'a>(
 /// Binds to `service` those of `units` that are not bound yet.
 fn bind<'a>(bound: &mut Bound, units: impl Iterator<Item = &'a UnitName>, service: &ServiceName) {
     for unit in units {
-        let services = bound.entry(unit.clone());
-        services.or_insert_with(|| [service.clone()].into());
+        bound
+            .entry(unit.clone())
+            .or_insert_with(|| [service.clone()].into());
     }
 }

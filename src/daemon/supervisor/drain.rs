@@ -47,11 +47,12 @@ struct Draining {
 impl Supervisor {
     /// Drains the host, unless some service has no other host.
     pub fn drain(&self, word: Word, force: bool) -> BoxFuture<'static, Said> {
-        let services = self.services.values();
         let draining = Draining {
             host: self.host.clone(),
             cluster: self.cluster.clone(),
-            services: services
+            services: self
+                .services
+                .values()
                 .map(|handle| (Arc::clone(&handle.settings), handle.status.clone()))
                 .collect(),
         };
@@ -128,11 +129,11 @@ impl Draining {
     }
 
     fn held(&self) -> Vec<Arc<ServiceSettings>> {
-        let held = self
-            .services
+        self.services
             .iter()
-            .filter(|(_, status)| status.borrow().is_held());
-        held.map(|(settings, _)| Arc::clone(settings)).collect()
+            .filter(|(_, status)| status.borrow().is_held())
+            .map(|(settings, _)| Arc::clone(settings))
+            .collect()
     }
 
     /// The services that would have no host. `Err`: the other hosts' reports cannot be read. Who uses `force` does not wait for a host
@@ -140,11 +141,9 @@ impl Draining {
     async fn lonely(&self, force: bool) -> Result<Lonely, String> {
         let limit = if force { Duration::ZERO } else { PATIENCE };
         let leaves = |known: &ClusterState| {
-            let leave = self
-                .services
+            self.services
                 .iter()
-                .filter(|(_, status)| needs_another(&status.borrow(), known));
-            leave
+                .filter(|(_, status)| needs_another(&status.borrow(), known))
                 .map(|(settings, _)| (settings.name.to_string(), known.node.clone()))
                 .collect()
         };

@@ -131,8 +131,9 @@ impl Supervisor {
     /// Takes an operator's word that a host is off, and ends the wait for its fencing.
     fn confirm_dead(&self, node: &NodeId, by: &str) -> Said {
         if *node == self.host.node {
-            let why = format!("name the host that is off: {node} is this host, which is up");
-            return Err(Unmet::Refused(why));
+            return Err(Unmet::Refused(format!(
+                "name the host that is off: {node} is this host, which is up"
+            )));
         }
         let now = self.host.machine.now();
         self.host.fencings.confirm(node, by, now)?;
@@ -184,8 +185,11 @@ async fn may_step_down(
         )));
     }
     let leaves = |_: &ClusterState| vec![(service.to_string(), holder.to_owned())];
-    let lonely = drain::lonely(cluster, to, true, PATIENCE, leaves).await?;
-    match lonely.into_values().next() {
+    match drain::lonely(cluster, to, true, PATIENCE, leaves)
+        .await?
+        .into_values()
+        .next()
+    {
         None => Ok(()),
         Some(why) => Err(Unmet::Refused(format!(
             "nothing was changed, because no other host may take {service}: {why}"

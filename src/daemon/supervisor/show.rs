@@ -103,10 +103,11 @@ impl Supervisor {
     /// Has the properties on the bus, and STATUS=, show what is so now.
     pub fn show(&mut self) {
         self.cluster.see_losses();
-        let services = self.states().into_iter();
         let now = Shown {
             drained: self.host.drain.word().is_some(),
-            services: services
+            services: self
+                .states()
+                .into_iter()
                 .map(|(name, state)| (name, ShownService::of(&state)))
                 .collect(),
         };

@@ -61,8 +61,12 @@ pub fn begin(host: &Host, systemd: Systemd) {
 /// of elsewhere, and what it said before stands no more.
 async fn follow_guard(guard: GuardClient, alarms: Alarms) {
     loop {
-        let state = guard.state().await.unwrap_or_default();
-        let unfit = state.unfit().map(|error| Problem::GuardUnfit { error });
+        let unfit = guard
+            .state()
+            .await
+            .unwrap_or_default()
+            .unfit()
+            .map(|error| Problem::GuardUnfit { error });
         alarms.set(AlarmKind::GuardUnfit, unfit);
         sleep(GUARD_INTERVAL).await;
     }

@@ -143,13 +143,15 @@ impl UnitControl {
             return false;
         }
         let groups = self.groups();
-        let are_empty = join_all(
+        join_all(
             groups
                 .iter()
                 .map(|group| self.systemd.is_group_empty(group)),
         )
-        .await;
-        are_empty.into_iter().all(|empty| empty == Ok(true)) && self.are_strays_gone().await
+        .await
+        .into_iter()
+        .all(|empty| empty == Ok(true))
+            && self.are_strays_gone().await
     }
 
     /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that the guard does
