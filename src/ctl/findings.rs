@@ -77,6 +77,11 @@ impl Finding {
         }
     }
 
+    /// Whether it is over, and what is so now comes before it.
+    pub fn is_past(&self) -> bool {
+        !self.is_wrong && !self.raised_on.is_empty()
+    }
+
     pub fn show(&self, screen: &mut Screen) {
         let (mark, style) = if self.is_wrong {
             WRONG

@@ -89,14 +89,9 @@ pub fn screen(
     answer(&mut screen, cluster, findings);
     screen.end();
     let most = if all { usize::MAX } else { SHOWN };
-    for finding in findings.iter().take(most) {
-        finding.show(&mut screen);
-    }
-    if findings.len() > most {
-        let left = findings.len() - most;
-        screen.line(&format!("… and {left} more: \"putexctl status --all\""));
-    }
-    if !findings.is_empty() {
+    let (past, now): (Vec<&Finding>, Vec<_>) = findings.iter().partition(|one| one.is_past());
+    say(&mut screen, &now, most);
+    if !now.is_empty() {
         screen.end();
     }
     let mut rows: Vec<&ServiceSummary> = cluster.services.iter().collect();
@@ -110,7 +105,24 @@ pub fn screen(
     services(&mut screen, cluster, &rows);
     screen.end();
     hosts(&mut screen, cluster);
+    if !past.is_empty() {
+        screen.end();
+    }
+    say(&mut screen, &past, most);
     screen
+}
+
+fn say(screen: &mut Screen, findings: &[&Finding], most: usize) {
+    for finding in findings.iter().take(most) {
+        finding.show(screen);
+    }
+    and_more(screen, findings.len().saturating_sub(most));
+}
+
+fn and_more(screen: &mut Screen, left: usize) {
+    if left > 0 {
+        screen.line(&format!("… and {left} more: \"putexctl status --all\""));
+    }
 }
 
 /// How many services run, and whether the store answers.
@@ -157,12 +169,10 @@ fn services(screen: &mut Screen, cluster: &ClusterState, rows: &[&ServiceSummary
     if !rows.is_empty() {
         screen.table(0, header, rows.iter().map(row));
     }
-    let left = cluster.services.len() - rows.len();
     if cluster.services.is_empty() {
         screen.line("There is no service: see putexd.toml(5).");
-    } else if left > 0 {
-        screen.line(&format!("… and {left} more: \"putexctl status --all\""));
     }
+    and_more(screen, cluster.services.len() - rows.len());
 }
 
 /// How many of the other hosts would take it over.
@@ -228,6 +238,20 @@ mod tests {
         insta::assert_snapshot!("80", shown(&troubled(), false, 80));
         insta::assert_snapshot!("160", shown(&troubled(), false, 160));
         assert_described("status", &troubled());
+    }
+
+    #[test]
+    fn what_is_over_stands_below_what_is_so_now() {
+        let mut cluster = small();
+        let cause = "the lock was deleted".to_owned();
+        state(&mut cluster, "h1", "db").alarms = vec![alarm(Problem::Lapsed { cause })];
+        let text = shown(&cluster, false, 80);
+        let (tables, alarms) = text.rsplit_once("\n\n!").expect("an alarm at the end");
+        assert!(
+            alarms.contains("has lapsed") && !tables.contains("has lapsed"),
+            "{text}"
+        );
+        assert!(text.starts_with('●'), "{text}");
     }
 
     fn many() -> ClusterState {

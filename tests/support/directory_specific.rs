@@ -199,7 +199,7 @@ fn a_user_that_is_not_root_holds_locks_in_a_folder_of_his_own() {
     let tests = [
         "nothing_is_made_before_init_and_once_by_it",
         "a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_place",
-        "a_damaged_lock_that_is_put_aside_has_another_incarnation",
+        "a_damaged_lock_that_is_moved_away_has_another_incarnation",
         "a_folder_that_others_may_write_is_no_store_and_makes_none",
         "round_trip",
     ];
