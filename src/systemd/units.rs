@@ -211,10 +211,7 @@ impl NotDead {
 impl Systemd {
     /// What systemd says of a unit now. A unit that does not exist has the load state `not-found`.
     pub async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
-        let (link, unit) = (self.link().await?, unit.as_str());
-        let since = link.common(unit, &["ActiveEnterTimestamp"]);
-        let (properties, since) = try_join(self.read(unit), since).await?;
-        Ok(properties.with(since).state())
+        Ok(self.read(unit.as_str()).await?.state())
     }
 
     /// Sends SIGKILL to all processes of the units that fit a pattern.
@@ -411,7 +408,9 @@ impl Systemd {
     /// other things in between. Which run it is, is read first: so the reading at the end of a proof shows that another one has begun.
     pub async fn read(&self, unit: &str) -> Result<Properties, BusError> {
         let link = self.link().await?;
-        let run = link.common(unit, &[INVOCATION]).await?;
+        let run = link
+            .common(unit, &[INVOCATION, "ActiveEnterTimestamp"])
+            .await?;
         let (row, of_its_type) = try_join(link.row(unit), link.of_its_type(unit)).await?;
         let properties = run.with(Properties::of_row(row)?).with(of_its_type);
         let more: &'static [&'static str] = if properties.is_effect() || self.has_doubts(unit) {
