@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | common types | [`types`], [`command_line`], [`task`], [`frames`] |
+//! | common types | [`types`], [`command_line`], [`task`], [`frames`], [`bus`] |
 //! | what is so, and words for it | [`facts`], [`words`] |
 //! | the protocol, the kernel, tables of keys | [`election`], [`host`], [`keys`] |
 //! | edges, which never import each other, but `config` the keys of each [`store`] | [`config`], [`store`], [`systemd`], [`guard_client`], [`http`], [`journal`] |
