@@ -59,6 +59,10 @@ pub enum Verb {
         #[serde(default)]
         #[arg(long)]
         force: bool,
+        /// Until the next installation of the package, which removes it
+        #[serde(default)]
+        #[arg(long, hide = true)]
+        removal: bool,
     },
     /// Let this host take services again
     Undrain {},
@@ -189,7 +193,10 @@ impl Verb {
     /// The word of the operator `by`, who asks for it at `now`. Its reason is not too long.
     pub fn word(&self, by: &str, now: u64) -> Word {
         let (reason, until) = self.terms();
-        Word::new(by, &shortened(reason, REASON_LIMIT), now, until)
+        Word {
+            removal: matches!(self, Self::Drain { removal: true, .. }),
+            ..Word::new(by, &shortened(reason, REASON_LIMIT), now, until)
+        }
     }
 
     /// Refuses a time that is over at `now`, in seconds since 1970, or that is too long. Whoever asks may say anything.
@@ -268,6 +275,7 @@ mod tests {
             reason: None,
             until,
             force: true,
+            removal: false,
         };
         let pause = |until| Verb::Pause {
             service: service.clone(),

@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use crate::{
     facts::{
-        Asked, At, Bar, LapseCause, Missing, NotTaking, Order, REMOVED, ReleaseCause, Retirement,
-        Seen, StepDown, StopCause, StoreState, Wait, Word,
+        Asked, At, Bar, LapseCause, Missing, NotTaking, Order, ReleaseCause, Retirement, Seen,
+        StepDown, StopCause, StoreState, Wait, Word,
     },
     types::span::{date, rounded},
 };
@@ -34,7 +34,7 @@ pub fn order(Order { what, word }: &Order) -> String {
 
 /// What ends a drain by this word on its host.
 pub fn end_of_drain(word: &Word) -> &'static str {
-    if word.reason == REMOVED {
+    if word.removal {
         "installing the package and starting putexd"
     } else {
         "\"putexctl undrain\""

@@ -225,6 +225,7 @@ mod tests {
                 reason,
                 until: None,
                 force: true,
+                removal: true,
             },
             Verb::Undrain {},
             Verb::ConfirmDead { node, yes: true },

@@ -41,6 +41,7 @@ pub fn word(reason: &str, until: Option<u64>) -> Word {
         reason: reason.to_owned(),
         at: NOW - 300,
         until,
+        removal: false,
     }
 }
 

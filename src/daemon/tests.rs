@@ -89,6 +89,7 @@ async fn of_drain() -> Vec<u8> {
         reason: "new disk".to_owned(),
         at: 1_767_225_600,
         until: Some(3600),
+        removal: false,
     };
     Drain::read(folder.path())
         .set(Some(word))

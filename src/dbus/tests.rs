@@ -411,7 +411,8 @@ async fn who_may_act_is_said_by_root_or_by_polkit_and_everybody_may_look() {
                     Verb::Drain {
                         reason: None,
                         until: None,
-                        force: false
+                        force: false,
+                        removal: false,
                     }
                 );
             }

@@ -32,7 +32,7 @@ pub use cluster::{
     Activity, Candidate, ClusterState, KnownHost, Missing, NotTaking, Presence, ServiceSummary,
 };
 pub use host::{HostState, StoreState};
-pub use order::{Asked, Order, REMOVED, Refused, Word};
+pub use order::{Asked, Order, Refused, Word};
 pub use service::{FailedRun, Health, LastRun, LockState, ServiceState, TimingsState};
 pub use state::State;
 #[cfg(test)]

@@ -25,10 +25,10 @@ pub struct Word {
     pub at: u64,
     /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
     pub until: Option<u64>,
+    /// The package is being removed from the host: its next installation ends the drain, and no operator.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removal: bool,
 }
-
-/// The reason for the drain of a host from which the package is removed, as `packaging/usr/libexec/putexd/package-step` gives it.
-pub const REMOVED: &str = "the package putexd is removed";
 
 impl Word {
     /// A word as a record can have it: texts that are too long are shortened, and what cannot be printed is left out.
@@ -38,6 +38,7 @@ impl Word {
             reason: short(reason),
             at,
             until,
+            removal: false,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::{
         NOW, ago, alarm, cluster, gone, host, lock, part, service, silent, small, state, word,
     },
     facts::{
-        Activity, Bar, FailedRun, LastRun, Missing, NotTaking, REMOVED, State, Wait, alarm::Problem,
+        Activity, Bar, FailedRun, LastRun, Missing, NotTaking, State, Wait, Word, alarm::Problem,
     },
 };
 
@@ -95,7 +95,10 @@ fn a_host_that_was_drained_and_is_off_is_not_wrong() {
             "host h2 silent for 53s; drained by root@h2: new disks; \"putexctl undrain\" there ends it"
         ]
     );
-    host(&mut cluster, "h2").state.drained = Some(word(REMOVED, None));
+    host(&mut cluster, "h2").state.drained = Some(Word {
+        removal: true,
+        ..word("the package putexd is removed", None)
+    });
     let [removed] = &found(&cluster, false)[..] else {
         panic!("one finding")
     };

@@ -171,6 +171,7 @@ mod tests {
             reason: "new disk".to_owned(),
             at: 5,
             until: Some(3600),
+            removal: false,
         };
         drain.set(Some(word.clone())).await.expect("it is written");
         for drain in [drain.clone(), Drain::read(folder.path())] {

@@ -358,6 +358,7 @@ mod tests {
             reason: reason.to_owned(),
             at: 5,
             until: None,
+            removal: false,
         }
     }
 
