@@ -18,8 +18,6 @@ pub const CONNECTS: Duration = Duration::from_secs(1);
 const REPORTED: Duration = Duration::from_secs(5);
 /// A report that is seen so soon after the store has come back may be one that was written before it was away.
 const FOUND: Duration = Duration::from_secs(3);
-/// A host that was started less than this ago may not have heard of a lock yet, or not have taken it.
-const BEGINS: Duration = Duration::from_secs(3);
 /// A holder is silent after two intervals, and as long as a renewal may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
 
@@ -173,17 +171,14 @@ impl<'a> KnownService<'a> {
     }
 
     fn activity_without_holder(&self) -> Activity {
-        let here = self.cluster.host(&self.cluster.node);
-        let is_new = here.is_some_and(|here| here.state.since.since(self.cluster.at) < BEGINS);
         let is_only_observed =
             self.alive().next().is_some() && self.alive().all(|(_, state)| state.is_observed());
         match self.here {
             _ if is_only_observed => Activity::Observed,
             Some(here) if here.stopped.is_some() => Activity::Stopped,
             Some(here) if here.is_broken() => Activity::Broken,
-            Some(_) if is_new => Activity::Starting,
             Some(here) if here.state == Some(State::NoStore) => Activity::Unknown,
-            Some(_) if self.storeless().is_none() => Activity::NoHolder,
+            Some(_) if self.storeless().is_none() && !self.cluster.begins() => Activity::NoHolder,
             Some(_) | None => Activity::Unknown,
         }
     }
@@ -468,10 +463,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_a_moment_ago_is_starting() {
+    fn a_putexd_that_has_just_begun_knows_of_no_holder_and_not_that_there_is_none() {
         for (since, state, expected) in [
-            (99, State::NoStore, Activity::Starting),
-            (99, State::Standby, Activity::Starting),
+            (99, State::NoStore, Activity::Unknown),
+            (99, State::Standby, Activity::Unknown),
             (90, State::NoStore, Activity::Unknown),
             (90, State::Standby, Activity::NoHolder),
         ] {

@@ -335,8 +335,10 @@ fn idle(
             format!("{host} goes down in {left} otherwise")
         }));
     }
-    // A host that takes a lock reports a moment later, and a first start that has not failed is no fault.
-    let is_first = activity == Activity::Starting && last.is_none() && why.is_empty();
+    // A host that takes a lock reports a moment later; a first start that has not failed is no fault, nor is what a putexd that has just
+    // begun does not know.
+    let is_first = activity == Activity::Starting && last.is_none() && why.is_empty()
+        || activity == Activity::Unknown && cluster.begins();
     Some(Finding {
         lasts: since.map(|since| since.since(now)),
         why: why.join("; "),

@@ -45,8 +45,6 @@ fn verdict(service: &ServiceSummary, cluster: &ClusterState) -> u8 {
     match service.activity {
         Activity::Running | Activity::Paused if service.holder.as_ref() == Some(&cluster.node) => 0,
         Activity::Running | Activity::Paused => exit::ELSEWHERE,
-        // Nothing has been heard of the lock yet.
-        Activity::Starting if service.holder.is_none() => exit::UNAVAILABLE,
         // A holder that does not renew its lease runs the unit until the lease ends, and nobody knows how far it is.
         Activity::Unknown | Activity::Silent | Activity::Held => exit::UNAVAILABLE,
         Activity::Starting

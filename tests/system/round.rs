@@ -134,7 +134,7 @@ fn an_operators_round(name: &'static str, store: Lockstore) {
 
     let drained = named(&fixture, &holder(&fixture));
     let printed = done(drained, &["drain", "--for", "1h", "--reason", "new disks"]);
-    assert!(printed.contains("drained: "), "{printed}");
+    assert!(printed.contains(": drained until "), "{printed}");
     assert_ne!(holder(&fixture), drained.name);
     wait_until(TAKE_OVER, "all hosts show that it is drained", || {
         fixture

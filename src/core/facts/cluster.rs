@@ -1,11 +1,14 @@
 //! The cluster as one host knows it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::{At, Bar, HostState, ServiceState, StoreState, Word};
+
+/// How long a putexd begins.
+const BEGINS: Duration = Duration::from_secs(3);
 
 /// All that a host knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -26,6 +29,12 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
+    /// Whether the putexd that says this was started so short a time ago that it may not have heard of a lock yet, or not have taken it.
+    pub fn begins(&self) -> bool {
+        self.host(&self.node)
+            .is_some_and(|here| here.state.since.since(self.at) < BEGINS)
+    }
+
     /// The service of this name.
     pub fn service(&self, name: &str) -> Option<&ServiceSummary> {
         self.services.iter().find(|service| service.service == name)
@@ -147,7 +156,7 @@ pub enum Activity {
     Running,
     /// The same, under a long lease that an operator asked for.
     Paused,
-    /// The holder is about to start the unit; or putexd has begun a moment ago, and nothing is known of a holder yet.
+    /// The holder is about to start the unit.
     Starting,
     /// The holder stops the unit.
     Stopping,

@@ -252,12 +252,16 @@ fn a_start_tells_when_and_an_alarm_what_prevents_it() {
 #[test]
 fn a_first_start_is_not_wrong_until_it_fails() {
     let mut cluster = small();
-    for (holder, place) in [(None, ""), (Some("h1"), " on h1")] {
+    host(&mut cluster, "h1").state.since = ago(1);
+    for (activity, holder, state) in [
+        (Activity::Unknown, None, "unknown"),
+        (Activity::Starting, Some("h1"), "starting on h1 for 1.0s"),
+    ] {
         let db = service(&mut cluster, "db");
-        (db.activity, db.holder) = (Activity::Starting, holder.map(ToOwned::to_owned));
+        (db.activity, db.holder) = (activity, holder.map(ToOwned::to_owned));
         lock(&mut cluster, "db").since = Some(ago(1));
         assert_eq!(found(&cluster, true), [""; 0]);
-        let text = format!("db: starting{place} for 1.0s");
+        let text = format!("db: {state}");
         assert_eq!(found(&cluster, false), [text]);
     }
     state(&mut cluster, "h1", "db").failure = Some(FailedRun {
