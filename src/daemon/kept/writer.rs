@@ -249,7 +249,8 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 300);
     }
 
-    #[tokio::test(flavor = "multi_thread")]
+    // On one thread nothing is written before this test waits.
+    #[tokio::test]
     async fn what_cannot_be_written_is_reported_and_written_later() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("not-yet");
