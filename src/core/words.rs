@@ -100,7 +100,7 @@ pub fn bar_and_pause(why: &Bar, left: Option<Duration>) -> String {
         return format!("tries again in {left}: {because}");
     }
     format!(
-        "tries again in {left}, at once after \"systemctl reload putexd\"; failed {failures} times in a row"
+        "tries again in {left}, at once after \"systemctl reload putexd\"; failed {failures} times in a row: {because}"
     )
 }
 

@@ -67,7 +67,7 @@ fn a_wait_says_its_cause_and_what_is_left() {
     };
     assert_eq!(
         pause(3),
-        "tries again in 4.2s, at once after \"systemctl reload putexd\"; failed 3 times in a row"
+        "tries again in 4.2s, at once after \"systemctl reload putexd\"; failed 3 times in a row: it did"
     );
     assert!(
         !pause(0).contains("reload"),
