@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::stream;
 use rustix::process::Signal;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use crate::{
@@ -182,18 +182,10 @@ pub fn stopped_lease() -> ListedLease {
 
 /// A guard that lists `listed` and has no objections, once it is there. `None`: it does not answer when it is asked for a lease.
 pub async fn guard(listed: Option<Vec<ListedLease>>) -> GuardClient {
-    let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
-        let (near, far) = duplex(65_536);
-        tokio::spawn(serve(far, listed.clone()));
-        async { Ok(near) }
-    });
-    tokio::spawn(connection);
-    guard
-        .link()
-        .wait_for(|is_up| *is_up)
-        .await
-        .expect("it is there");
-    guard
+    GuardClient::served_by(Duration::from_secs(5), move |far| {
+        serve(far, listed.clone())
+    })
+    .await
 }
 
 async fn serve(stream: DuplexStream, listed: Option<Vec<ListedLease>>) {

@@ -248,13 +248,8 @@ pub fn run(root: &Root) -> io::Result<Infallible> {
         tell_systemd(IDLE_PATIENCE);
         // If there is no guard, or it ended at this moment, systemd knows of it and starts one.
         if let Ok(guard) = WatchedGuard::connect(&root.at(WATCH_SOCKET)) {
-            guard.watch(|| {
-                let answers = Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok();
-                if !answers {
-                    enforce();
-                }
-                answers
-            })?;
+            let does_systemd_answer = || Pid1::new(&runtime, &systemd, ASK_LIMIT).connect().is_ok();
+            guard.watch(does_systemd_answer, &mut enforce)?;
         }
         enforce();
         sleep(CONNECT_INTERVAL);
@@ -285,7 +280,11 @@ impl WatchedGuard {
     }
 
     /// Watches this guard. Returns when it is gone. `does_systemd_answer`: PID 1 does.
-    fn watch(mut self, mut does_systemd_answer: impl FnMut() -> bool) -> io::Result<()> {
+    fn watch(
+        mut self,
+        does_systemd_answer: impl Fn() -> bool,
+        mut enforce: impl FnMut(),
+    ) -> io::Result<()> {
         let mut silence = GuardSilence::begin(LEAST_PATIENCE);
         loop {
             tell_systemd(silence.left());
@@ -304,6 +303,8 @@ impl WatchedGuard {
             if silence.is_over() {
                 if does_systemd_answer() {
                     self.kill(&silence);
+                } else {
+                    enforce();
                 }
                 // If the guard did not die of it, or PID 1 does not answer yet, this is tried again.
                 silence = GuardSilence::begin(LEAST_PATIENCE);

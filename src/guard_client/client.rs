@@ -298,8 +298,33 @@ fn line(id: u64, command: Command) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
+impl GuardClient {
+    /// A client whose guard is `serve`, at the other end of each connection. It is connected.
+    pub(crate) async fn served_by<F>(
+        limit: Duration,
+        mut serve: impl FnMut(tokio::io::DuplexStream) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (client, connection) = Self::over(limit, move || {
+            let (near, far) = tokio::io::duplex(65_536);
+            tokio::spawn(serve(far));
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        client
+            .link()
+            .wait_for(|is_up| *is_up)
+            .await
+            .expect("it is there");
+        client
+    }
+}
+
+#[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncBufReadExt as _, duplex};
+    use tokio::io::AsyncBufReadExt as _;
     use tokio::time::sleep;
 
     use super::*;
@@ -309,10 +334,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_device_that_hangs_ends_no_connection_and_only_an_answer_to_the_question_counts() {
         let (holds, mut held) = mpsc::unbounded_channel();
-        let (client, connection) = GuardClient::over(LIMIT, move || {
-            let (near, far) = duplex(65_536);
+        let client = GuardClient::served_by(LIMIT, move |far| {
             let holds = holds.clone();
-            tokio::spawn(async move {
+            async move {
                 let (far, mut answers) = tokio::io::split(far);
                 let mut lines = tokio::io::BufReader::new(far).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
@@ -331,15 +355,9 @@ mod tests {
                         .await
                         .expect("it is read");
                 }
-            });
-            async { Ok(near) }
-        });
-        tokio::spawn(connection);
-        client
-            .link()
-            .wait_for(|is_up| *is_up)
-            .await
-            .expect("it is there");
+            }
+        })
+        .await;
         let name = |what: &str| MountUnit {
             place: "/srv/data".to_owned(),
             what: what.to_owned(),

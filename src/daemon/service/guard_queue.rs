@@ -301,7 +301,7 @@ pub(crate) fn without_file(
 mod tests {
     use std::path::Path;
 
-    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 
     use super::*;
     use crate::daemon::fake::{Fake, lease, settings};
@@ -389,17 +389,10 @@ mod tests {
         refuses: bool,
     ) -> (GuardQueue, mpsc::UnboundedReceiver<Lease>) {
         let (asking, asked) = mpsc::unbounded_channel();
-        let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
-            let (near, far) = duplex(65_536);
-            tokio::spawn(serve(far, refuses, listed.clone(), asking.clone()));
-            async { Ok(near) }
-        });
-        tokio::spawn(connection);
-        guard
-            .link()
-            .wait_for(|is_up| *is_up)
-            .await
-            .expect("it is there");
+        let guard = GuardClient::served_by(Duration::from_secs(5), move |far| {
+            serve(far, refuses, listed.clone(), asking.clone())
+        })
+        .await;
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
         let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
         let units = UnitControl::new(
